@@ -1,0 +1,74 @@
+"""``bnndp certify``: bounds for every input of a file, one JSON object a line."""
+
+from __future__ import annotations
+
+import enum
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Method", "Norm", "certify"]
+
+
+class Method(str, enum.Enum):
+    """The ways to bound; ``auto`` takes the default one."""
+
+    auto = "auto"
+    moment = "moment"
+    partition = "partition"
+    best = "best"
+
+
+class Norm(str, enum.Enum):
+    """The norms of the balls around the inputs."""
+
+    inf = "inf"
+    two = "2"
+    one = "1"
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def certify(  # noqa: PLR0913 (the options of the command)
+    model: Annotated[Path, typer.Argument(help="The network: a bnndp-posterior-1 file (.safetensors).")],
+    inputs: Annotated[Path, typer.Argument(help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x.")],
+    out: Annotated[Path, typer.Option(help="Where the bounds go: one JSON object a line.", show_default=False)],
+    eps: Annotated[
+        float | None, typer.Option(min=0, callback=_finite, help="Radius of the ball around every row of x.")
+    ] = None,
+    norm: Annotated[Norm, typer.Option(help="Norm of the ball.")] = Norm.inf,
+    domain: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
+    ] = None,
+    method: Annotated[Method, typer.Option(help="How to bound.")] = Method.auto,
+    refine: Annotated[int, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS.")] = 1,
+    tolerance: Annotated[
+        float, typer.Option(min=0, callback=_finite, help="Stop splitting a box when less than this can be won.")
+    ] = 0.0,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0, callback=_finite, metavar="SECONDS", help="Time for the splitting, in all.")
+    ] = None,
+    attack: Annotated[bool, typer.Option("--attack", help="Find the range from inside too.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")] = 0,
+) -> None:
+    """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
+
+    Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, seconds: numbers
+    for a network with one output, lists for several. The inside_* are what the attack found, null without --attack.
+    """
+    from bnndp.certify import Options
+    from bnndp.cli.inputs import Neighbourhood, load_regression, read_boxes
+    from bnndp.cli.job import Job, run
+    from bnndp.cli.rows import RowFile
+
+    network = load_regression(model)
+    box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm.value), domain))
+    options = Options(method=method.value, refine=refine, tolerance=tolerance, time_limit=time_limit)
+    with RowFile(out, keep=(model, inputs)) as rows:
+        run(Job(network, box, options, attack, seed), rows, source=inputs)

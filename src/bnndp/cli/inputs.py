@@ -1,0 +1,172 @@
+"""Reading what the user gives: the network, and the inputs as boxes. Every fault is one line that says what to do."""
+
+from __future__ import annotations
+
+import csv
+import math
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bnndp.errors import CertError, InputError, UnsupportedLayerError
+from bnndp.files import load
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box
+
+__all__ = ["Neighbourhood", "load_regression", "read_boxes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """What to certify around each input: the ball of radius ``eps``, cut to ``domain``."""
+
+    eps: float | None = None
+    norm: float = math.inf
+    domain: tuple[float, float] | None = None
+
+
+def load_regression(path: Path) -> BayesianNetwork:
+    """The network of a file, refused if it is a classifier."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; MODEL must be a bnndp-posterior-1 file.")
+    network = load(path)
+    if network.task != "regression":
+        raise UnsupportedLayerError(
+            f"{path}: is a network for {network.task}; this version certifies regression, classification comes with "
+            "the next release."
+        )
+    return network
+
+
+def read_boxes(path: Path, n_in: int, around: Neighbourhood) -> Box:
+    """The boxes of a .npz or .csv file, one a row; faults name the file."""
+    readers = {".npz": _read_npz, ".csv": _read_csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: INPUTS must be a .npz or a .csv file, got {path.suffix or 'no suffix'!r}.")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; INPUTS must be a .npz or a .csv file.")
+    try:
+        arrays = reader(path)
+        for name, array in arrays.items():
+            _check_array(name, array, n_in)
+        if "x" in arrays:
+            return _balls(arrays["x"], around)
+        return _given_boxes(arrays["lower"], arrays["upper"], around)
+    except CertError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _balls(x: np.ndarray, around: Neighbourhood) -> Box:
+    if around.eps is None:
+        raise InputError("holds points x, so the radius of the balls around them is needed; add --eps E.")
+    return Box.ball(torch.from_numpy(x), around.eps, domain=around.domain, norm=around.norm)
+
+
+def _given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> Box:
+    if around.eps is not None or around.norm != math.inf:
+        raise InputError("holds boxes (lower, upper), which have no radius; leave out --eps and --norm.")
+    box = Box(torch.from_numpy(lower), torch.from_numpy(upper))
+    if around.domain is None:
+        return box
+    low, high = around.domain
+    if not low <= high:
+        raise InputError(f"--domain needs LO <= HI, got {low} {high}.")
+    cut_lower, cut_upper = box.lower.clamp_min(low), box.upper.clamp_max(high)
+    empty = (cut_lower > cut_upper).nonzero()
+    if len(empty):
+        b, i = empty[0].tolist()
+        raise InputError(
+            f"box {b} lies outside the domain [{low}, {high}]: input {i} runs from {box.lower[b, i].item()} to "
+            f"{box.upper[b, i].item()}; rescale the boxes or give another --domain."
+        )
+    return Box(cut_lower, cut_upper)
+
+
+def _check_array(name: str, array: np.ndarray, n_in: int) -> None:
+    """Refuse what is not a non-empty matrix of finite numbers with one column an input."""
+    if array.ndim != 2:
+        raise InputError(f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point.")
+    if array.shape[1] != n_in:
+        raise InputError(f"{name} has {array.shape[1]} columns, but the network takes {n_in} inputs; give one each.")
+    if array.shape[0] == 0:
+        raise InputError(f"{name} has no rows; give at least one.")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise InputError(
+            f"{name} at row {row}, column {column} is {array[row, column]} ({len(bad)} such values); "
+            "all must be finite numbers."
+        )
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError("is a single array, not a .npz archive; write it with numpy.savez(FILE, x=...).")
+            return {name: _as_float64(name, archive[name]) for name in _wanted(archive.files)}
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"cannot be read as plain .npz arrays: {reason}; write it with numpy.savez.") from error
+
+
+def _wanted(names: list[str]) -> tuple[str, ...]:
+    """The arrays to read: x, or lower and upper, but not both."""
+    boxes = {"lower", "upper"} & set(names)
+    if "x" in names and boxes:
+        raise InputError(f"holds both x and {' and '.join(sorted(boxes))}; give either points x or lower and upper.")
+    if "x" in names:
+        return ("x",)
+    if len(boxes) == 2:
+        return ("lower", "upper")
+    raise InputError(f"needs an array x, or lower and upper; it holds {', '.join(sorted(names)) or 'nothing'}.")
+
+
+def _as_float64(name: str, array: np.ndarray) -> np.ndarray:
+    """The numbers without any change of value: wider types than float64 are refused."""
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+        raise InputError(f"{name} has dtype {array.dtype}; use float64, float32 or integers.")
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def _read_csv(path: Path) -> dict[str, np.ndarray]:
+    """Rows of numbers, comma-separated; a first line without any number is a header and is skipped."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, cells) for cells in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot be read as comma-separated text in UTF-8: {error}.") from error
+    while lines and not any(cell.strip() for cell in lines[-1][1]):
+        lines.pop()  # blank lines at the end
+    if lines and not any(_number(cell) is not None for cell in lines[0][1]):
+        del lines[0]  # a first line with some numbers is data: a misprint in it must not lose a row
+    if not lines:
+        raise InputError("has no rows of numbers; give at least one.")
+    return {"x": np.array([_row(line, cells, len(lines[0][1])) for line, cells in lines], dtype=np.float64)}
+
+
+def _row(line: int, cells: list[str], columns: int) -> list[float]:
+    if len(cells) != columns:
+        raise InputError(f"line {line} has {len(cells)} values, but the first row has {columns}; give the same number.")
+    numbers = [_number(cell) for cell in cells]
+    if None in numbers:
+        column = numbers.index(None)
+        raise InputError(f"line {line}, column {column + 1}: {cells[column]!r:.60} is not a number; correct it.")
+    return [number for number in numbers if number is not None]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)  # Python reads 1_000 as a number, nobody else does
+    except ValueError:
+        return None

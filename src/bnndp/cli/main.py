@@ -1,0 +1,84 @@
+"""The program ``bnndp``: its commands, and what every command does with errors and signals.
+
+Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 130 interrupted, 143 terminated.
+Anything that is not a :class:`CertError` is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from bnndp.cli.certify import certify
+from bnndp.cli.demo import demo
+from bnndp.errors import CertError
+
+__all__ = ["app", "main", "run"]
+
+app = typer.Typer(
+    name="bnndp",
+    help="Certified bounds on the mean output of Bayesian neural networks, over the whole posterior.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(certify)
+app.command()(demo)
+
+
+class _Terminated(BaseException):
+    """The process was told to stop; raised so that unfinished files are removed on the way out."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bnndp {metadata.version('bnndp')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Certified bounds on the mean output of Bayesian neural networks, over the whole posterior."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program with these arguments (those of the process by default) and give its exit status."""
+    try:
+        status = app(args=arguments, prog_name="bnndp", standalone_mode=False)
+    except CertError as error:
+        return _complain(str(error), 2)
+    except typer.TyperException as error:
+        return _complain(f"{error.format_message()} See: bnndp --help", 2)
+    except KeyboardInterrupt:
+        status = 130
+    except _Terminated:
+        status = 143
+    if status in (130, 143):
+        return _complain("stopped before the end; no output file was written.", status)
+    return status if isinstance(status, int) else 0
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(main())
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _complain(message: str, status: int) -> int:
+    """Print one line on stderr and give back the status."""
+    typer.echo(f"bnndp: {' '.join(message.split())}", err=True)
+    return status

@@ -1,0 +1,68 @@
+"""The record of a regression set: inputs, targets and, where it is known, the function without noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import InputError
+
+__all__ = ["RegressionData"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegressionData:
+    """Points ``(x, y)`` and, for generated sets, ``clean``: the values before noise was added.
+
+    >>> RegressionData(torch.zeros(5, 2), torch.zeros(5, 1))
+    RegressionData(points=5, inputs=2, outputs=1)
+    """
+
+    x: Tensor  # (points, n_in), float64
+    y: Tensor  # (points, n_out), float64
+    clean: Tensor | None = None  # (points, n_out), float64
+
+    def __post_init__(self) -> None:
+        for field in ("x", "y", "clean"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, _matrix(field, getattr(self, field)))
+        if self.x.shape[0] != self.y.shape[0]:
+            raise InputError(f"x has {self.x.shape[0]} points, y has {self.y.shape[0]}; give one target for each input.")
+        if self.clean is not None and self.clean.shape != self.y.shape:
+            raise InputError(f"clean has shape {tuple(self.clean.shape)}, y has {tuple(self.y.shape)}; give both the same.")
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return self.x.shape[0]
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        return self.x.shape[1]
+
+    @property
+    def n_out(self) -> int:
+        """Number of outputs."""
+        return self.y.shape[1]
+
+    def __repr__(self) -> str:
+        """Size only."""
+        return f"RegressionData(points={self.points}, inputs={self.n_in}, outputs={self.n_out})"
+
+
+def _matrix(field: str, value: Tensor) -> Tensor:
+    """The tensor in float64 with two dimensions, or an error that names its first value that is not finite."""
+    tensor = torch.as_tensor(value).detach().to(torch.float64)
+    if tensor.ndim != 2 or 0 in tensor.shape:
+        raise InputError(f"{field} must have shape (points, values) with both positive, got {tuple(tensor.shape)}.")
+    bad = ~torch.isfinite(tensor)
+    if bad.any():
+        row, column = bad.nonzero()[0].tolist()
+        raise InputError(
+            f"{field}[{row}, {column}] is not finite: {tensor[row, column].item()} "
+            f"({int(bad.sum())} such of {bad.numel()}); remove or repair those points."
+        )
+    return tensor

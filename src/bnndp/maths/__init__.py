@@ -1,0 +1,1 @@
+"""Pure functions on tensors: every formula names its source and the direction of its inequality."""

@@ -1,0 +1,62 @@
+r"""How far a sum of independent terms is from Gaussian, inside a rectified mean: Lindeberg's replacement method.
+
+Let :math:`T=\sum_jY_j` be a sum of independent centred terms with variances :math:`v_j`, third and fourth central
+moments :math:`\kappa_j,c_j`, and :math:`F=g(M+\cdot,\sqrt{s_0})`. Replacing the terms one after the other by Gaussians
+of the same variance turns :math:`\mathbb E F(T)` into :math:`g(M,\sqrt{s_0+\sum v_j})`. At step j the terms before are
+already Gaussian and smooth F, so that its derivatives there are those of :math:`g(\cdot,\rho_j)`,
+:math:`\rho_j^2=s_0+\sum_{l<j}v_l`:
+
+.. math::
+   |\partial_m^3 g|\le\varphi(1)/\rho^2,\qquad |\partial_m^4 g|\le\varphi(0)/\rho^3 .
+
+Taylor's formula to third or fourth order, with equal first and second moments, gives for the step the smaller of
+
+.. math::
+   \frac{\varphi(1)}{6\rho_j^2}\bigl(\mathbb E|Y_j|^3+\mathbb E|\xi|^3v_j^{3/2}\bigr)
+   \quad\text{and}\quad
+   \frac{\varphi(1)}{6\rho_j^2}|\kappa_j|+\frac{\varphi(0)}{24\rho_j^3}(c_j+3v_j^2).
+
+The sum over j bounds :math:`|\mathbb E F(T)-g(M,\sqrt{s_0+\sum_jv_j})|` from above.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bnndp.maths.tails import PEAK
+
+__all__ = ["TO_CDF", "TO_DENSITY_SQUARE", "TO_SECOND_MOMENT", "replacement_error"]
+
+_PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)  # sup |u phi(u)|
+_GAUSS_3 = 2 * math.sqrt(2 / math.pi)  # E |xi|^3
+
+TO_SECOND_MOMENT = 2 * PEAK / _PHI_1
+r"""Times :math:`\sqrt{s_0+V}`: error of :math:`\mathbb E[\mathrm{ReLU}^2]` (derivatives at most 2 phi(0)/rho, 2 phi(1)/rho^2)."""
+
+TO_CDF = PEAK / _PHI_1
+r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\Phi(\cdot/\sqrt{s_0})` (derivatives phi(0)/rho^3, 0.5506/rho^4)."""
+
+TO_DENSITY_SQUARE = 3.4
+r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\varphi(\cdot/\sqrt{s_0})^2` (docs/theory.md, section 4)."""
+
+
+def replacement_error(
+    base: Tensor,  # (batch, rows): s0 > 0
+    weight: Tensor,  # (rows, n): Y_j = weight_j (z_j - E z_j)
+    variance_lower: Tensor,  # (batch, n): Var z_j is at least this
+    variance: Tensor,  # (batch, n): and at most this
+    third: Tensor,  # (batch, n): |E (z_j - E z_j)^3| is at most this
+    fourth: Tensor,  # (batch, n): E (z_j - E z_j)^4 is at most this
+) -> Tensor:  # (batch, rows)
+    """Upper bound of the error of the module docstring; infinite where ``base`` is zero and the sum is random."""
+    w = weight.abs()
+    smooth = torch.cumsum(weight.square() * variance_lower[:, None, :], dim=-1)
+    rho2 = base[..., None] + torch.nn.functional.pad(smooth[..., :-1], (1, 0))  # before the step: only l < j
+    absolute = torch.sqrt(variance * fourth) + _GAUSS_3 * variance * torch.sqrt(variance)
+    w3 = w * w * w * (_PHI_1 / 6)
+    by_three = w3 * absolute[:, None, :] / rho2
+    rest = fourth + 3 * variance * variance
+    by_four = w3 * third[:, None, :] / rho2 + (PEAK / 24) * (w * w).square() * rest[:, None, :] / (rho2 * rho2.sqrt())
+    step = torch.minimum(by_three, by_four)
+    return torch.where(absolute[:, None, :] * w > 0, step, 0.0).nan_to_num(torch.inf, posinf=torch.inf).sum(-1)

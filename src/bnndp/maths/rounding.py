@@ -1,0 +1,34 @@
+"""Outward rounding by a-priori error terms: float64 results that are on the safe side of the real numbers.
+
+PyTorch offers no rounding modes. A dot product of length ``n`` has an error of at most ``gamma(n) * sum |a_i b_i|``
+for *any* order of summation (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), so a result is
+moved outward by a multiple of the sum of absolute values. ``TINY`` covers what underflow may add.
+"""
+
+from torch import Tensor
+
+__all__ = ["ELEMENTARY", "TINY", "UNIT", "down", "gamma", "up"]
+
+UNIT = 2.0**-53
+"""Unit roundoff of float64."""
+
+TINY = 1e-290
+"""Absolute term that covers underflow of any chain of products in this package."""
+
+ELEMENTARY = 2.0**-44
+"""Relative error granted to one evaluation of a function of ``maths`` (256 to 512 times what the tests see)."""
+
+
+def gamma(n: int) -> float:
+    """Error factor of a sum or dot product with ``n`` rounded operations: ``n u / (1 - n u)``, doubled for slack."""
+    return 2 * n * UNIT / (1 - 2 * n * UNIT)
+
+
+def up(x: Tensor, n: int) -> Tensor:
+    """A value above the exact result of ``n`` rounded operations on non-negative numbers whose rounded result is x."""
+    return x * (1 + gamma(n + 4)) + TINY
+
+
+def down(x: Tensor, n: int) -> Tensor:
+    """A value below the exact result of ``n`` rounded operations on non-negative numbers whose rounded result is x."""
+    return (x * (1 - gamma(n + 4)) - TINY).clamp_min(0)

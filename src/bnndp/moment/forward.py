@@ -1,0 +1,131 @@
+"""The moment method: forward over the layers for moments, backward from each for the ranges of its means."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.maths.replacement import replacement_error
+from bnndp.maths.rounding import TINY, down, up
+from bnndp.moment.backward import backward
+from bnndp.moment.first import FirstLayer, first_layer
+from bnndp.moment.records import Latent, PreActivation, Relaxation
+from bnndp.moment.relax import DELTAS, relax
+from bnndp.moment.variance import Conditional, conditional, linear_variance, square_sum_variance
+from bnndp.network import BayesianNetwork, Linear
+from bnndp.regions import Box, apply_rows
+
+__all__ = ["Parameters", "bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What may be chosen freely in the pass without losing soundness, so that it can be optimised.
+
+    ``tangents[k]`` are the points u* (batch, n_k) of the lower planes of hidden layer k, or None for its middle;
+    ``deltas`` the levels s0 = S + delta sqrt(Vs) tried for the upper bounds.
+    """
+
+    tangents: tuple[Tensor | None, ...] = ()
+    deltas: tuple[float, ...] = DELTAS
+
+    def tangent(self, k: int) -> Tensor | None:
+        """The tangent points of hidden layer k, counted from zero."""
+        return self.tangents[k] if k < len(self.tangents) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Hidden:
+    """One hidden layer after the first, relaxed on the box."""
+
+    before: PreActivation
+    mean: Interval
+    relaxation: Relaxation
+    latent: Latent
+    scale: Tensor  # |W| E z + |b|: the size of the terms of its means
+
+
+def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
+    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
+    parameters = parameters or Parameters()
+    *hidden, output = network.linears
+    if not hidden:
+        return _affine_layer(output, box)
+    first = first_layer(hidden[0], box, parameters.tangent(0))
+    chain: list[_Hidden] = []
+    given: list[tuple[PreActivation, Conditional]] = []
+    for k, layer in enumerate(hidden[1:], start=1):
+        before = _pre_activation(layer, first, chain, given)
+        mean = _means(layer, first, chain, box)
+        relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
+        below = chain[-1].latent if chain else first.latent
+        scale = apply_rows(layer.weight_mean.abs(), below.mean.upper) + layer.bias_mean.abs()
+        if k + 1 < len(hidden):
+            sources = None if chain else first.sources
+            given.append((before, conditional(before, mean, latent, below, sources)))
+        chain.append(_Hidden(before, mean, relaxation, latent, scale))
+    return _down(output, first, chain, box)
+
+
+def _affine_layer(layer: Linear, box: Box) -> AffineBounds:
+    """No hidden layer: the mean is exactly ``weight_mean @ x + bias_mean``."""
+    exact = Affine(
+        layer.weight_mean.expand(box.batch, layer.n_out, layer.n_in), layer.bias_mean.expand(box.batch, layer.n_out)
+    )
+    return AffineBounds(exact, exact, box)
+
+
+def _down(rows: Linear, first: FirstLayer, chain: list[_Hidden], box: Box) -> AffineBounds:
+    return backward(rows, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
+
+
+def _means(layer: Linear, first: FirstLayer, chain: list[_Hidden], box: Box) -> Interval:
+    """Range of M = E X over the box: by the backward pass, and by the ranges of E z where they are tighter."""
+    planes = _down(layer, first, chain, box).interval()
+    below = (chain[-1].latent if chain else first.latent).mean
+    positive, negative = layer.weight_mean.clamp_min(0), layer.weight_mean.clamp_max(0)
+    lost = up(apply_rows(positive - negative, below.upper) + layer.bias_mean.abs(), layer.n_in) - (
+        apply_rows(positive - negative, below.upper) + layer.bias_mean.abs()
+    )
+    low = apply_rows(positive, below.lower) + apply_rows(negative, below.upper) + layer.bias_mean - 2 * lost
+    high = apply_rows(positive, below.upper) + apply_rows(negative, below.lower) + layer.bias_mean + 2 * lost
+    return Interval(torch.maximum(planes.lower, low), torch.minimum(planes.upper, high))
+
+
+def _pre_activation(
+    layer: Linear, first: FirstLayer, chain: list[_Hidden], given: list[tuple[PreActivation, Conditional]]
+) -> PreActivation:
+    """Moments of the layer's pre-activations from those of its inputs (docs/theory.md, section 1)."""
+    latents = [first.latent, *(h.latent for h in chain)]
+    below, sources, n = latents[-1], first.sources, layer.n_in + 4
+    variance, constant = layer.weight_std.square(), layer.bias_std.square()
+    jensen = down((down(apply_rows(variance, below.mean.lower.square()) + constant, n)).sqrt(), 2)
+    spread = Interval(
+        down(apply_rows(variance, below.second.lower) + constant, n),
+        up(apply_rows(variance, below.second.upper) + constant, n),
+    )
+    mean_variance = up(linear_variance(layer.weight_mean, given, latents, sources), n)
+    spread_variance = up(square_sum_variance(variance, given, latents, sources), n)
+    if chain:
+        fourth = up(apply_rows(layer.weight_mean.abs(), below.fourth.sqrt().sqrt()), n) ** 4
+        unknown = torch.full_like(fourth, torch.inf)
+        return PreActivation(
+            layer, jensen, spread, Interval(torch.zeros_like(fourth), mean_variance), spread_variance, fourth,
+            unknown, unknown,
+        )  # fmt: skip
+    fourth = up(apply_rows(layer.weight_mean**4, sources.fourth) + 3 * mean_variance.square(), n)
+    least = down(apply_rows(layer.weight_mean.square(), sources.variance.lower), n)
+    errors = [
+        up(
+            replacement_error(
+                s0.clamp_min(TINY), layer.weight_mean, sources.variance.lower, sources.variance.upper, sources.third,
+                sources.fourth,
+            ),  # fmt: skip
+            n + 16,
+        )
+        for s0 in (spread.upper, spread.lower)
+    ]
+    return PreActivation(
+        layer, jensen, spread, Interval(least, mean_variance), spread_variance, fourth, errors[0], errors[1]
+    )

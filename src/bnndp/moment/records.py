@@ -1,0 +1,61 @@
+"""What the moment method knows of a layer, over a whole box. Every field is (batch, n) unless it says otherwise.
+
+Notation: z the output of the layer before, X = W z + b given which m(z), s(z) are the mean and variance of X, both
+random because z is. ``lower`` and ``upper`` bound the value at every x of the box.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.network import Linear
+
+__all__ = ["Latent", "PreActivation", "Relaxation", "Sources"]
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Moments of the outputs z >= 0 of a hidden layer."""
+
+    mean: Interval  # E z_j
+    second: Interval  # E z_j^2
+    variance: Tensor  # Var z_j is at most this
+    fourth: Tensor  # E z_j^4 is at most this
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The independent rectified Gaussians z_j = ReLU(zeta_j) of the first layer, from which all later ones are made."""
+
+    variance: Interval  # Var z_j
+    third: Tensor  # E (z_j - E z_j)^3, at most
+    fourth: Tensor  # E (z_j - E z_j)^4, at most
+    square_variance: Tensor  # Var z_j^2, at most
+    noise: Tensor  # variance r_j^2 of zeta_j, at most
+    active: Tensor  # P(zeta_j > 0), at most
+
+
+@dataclass(frozen=True, slots=True)
+class PreActivation:
+    """Moments of X_i for one hidden layer after the first, except its mean E X_i."""
+
+    layer: Linear
+    jensen: Tensor  # R_i: s(E z) is at least its square
+    spread: Interval  # S_i = E s_i(z)
+    mean_variance: Interval  # Vm_i = Var m_i(z)
+    spread_variance: Tensor  # Vs_i = Var s_i(z), at most
+    fourth: Tensor  # E (m_i - E m_i)^4, at most
+    replacement: Tensor  # error of taking m_i as Gaussian at s0 = spread.upper; infinite where not known
+    replacement_low: Tensor  # the same at s0 = spread.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """Affine bounds of E z_i in the mean M_i = E X_i: ``slope * M + offset`` below and above, on the box."""
+
+    lower_slope: Tensor
+    lower_offset: Tensor
+    upper_slope: Tensor
+    upper_offset: Tensor
+    size: Tensor  # |slope * M| + |offset| is at most this: the scale of rounding errors

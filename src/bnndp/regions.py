@@ -1,0 +1,228 @@
+"""Regions of inputs: batches of boxes, possibly cut down to a ball in the l1 or l2 norm around a point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import InputError
+from bnndp.maths.rounding import TINY, UNIT, gamma
+
+__all__ = ["Ball", "Box", "apply_rows"]
+
+_SMALLEST = 2.0**-1074  # of the positive float64 numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Ball:
+    """The points within ``radius`` of ``centre`` in the l1 (``norm=1``) or l2 (``norm=2``) norm."""
+
+    centre: Tensor  # (batch, n)
+    radius: Tensor  # (batch,)
+    norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A batch of closed boxes ``{x : lower <= x <= upper}``; ends are included, a single box may be given as (n,).
+
+    With ``within`` the region is the part of each box that lies in a ball; bounds that are affine in x are then
+    concretised by the better of the box and of the dual norm.
+
+    >>> Box([[0.0, -1.0]], [[1.0, 1.0]])
+    Box(batch=1, inputs=2)
+    """
+
+    lower: Tensor  # (batch, n), float64
+    upper: Tensor  # (batch, n), float64
+    within: Ball | None = None
+
+    def __post_init__(self) -> None:
+        lower, upper = _matrix("lower", self.lower), _matrix("upper", self.upper)
+        if lower.shape != upper.shape:
+            raise InputError(
+                f"Box ends differ in shape: lower {tuple(lower.shape)}, upper {tuple(upper.shape)}; give both the same."
+            )
+        bad = ~(lower <= upper) | ~torch.isfinite(lower) | ~torch.isfinite(upper)  # NaN fails the comparison
+        if bad.any():
+            b, i = bad.nonzero()[0].tolist()
+            raise InputError(
+                f"Box needs finite lower <= upper; box {b}, input {i} has lower={lower[b, i].item()}, "
+                f"upper={upper[b, i].item()} ({int(bad.sum())} bad of {bad.numel()})."
+            )
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    @classmethod
+    def ball(
+        cls,
+        x: Tensor | Sequence[float],  # (n,) or (batch, n)
+        eps: float | Tensor,  # scalar or (batch,)
+        *,
+        domain: tuple[float, float] | None = None,
+        norm: float = math.inf,
+    ) -> Box:
+        """The ball of radius ``eps`` around ``x`` in the l1, l2 or l-infinity norm, cut to ``domain`` if one is given.
+
+        >>> Box.ball([0.5, 0.1], 0.2, domain=(0, 1)).lower
+        tensor([[0.3000, 0.0000]], dtype=torch.float64)
+        """
+        centre = _matrix("x", x)
+        radius = torch.as_tensor(eps, dtype=torch.float64, device=centre.device)
+        if radius.ndim > 1 or radius.numel() not in (1, centre.shape[0]):
+            raise InputError(f"eps must be one number or one for each of {centre.shape[0]} points, got {tuple(radius.shape)}.")
+        radius = radius.expand(centre.shape[0])
+        if not bool((radius >= 0).all() & torch.isfinite(radius).all()):
+            raise InputError(f"eps must be finite and >= 0, got {eps!r}.")
+        if norm not in (1, 2, math.inf):
+            raise InputError(f"norm must be 1, 2 or inf, got {norm!r}.")
+        # x - eps and x + eps are rounded; one step outward keeps every real point of the ball inside.
+        lower = _outward(centre - radius[:, None], radius, -math.inf)
+        upper = _outward(centre + radius[:, None], radius, math.inf)
+        if domain is not None:
+            lower, upper = _cut(lower, upper, centre, domain)
+        within = None if norm == math.inf else Ball(centre, radius, float(norm))
+        return cls(lower, upper, within)
+
+    @property
+    def batch(self) -> int:
+        """Number of boxes."""
+        return self.lower.shape[0]
+
+    @property
+    def n(self) -> int:
+        """Number of inputs."""
+        return self.lower.shape[1]
+
+    @property
+    def centre(self) -> Tensor:
+        """Midpoints, inside the boxes: (batch, n)."""
+        return (0.5 * self.lower + 0.5 * self.upper).clamp(self.lower, self.upper)
+
+    @property
+    def magnitude(self) -> Tensor:
+        """``max |x|`` in each coordinate: (batch, n)."""
+        return torch.maximum(self.lower.abs(), self.upper.abs())
+
+    def __getitem__(self, index: slice | Tensor) -> Box:
+        """The boxes at ``index`` of the batch."""
+        ball = self.within
+        within = None if ball is None else Ball(ball.centre[index], ball.radius[index], ball.norm)
+        return Box(self.lower[index], self.upper[index], within)
+
+    def minimum(self, matrix: Tensor, offset: Tensor) -> Tensor:
+        """Lower bound of ``matrix @ x + offset`` over the region, rounded down: (batch, rows).
+
+        ``matrix`` is (batch, rows, n), or (rows, n) for all boxes; ``offset`` (batch, rows) or (rows,). On the box the minimum is exact up to rounding; on
+        a ball it is ``matrix @ centre - radius * dual norm of the row``, and the larger of the two bounds is taken.
+        """
+        value = apply_rows(matrix.clamp_min(0), self.lower) + apply_rows(matrix.clamp_max(0), self.upper)
+        size = apply_rows(matrix.abs(), self.magnitude)
+        best = value + offset
+        if self.within is not None:
+            best = torch.maximum(best, self._ball_minimum(matrix) + offset)
+            size = size + apply_rows(matrix.abs(), self.within.centre.abs())
+            size = size + matrix.abs().sum(-1) * self.within.radius[:, None]
+        return best - gamma(2 * self.n + 8) * (size + offset.abs()) - TINY
+
+    def maximum(self, matrix: Tensor, offset: Tensor) -> Tensor:
+        """Upper bound of ``matrix @ x + offset`` over the region, rounded up: (batch, rows)."""
+        return -self.minimum(-matrix, -offset)
+
+    def contains(self, x: Tensor) -> Tensor:  # x (..., batch, n)
+        """Whether each point provably lies in its region: (..., batch).
+
+        There is no tolerance: on the surface of a ball, within rounding, the answer is no.
+        """
+        inside = ((x >= self.lower) & (x <= self.upper)).all(-1)
+        if self.within is not None:
+            # In units of the radius nothing that matters underflows; a radius of zero leaves the centre only.
+            step = (x - self.within.centre) / self.within.radius[:, None].clamp_min(_SMALLEST)
+            distance = torch.linalg.vector_norm(step, ord=self.within.norm, dim=-1)
+            inside &= distance * (1 + gamma(self.n + 8)) <= 1
+        return inside
+
+    def project(self, x: Tensor) -> Tensor:  # x (..., batch, n)
+        """A point of the region near ``x`` (its projection for a box; pulled to the centre for a ball).
+
+        For a ball this needs its centre in the box; of a piece from :meth:`split` ask :meth:`contains` afterwards.
+        """
+        x = x.clamp(self.lower, self.upper)
+        if self.within is None:
+            return x
+        ball, norm = self.within, self.within.norm
+        radius = ball.radius[:, None].clamp_min(_SMALLEST)
+        step = x - ball.centre
+        length = torch.linalg.vector_norm(step / radius, ord=norm, dim=-1, keepdim=True)
+        blur = torch.linalg.vector_norm(self.magnitude / radius, ord=norm, dim=-1, keepdim=True)
+        reach = (1 - 4 * gamma(self.n + 8) - 4 * UNIT * blur).clamp_min(0)  # the result is rounded, too
+        return (ball.centre + (reach / length.clamp_min(TINY)).clamp_max(1) * step).clamp(self.lower, self.upper)
+
+    def split(self, axis: Tensor) -> Box:  # axis (batch,) of integers
+        """Both halves of every box, cut across the input ``axis``: batch of twice the size, halves of box i at i, i+b."""
+        rows = torch.arange(self.batch, device=self.lower.device)
+        middle = self.centre[rows, axis]
+        upper, lower = self.upper.clone(), self.lower.clone()
+        upper[rows, axis] = middle
+        lower[rows, axis] = middle
+        ball = self.within
+        within = None
+        if ball is not None:
+            within = Ball(ball.centre.repeat(2, 1), ball.radius.repeat(2), ball.norm)
+        return Box(torch.cat([self.lower, lower]), torch.cat([upper, self.upper]), within)
+
+    def __repr__(self) -> str:
+        """Size only: the ends are in ``lower`` and ``upper``."""
+        return f"Box(batch={self.batch}, inputs={self.n})"
+
+    def _ball_minimum(self, matrix: Tensor) -> Tensor:
+        ball = self.within
+        if ball is None:
+            raise InputError("the region is a plain box and has no ball to minimise over; this is a bug in the caller.")
+        dual = {1.0: math.inf, 2.0: 2.0}[ball.norm]
+        unit = matrix.abs().amax(-1, keepdim=True).clamp_min(_SMALLEST)  # squares of the entries may underflow
+        size = torch.linalg.vector_norm(matrix / unit, ord=dual, dim=-1) * unit[..., 0]
+        return apply_rows(matrix, ball.centre) - ball.radius[:, None] * size
+
+
+def apply_rows(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix @ x`` for x (batch, n) and a matrix (batch, rows, n) of each box or (rows, n) of all: (batch, rows)."""
+    return x @ matrix.mT if matrix.ndim == 2 else (matrix @ x[..., None])[..., 0]
+
+
+def _matrix(name: str, value: Tensor | Sequence[float]) -> Tensor:
+    try:
+        if torch.as_tensor(value).is_complex():
+            raise TypeError("complex numbers")
+        tensor = torch.as_tensor(value, dtype=torch.float64).clone()  # a later change of ``value`` must not reach the box
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be read as numbers of shape (inputs,) or (batch, inputs): {error}") from error
+    if tensor.ndim == 1:
+        tensor = tensor[None]
+    if tensor.ndim != 2 or tensor.shape[1] == 0:
+        raise InputError(f"{name} must have shape (inputs,) or (batch, inputs), got {tuple(tensor.shape)}.")
+    return tensor
+
+
+def _outward(end: Tensor, radius: Tensor, direction: float) -> Tensor:
+    """One step further out, unless the radius is zero (an ``eps`` below the spacing of floats is not zero)."""
+    moved = torch.nextafter(end, torch.full_like(end, direction))
+    return torch.where(radius[:, None] == 0, end, moved)
+
+
+def _cut(lower: Tensor, upper: Tensor, centre: Tensor, domain: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    low, high = (float(end) for end in domain)
+    if not low <= high:
+        raise InputError(f"domain must be (low, high) with low <= high, got {domain!r}.")
+    outside = ~((centre >= low) & (centre <= high))
+    if outside.any():
+        b, i = outside.nonzero()[0].tolist()
+        raise InputError(
+            f"point {b} lies outside the domain [{low}, {high}]: input {i} is {centre[b, i].item()} "
+            f"({int(outside.sum())} of {outside.numel()} values); rescale the inputs or give another domain."
+        )
+    return lower.clamp_min(low), upper.clamp_max(high)

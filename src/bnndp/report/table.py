@@ -1,0 +1,36 @@
+"""A table of boxes: what is certified, what an attack found, and the ratio of the two."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from bnndp.attacks import Inside
+from bnndp.bounds import Bounds
+from bnndp.regions import Box
+
+__all__ = ["box_table"]
+
+
+def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
+    """One line a box of a network with one input and one output; the last line has the means."""
+    table = Table("box", "certified", "from inside", "ratio", title="E f(x) over each box")
+    certified, found = bounds.width[:, 0], inside.width[:, 0]
+    for i in range(box.batch):
+        table.add_row(
+            _interval(box.lower[i, 0].item(), box.upper[i, 0].item(), 2),
+            _interval(bounds.lower[i, 0].item(), bounds.upper[i, 0].item(), 4),
+            _interval(inside.lower[i, 0].item(), inside.upper[i, 0].item(), 4),
+            _ratio(certified[i].item(), found[i].item()),
+            end_section=i == box.batch - 1,
+        )
+    mean, mean_inside = certified.mean().item(), found.mean().item()
+    table.add_row("mean width", f"{mean:.4f}", f"{mean_inside:.4f}", _ratio(mean, mean_inside))
+    return table
+
+
+def _interval(lower: float, upper: float, digits: int) -> str:
+    return f"[{lower:{digits + 4}.{digits}f}, {upper:{digits + 4}.{digits}f}]"
+
+
+def _ratio(certified: float, found: float) -> str:
+    return f"{certified / found:.3f}" if found > 0 else "-"
