@@ -71,10 +71,9 @@ def inside_range(
             raise InputError(f"{name} must be at least 1, got {value}.")
     points = 1024 + 8 * network.n_out * restarts
     size = max(1, MEMORY // (8 * points * max(box.n, network.n_out)))
-    search, choose, value = (
-        draw_noise(network, count, seed=3 * seed + index)
-        for index, count in enumerate((max(64, samples // 32), max(64, samples // 4), samples))
-    )
+    search = draw_noise(network, max(64, samples // 32), seed=3 * seed, replicates=1)
+    choose = draw_noise(network, max(64, samples // 4), seed=3 * seed + 1, replicates=1)
+    value = draw_noise(network, samples, seed=3 * seed + 2)
     pieces = []
     for start in range(0, box.batch, size):
         part = box[start : start + size]

@@ -24,6 +24,7 @@ __all__ = ["FORMAT", "load", "save"]
 
 FORMAT = "bnndp-posterior-1"
 _FIELDS = ("weight_mean", "weight_std", "bias_mean", "bias_std")
+_HEADER_KEYS = {"format", "task", "input_shape", "layers", "source"}
 _KNOWN_KEYS = {"linear": {"type", "name", "posterior"}, "relu": {"type"}}
 
 
@@ -83,6 +84,9 @@ def _header(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ModelFileError(f"format is {found!r}; this version reads {FORMAT!r} only.")
+    surplus = sorted(set(header) - _HEADER_KEYS)
+    if surplus:
+        raise ModelFileError(f"has unknown settings: {', '.join(map(repr, surplus[:4]))}.")
     if header.get("task") not in TASKS:
         raise ModelFileError(f"task is {header.get('task')!r}; known: {', '.join(TASKS)}.")
     if not isinstance(header.get("layers"), list):
@@ -94,7 +98,7 @@ def _build(header: dict[str, Any], tensors: dict[str, Tensor]) -> BayesianNetwor
     left = dict(tensors)
     layers = tuple(_layer(index, entry, left) for index, entry in enumerate(header["layers"]))
     if left:
-        raise ModelFileError(f"holds tensors that no layer names: {', '.join(sorted(left)[:4])}.")
+        raise ModelFileError(f"holds tensors that no layer names: {', '.join(map(repr, sorted(left)[:4]))}.")
     network = BayesianNetwork(layers, header["task"])
     shape = header.get("input_shape")
     if shape != [network.n_in]:
@@ -109,7 +113,9 @@ def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
         raise ModelFileError(f"layer {index} has type {kind!r}; known types: {known}.")
     surplus = set(entry) - _KNOWN_KEYS[kind]
     if surplus:
-        raise ModelFileError(f"layer {index} ({kind}) has unknown settings: {', '.join(sorted(map(str, surplus)))}.")
+        raise ModelFileError(
+            f"layer {index} ({kind}) has unknown settings: {', '.join(map(repr, sorted(surplus)[:4]))}."
+        )
     if kind == "relu":
         return Relu()
     if entry.get("posterior") != "mean_field":
@@ -117,7 +123,7 @@ def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
     name = entry.get("name")
     missing = [f"{name}.{field}" for field in _FIELDS if f"{name}.{field}" not in left]
     if missing:
-        raise ModelFileError(f"layer {index} lacks the tensors {', '.join(missing)}.")
+        raise ModelFileError(f"layer {index} lacks the tensors {', '.join(map(repr, missing))}.")
     parts = {field: left.pop(f"{name}.{field}") for field in _FIELDS}
     for field, tensor in parts.items():
         if not tensor.dtype.is_floating_point:

@@ -74,7 +74,9 @@ class Box:
         centre = _matrix("x", x)
         radius = torch.as_tensor(eps, dtype=torch.float64, device=centre.device)
         if radius.ndim > 1 or radius.numel() not in (1, centre.shape[0]):
-            raise InputError(f"eps must be one number or one for each of {centre.shape[0]} points, got {tuple(radius.shape)}.")
+            raise InputError(
+                f"eps must be one number or one for each of {centre.shape[0]} points, got {tuple(radius.shape)}."
+            )
         radius = radius.expand(centre.shape[0])
         if not bool((radius >= 0).all() & torch.isfinite(radius).all()):
             raise InputError(f"eps must be finite and >= 0, got {eps!r}.")
@@ -117,8 +119,9 @@ class Box:
     def minimum(self, matrix: Tensor, offset: Tensor) -> Tensor:
         """Lower bound of ``matrix @ x + offset`` over the region, rounded down: (batch, rows).
 
-        ``matrix`` is (batch, rows, n), or (rows, n) for all boxes; ``offset`` (batch, rows) or (rows,). On the box the minimum is exact up to rounding; on
-        a ball it is ``matrix @ centre - radius * dual norm of the row``, and the larger of the two bounds is taken.
+        ``matrix`` is (batch, rows, n), or (rows, n) for all boxes; ``offset`` (batch, rows) or (rows,). On the box the
+        minimum is exact up to rounding; on a ball it is ``matrix @ centre - radius * dual norm of the row``, and the
+        larger of the two bounds is taken.
         """
         value = apply_rows(matrix.clamp_min(0), self.lower) + apply_rows(matrix.clamp_max(0), self.upper)
         size = apply_rows(matrix.abs(), self.magnitude)
@@ -163,7 +166,7 @@ class Box:
         return (ball.centre + (reach / length.clamp_min(TINY)).clamp_max(1) * step).clamp(self.lower, self.upper)
 
     def split(self, axis: Tensor) -> Box:  # axis (batch,) of integers
-        """Both halves of every box, cut across the input ``axis``: batch of twice the size, halves of box i at i, i+b."""
+        """Both halves of every box, cut across the input ``axis``; those of box i are at i and at i + batch."""
         rows = torch.arange(self.batch, device=self.lower.device)
         middle = self.centre[rows, axis]
         upper, lower = self.upper.clone(), self.lower.clone()
@@ -198,7 +201,7 @@ def _matrix(name: str, value: Tensor | Sequence[float]) -> Tensor:
     try:
         if torch.as_tensor(value).is_complex():
             raise TypeError("complex numbers")
-        tensor = torch.as_tensor(value, dtype=torch.float64).clone()  # a later change of ``value`` must not reach the box
+        tensor = torch.as_tensor(value, dtype=torch.float64).clone()  # no later change of ``value`` may reach the box
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as numbers of shape (inputs,) or (batch, inputs): {error}") from error
     if tensor.ndim == 1:

@@ -36,8 +36,12 @@ def _finite(value: float | None) -> float | None:
 
 
 def certify(  # noqa: PLR0913 (the options of the command)
-    model: Annotated[Path, typer.Argument(help="The network: a bnndp-posterior-1 file (.safetensors).")],
-    inputs: Annotated[Path, typer.Argument(help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="The network: a bnndp-posterior-1 file (.safetensors).")
+    ],
+    inputs: Annotated[
+        Path, typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x.")
+    ],
     out: Annotated[Path, typer.Option(help="Where the bounds go: one JSON object a line.", show_default=False)],
     eps: Annotated[
         float | None, typer.Option(min=0, callback=_finite, help="Radius of the ball around every row of x.")
@@ -59,8 +63,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
 ) -> None:
     """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
 
-    Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, seconds: numbers
-    for a network with one output, lists for several. The inside_* are what the attack found, null without --attack.
+    Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, seconds:
+    numbers for a network with one output, lists for several. The inside_* are the extremes that the attack found, null
+    without --attack; seconds is the time of the certification, without the attack, shared out over its chunk.
     """
     from bnndp.certify import Options
     from bnndp.cli.inputs import Neighbourhood, load_regression, read_boxes

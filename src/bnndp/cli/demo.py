@@ -32,7 +32,7 @@ def demo(
 
     with resources.as_file(resources.files("bnndp").joinpath(*_NETWORK)) as path:
         network = load_regression(path)
-    ends = torch.linspace(-1, 1, boxes + 1, dtype=torch.float64)[:, None]
+    ends = (2 * torch.arange(boxes + 1, dtype=torch.float64) / boxes - 1)[:, None]
     box = Box(ends[:-1], ends[1:])
     bounds = certify(network, box, Options(refine=refine))
     inside = inside_range(network, box)

@@ -121,7 +121,7 @@ def _summary(parts: list[_Part]) -> Table:
     table = Table("boxes", "outputs", "method", "mean width", "largest width")
     cells = [str(width.shape[0]), str(width.shape[1]), ", ".join(methods), f"{width.mean():.6g}", f"{width.max():.6g}"]
     if parts[0].inside is not None:
-        table.add_column("mean range from inside")
+        table.add_column("mean inside")
         table.add_column("ratio")
         cells += _tightness(width, torch.cat([part.inside.width for part in parts if part.inside is not None]))
     table.add_column("seconds")

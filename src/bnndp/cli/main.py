@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CertError as error:
         return _complain(str(error), 2)
     except typer.TyperException as error:
-        return _complain(f"{error.format_message()} See: bnndp --help", 2)
+        return _complain(f"{error.format_message().rstrip('. ')}; see bnndp --help.", 2)
     except KeyboardInterrupt:
         status = 130
     except _Terminated:

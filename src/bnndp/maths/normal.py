@@ -45,7 +45,7 @@ def interval_probability(a: Tensor, b: Tensor) -> Tensor:
 
 
 def rectangle_quantile(epsilon: float, n: int) -> float:
-    r"""Half width :math:`c` with :math:`P(|\xi_i|\le c,\ i\le n)\ge 1-\varepsilon` (Prop. ``prop:FindRectForProbBounds``).
+    r"""Half width :math:`c` with :math:`P(|\xi_i|\le c,\ i\le n)\ge1-\varepsilon` (``prop:FindRectForProbBounds``).
 
     .. math:: c=\sqrt2\,\operatorname{erf}^{-1}((1-\varepsilon)^{1/n})
 
@@ -53,7 +53,9 @@ def rectangle_quantile(epsilon: float, n: int) -> float:
     :math:`(1-\varepsilon)^{1/n}` rounds to one for many neurons; the result is moved outward, to the safe side.
     """
     if not (n >= 1 and epsilon < 1 and epsilon / n >= _SMALLEST):
-        raise InputError(f"a rectangle needs n >= 1 and {_SMALLEST} <= epsilon / n < 1 / n, got epsilon={epsilon}, n={n}.")
+        raise InputError(
+            f"a rectangle needs n >= 1 and {_SMALLEST} <= epsilon / n < 1 / n, got epsilon={epsilon}, n={n}."
+        )
     eta = -math.expm1(math.log1p(-epsilon) / n)
     c = float(-torch.special.ndtri(torch.tensor(0.5 * eta, dtype=torch.float64)))
     return c * (1 + 2.0**-40) + 2.0**-50

@@ -10,9 +10,10 @@ Everything is written in :math:`t=|m|/r` and ``Z = c + r Y`` with :math:`c=[m]_+
 
 Both are a common factor :math:`e^{-t^2/2}` times a difference in ``erfcx``, so that rounding leaves an absolute error
 of a few units times :math:`(1+t)^3e^{-t^2/2}`. With ``E = maths.rounding.ELEMENTARY`` and ``h = |m| + r``, what is
-returned lies within ``E h**k + TINY`` of the k-th moment, ``E r**2 + TINY`` of Var Z and ``E (r h)**2 + TINY`` of Var Z^2
-(ball arithmetic shows less than an eighth of E). Errors *relative* to a moment are larger in the left tail, where the
-moment itself vanishes: up to 1e-12 for the mean, 1e-9 for the second and 1e-4 for the fourth at 37 deviations.
+returned lies within ``E h**k + TINY`` of the k-th moment, within ``E r**2 + TINY`` of Var Z and within
+``E (r h)**2 + TINY`` of Var Z^2 (ball arithmetic shows less than an eighth of E). Errors *relative* to a moment are
+larger in the left tail, where the moment itself vanishes: 1e-12 for the mean, 1e-9 for the second and 1e-4 for the
+fourth at 37 deviations.
 """
 
 from dataclasses import dataclass
@@ -49,9 +50,10 @@ class Moments:
 
 
 def ratio(m: Tensor, r: Tensor) -> Tensor:
-    """``m / r``, cut at +-1000 so that a zero standard deviation gives the deterministic limit (0 for ``m = r = 0``)."""
+    """``m / r``, cut at +-1000 so that a zero deviation gives the deterministic limit (0 for ``m = r = 0``)."""
     info = torch.finfo(r.dtype)
-    return (m / r.clamp_min(info.tiny * info.eps)).clamp(-_FAR, _FAR)  # the smallest positive number, not a normal one
+    smallest = info.tiny * info.eps  # subnormal: a clamp at the smallest normal number would be wrong below it
+    return (m / r.clamp_min(smallest)).clamp(-_FAR, _FAR)
 
 
 def expected_relu(m: Tensor, r: Tensor) -> Tensor:
@@ -81,13 +83,14 @@ def standard_variance(u: Tensor) -> Tensor:
 def moments(m: Tensor, r: Tensor) -> Moments:
     r"""All moments at once; each field increases in ``m`` and in ``r``.
 
-    For the variances of :math:`f(Z)`, f the ReLU or its square, by Stein's identity
+    For the variances of :math:`f(X)`, f the ReLU or its square, Stein's identity gives
     :math:`\partial_m\operatorname{Var}f=2\operatorname{Cov}(f,f')` and
-    :math:`\partial_r\operatorname{Var}f=2r(\mathbb E f'^2+\operatorname{Cov}(f,f''))`: covariances of increasing functions;
-    for ReLU the second is :math:`2r(\Phi-\varphi\,g(u,1))\ge0`. Both variances are computed as sums of non-negative terms,
-    for :math:`\operatorname{Cov}(Y,Y^2)\ge0`: plain for :math:`Y\ge0`; for :math:`Y=\max(\xi,-t)` its derivative in t is
-    :math:`Q\,(\mathbb EY^2-3t^2-2t\,\mathbb EY)`, whose bracket falls, so that the covariance rises from 0.6 and then
-    falls to its limit 0. Products start at the factor that may be zero: an overflow of the others gives infinity, not NaN.
+    :math:`\partial_r\operatorname{Var}f=2r(\mathbb E f'^2+\operatorname{Cov}(f,f''))`, with covariances of increasing
+    functions (for the ReLU itself the second is :math:`2r(\Phi-\varphi\,g(u,1))\ge0`). Both are computed as sums of
+    non-negative terms, since :math:`\operatorname{Cov}(Y,Y^2)\ge0`: plain for :math:`Y\ge0`; for
+    :math:`Y=\max(\xi,-t)` its derivative in t is :math:`Q\,(\mathbb EY^2-3t^2-2t\,\mathbb EY)`, whose bracket falls, so
+    that the covariance rises from 0.6 and then falls to its limit 0. Products start at the factor that may be zero, so
+    that overflow gives infinity and not NaN.
     """
     y1, y2, y3, y4 = standard_raw(ratio(m, r).abs(), m >= 0)
     v = (y2 - y1 * y1).clamp_min(0)  # Var Y
@@ -97,7 +100,7 @@ def moments(m: Tensor, r: Tensor) -> Moments:
     cr = c * r
     mean = c + r * y1
     second = c * c + 2 * (y1 * r * c) + y2 * r * r
-    square_variance = 4 * (v * cr * cr) + 4 * (skew * r * r * r * c) + w * r * r * r * r
+    square_variance = 4 * (v * cr * cr) + 4 * (skew * c * r * r * r) + w * r * r * r * r
     return Moments(mean, second, square_variance + second * second, v * r * r, square_variance)
 
 
@@ -117,4 +120,9 @@ def standard_raw(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     high2 = 1 - scale * ((1 - t2) * q + t * INV_SQRT_2PI)
     high3 = scale * ((t2 + 2) * INV_SQRT_2PI - t2 * t * q)
     high4 = 3 - scale * ((3 - t2 * t2) * q + (t2 + 3) * t * INV_SQRT_2PI)
-    return _gamma1(t), torch.where(active, high2, low2), torch.where(active, high3, low3), torch.where(active, high4, low4)
+    return (
+        _gamma1(t),
+        torch.where(active, high2, low2),
+        torch.where(active, high3, low3),
+        torch.where(active, high4, low4),
+    )

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bnndp.maths.tails import PEAK
 
-__all__ = ["TO_CDF", "TO_DENSITY_SQUARE", "TO_SECOND_MOMENT", "replacement_error"]
+__all__ = ["TO_CDF", "TO_DENSITY_SQUARE", "TO_SECOND_MOMENT", "conditional_replacement_error", "replacement_error"]
 
 _PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)  # sup |u phi(u)|
 _GAUSS_3 = 2 * math.sqrt(2 / math.pi)  # E |xi|^3
@@ -60,3 +60,13 @@ def replacement_error(
     by_four = w3 * third[:, None, :] / rho2 + (PEAK / 24) * (w * w).square() * rest[:, None, :] / (rho2 * rho2.sqrt())
     step = torch.minimum(by_three, by_four)
     return torch.where(absolute[:, None, :] * w > 0, step, 0.0).nan_to_num(torch.inf, posinf=torch.inf).sum(-1)
+
+
+def conditional_replacement_error(base: Tensor, cube: Tensor) -> Tensor:
+    r"""The same given a random layer y, averaged over y: :math:`\varphi(1)(\sqrt3+\mathbb E|\xi|^3)\,\text{cube}/(6s_0)`.
+
+    ``cube`` (batch, rows) bounds :math:`\sum_j|w_j|^3\sqrt{\mathbb Ev_j\,\mathbb Es_j^2}`. A rectified Gaussian of variance v made from
+    variance s has :math:`c_4\le3s^2`, so :math:`\mathbb E|Y|^3\le\mathbb E\sqrt{v\,3s^2}` and :math:`\mathbb Ev^{3/2}\le\mathbb E\sqrt{v\,s^2}`, both at most that by Cauchy
+    and Schwarz.
+    """
+    return (_PHI_1 / 6) * (math.sqrt(3) + _GAUSS_3) * cube / base

@@ -5,13 +5,39 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["HALF_PEAK", "PEAK", "excess", "relu_scarf", "shortfall"]
+__all__ = [
+    "HALF_PEAK",
+    "MEAN_ABOVE",
+    "MEAN_BELOW",
+    "MEAN_MIXED",
+    "PEAK",
+    "SECOND_CURVATURE",
+    "SECOND_MIXED",
+    "excess",
+    "relu_scarf",
+    "shortfall",
+]
 
 PEAK = 1 / math.sqrt(2 * math.pi)
 r"""Largest value of the normal density, :math:`\varphi(0)`."""
 
 HALF_PEAK = 0.5 * PEAK
 r"""Largest value of :math:`\sqrt s\,\partial g/\partial s=\tfrac12\varphi(m/\sqrt s)`."""
+
+MEAN_ABOVE = 0.0411
+r"""Largest :math:`\bigl(g(m,\sqrt s)-g(m,\sqrt{s_0})-\partial_sg(m,\sqrt{s_0})(s-s_0)\bigr)s_0^{3/2}/(s-s_0)^2` over all m and s >= 0."""
+
+MEAN_BELOW = HALF_PEAK + 1e-4
+"""Largest value of the negative of the same quotient."""
+
+MEAN_MIXED = 0.5 * math.exp(-0.5) * PEAK
+r"""Largest :math:`s\,|\partial_m\partial_sg|=\tfrac12|u|\varphi(u)`."""
+
+SECOND_CURVATURE = 0.1013
+r"""As MEAN_ABOVE, on both sides, for :math:`\mathbb E\,\mathrm{ReLU}^2` as a function of s, times :math:`s_0`."""
+
+SECOND_MIXED = PEAK
+r"""Largest :math:`\sqrt s\,|\partial_m\partial_s\mathbb E\,\mathrm{ReLU}^2|=\varphi(u)`."""
 
 
 def relu_scarf(mean: Tensor, variance: Tensor) -> Tensor:

@@ -1,18 +1,19 @@
 """The moment method: forward over the layers for moments, backward from each for the ranges of its means."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
-from bnndp.maths.replacement import replacement_error
+from bnndp.maths.replacement import conditional_replacement_error, replacement_error
 from bnndp.maths.rounding import TINY, down, up
 from bnndp.moment.backward import backward
 from bnndp.moment.first import FirstLayer, first_layer
-from bnndp.moment.records import Latent, PreActivation, Relaxation
+from bnndp.moment.records import Latent, PreActivation, Relaxation, Sources
 from bnndp.moment.relax import DELTAS, relax
-from bnndp.moment.variance import Conditional, conditional, linear_variance, square_sum_variance
+from bnndp.moment.variance import Layers, central_variance, conditional, square_sum_variance
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
@@ -54,7 +55,7 @@ def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = No
         return _affine_layer(output, box)
     first = first_layer(hidden[0], box, parameters.tangent(0))
     chain: list[_Hidden] = []
-    given: list[tuple[PreActivation, Conditional]] = []
+    given: Layers = []
     for k, layer in enumerate(hidden[1:], start=1):
         before = _pre_activation(layer, first, chain, given)
         mean = _means(layer, first, chain, box)
@@ -93,39 +94,56 @@ def _means(layer: Linear, first: FirstLayer, chain: list[_Hidden], box: Box) -> 
     return Interval(torch.maximum(planes.lower, low), torch.minimum(planes.upper, high))
 
 
-def _pre_activation(
-    layer: Linear, first: FirstLayer, chain: list[_Hidden], given: list[tuple[PreActivation, Conditional]]
-) -> PreActivation:
+def _pre_activation(layer: Linear, first: FirstLayer, chain: list[_Hidden], given: Layers) -> PreActivation:
     """Moments of the layer's pre-activations from those of its inputs (docs/theory.md, section 1)."""
     latents = [first.latent, *(h.latent for h in chain)]
-    below, sources, n = latents[-1], first.sources, layer.n_in + 4
+    below, n = latents[-1], layer.n_in + 4
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
-    jensen = down((down(apply_rows(variance, below.mean.lower.square()) + constant, n)).sqrt(), 2)
     spread = Interval(
         down(apply_rows(variance, below.second.lower) + constant, n),
         up(apply_rows(variance, below.second.upper) + constant, n),
     )
-    mean_variance = up(linear_variance(layer.weight_mean, given, latents, sources), n)
-    spread_variance = up(square_sum_variance(variance, given, latents, sources), n)
-    if chain:
-        fourth = up(apply_rows(layer.weight_mean.abs(), below.fourth.sqrt().sqrt()), n) ** 4
-        unknown = torch.full_like(fourth, torch.inf)
-        return PreActivation(
-            layer, jensen, spread, Interval(torch.zeros_like(fourth), mean_variance), spread_variance, fourth,
-            unknown, unknown,
-        )  # fmt: skip
-    fourth = up(apply_rows(layer.weight_mean**4, sources.fourth) + 3 * mean_variance.square(), n)
-    least = down(apply_rows(layer.weight_mean.square(), sources.variance.lower), n)
-    errors = [
-        up(
-            replacement_error(
-                s0.clamp_min(TINY), layer.weight_mean, sources.variance.lower, sources.variance.upper, sources.third,
-                sources.fourth,
-            ),  # fmt: skip
-            n + 16,
-        )
-        for s0 in (spread.upper, spread.lower)
-    ]
+    terms = _first_terms(layer, first.sources, spread) if not chain else _later_terms(layer, given, latents, first, spread)
     return PreActivation(
-        layer, jensen, spread, Interval(least, mean_variance), spread_variance, fourth, errors[0], errors[1]
+        layer=layer,
+        jensen=down(down(apply_rows(variance, below.mean.lower.square()) + constant, n).sqrt(), 2),
+        spread=spread,
+        spread_variance=up(square_sum_variance(variance, given, latents, first.sources), n),
+        **terms,
     )
+
+
+def _first_terms(layer: Linear, sources: Sources, spread: Interval) -> dict[str, Any]:
+    """m as a sum of independent terms, for the second hidden layer: all moments are exact up to the box."""
+    n, mu = layer.n_in + 20, layer.weight_mean
+    noise = Interval(
+        down(apply_rows(mu.square(), sources.variance.lower), n), up(apply_rows(mu.square(), sources.variance.upper), n)
+    )
+    low, high = (
+        up(replacement_error(
+            s0.clamp_min(TINY), mu, sources.variance.lower, sources.variance.upper, sources.third, sources.fourth
+        ), n) for s0 in (spread.lower, spread.upper)
+    )
+    zero = torch.zeros_like(noise.upper)
+    fourth = up(apply_rows(mu**4, sources.fourth) + 3 * noise.upper.square(), n)
+    return {
+        "noise": noise, "noise_variance": zero, "central": zero, "fourth": fourth, "replacement": Interval(low, high),
+    }  # fmt: skip
+
+
+def _later_terms(
+    layer: Linear, given: Layers, latents: list[Latent], first: FirstLayer, spread: Interval
+) -> dict[str, Any]:
+    """m given the layer y before z, for deeper layers: independent terms with random variances."""
+    n, mu, last = layer.n_in + 20, layer.weight_mean, given[-1][1]
+    noise = Interval(down(apply_rows(mu.square(), last.noise.lower), n), up(apply_rows(mu.square(), last.noise.upper), n))
+    cube = up(apply_rows(mu.abs() ** 3, last.cube), n)
+    fourth = up(apply_rows(mu.abs(), latents[-1].fourth.sqrt().sqrt()), n) ** 4
+    low, high = (conditional_replacement_error(s0.clamp_min(TINY), cube) for s0 in (spread.lower, spread.upper))
+    return {
+        "noise": noise,
+        "noise_variance": up(apply_rows(mu.square(), last.noise_deviation), n).square(),
+        "central": up(central_variance(mu, given, latents, first.sources), n),
+        "fourth": fourth,
+        "replacement": Interval(low, high),
+    }

@@ -38,16 +38,26 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class PreActivation:
-    """Moments of X_i for one hidden layer after the first, except its mean E X_i."""
+    """Moments of X_i for one hidden layer after the first, except its mean E X_i.
+
+    y stands for the layer before z (for the second hidden layer it is the input x and not random): given y the z_j are
+    independent, so m_i = E[m_i | y] + a sum of independent terms.
+    """
 
     layer: Linear
-    jensen: Tensor  # R_i: s(E z) is at least its square
+    jensen: Tensor  # R_i: s_i(E z) is at least its square
     spread: Interval  # S_i = E s_i(z)
-    mean_variance: Interval  # Vm_i = Var m_i(z)
     spread_variance: Tensor  # Vs_i = Var s_i(z), at most
+    noise: Interval  # N_i = E Var(m_i | y)
+    noise_variance: Tensor  # Var Var(m_i | y), at most
+    central: Tensor  # Vc_i = Var E[m_i | y], at most; zero for the second hidden layer
     fourth: Tensor  # E (m_i - E m_i)^4, at most
-    replacement: Tensor  # error of taking m_i as Gaussian at s0 = spread.upper; infinite where not known
-    replacement_low: Tensor  # the same at s0 = spread.lower
+    replacement: Interval  # error of taking the independent terms as Gaussian, at s0 = spread.lower and spread.upper
+
+    @property
+    def mean_variance(self) -> Tensor:
+        """Vm_i = Var m_i(z) = N_i + Vc_i, at most."""
+        return self.noise.upper + self.central
 
 
 @dataclass(frozen=True, slots=True)

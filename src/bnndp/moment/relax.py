@@ -1,14 +1,18 @@
 r"""Bounds of E ReLU(X) for a hidden layer whose input is random, and their affine relaxation in the mean of X.
 
-Given z, X is Gaussian with mean m(z) and variance s(z). M = E m, S = E s, Vm = Var m, Vs = Var s (docs/theory.md):
+Given z, X is Gaussian with mean m(z) and variance s(z); M = E m, S = E s. Four steps lead from E g(m, sqrt s) to g(M, rho),
+each with a bounded error (docs/theory.md, section 2):
 
-* below: :math:`g(M,R)` (Jensen), and, where m is known to be nearly Gaussian,
-  :math:`g(M,\sqrt{s_1+V_m})-\text{error}-\varphi(0)\,\mathbb E(s_1-s)_+/\sqrt{s_1}`;
-* above: :math:`g(M,\sqrt{s_0})+(V_m+\mathbb E(s-s_0)_+)/(2\sqrt{2\pi s_0})`, the same with m replaced by a Gaussian,
-  :math:`g(M,\sqrt{s_0+V_m})+\text{error}+\mathbb E(s-s_0)_+/(2\sqrt{2\pi s_0})`, and Scarf's bound for any law.
+1. s is replaced by a constant s0: by a Taylor step of second order in s, or by Scarf's bound on E(s - s0)_+;
+2. given the layer y before z, m is a sum of independent terms, which are replaced by Gaussians (Lindeberg);
+3. the variance V(y) of that Gaussian is replaced by a constant n0, again by a Taylor step of second order;
+4. the mean c(y) = E[m | y] is replaced by its mean M: below by Jensen's inequality, above by the largest curvature,
+   :math:`\varphi(0)V_c/(2\rho)`.
 
-Every bound is a convex increasing function of M with all else fixed over the box, so below a tangent and above the
-chord over the range of M are affine bounds; of several the tightest in the middle of the range is kept.
+So :math:`g(M,\sqrt{s_1+n_1})-\text{errors}\le\mathbb E\,\mathrm{ReLU}(X)\le g(M,\sqrt{s_0+n_0})+\text{errors}`. Jensen's bound g(M, R), the
+curvature bound without step 2 and Scarf's bound hold beside it. Every bound is a convex increasing function of M with
+all else fixed over the box, so below a tangent and above the chord over the range of M are affine bounds; of several
+the tightest in the middle of the range is kept.
 """
 
 from collections.abc import Callable
@@ -22,7 +26,18 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.replacement import TO_SECOND_MOMENT
 from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.maths.tails import HALF_PEAK, PEAK, excess, relu_scarf, shortfall
+from bnndp.maths.tails import (
+    HALF_PEAK,
+    MEAN_ABOVE,
+    MEAN_BELOW,
+    MEAN_MIXED,
+    PEAK,
+    SECOND_CURVATURE,
+    SECOND_MIXED,
+    excess,
+    relu_scarf,
+    shortfall,
+)
 from bnndp.moment.records import Latent, PreActivation, Relaxation
 
 __all__ = ["DELTAS", "Enclosure", "relax"]
@@ -68,28 +83,48 @@ def relax(
 
 def _enclose(before: PreActivation, mean: Interval, deltas: tuple[float, ...]) -> Enclosure:
     rho, loss = _lower(before, mean)
-    best = _ends(lambda m: relu_scarf(m, before.spread.upper + before.mean_variance.upper), mean)
+    best = _ends(lambda m: relu_scarf(m, before.spread.upper + before.mean_variance), mean)
     for delta in deltas:
         s0 = (before.spread.upper + delta * before.spread_variance.sqrt()).clamp_min(TINY)
-        over = excess(before.spread.upper, before.spread_variance, s0)
-        curved = HALF_PEAK * (before.mean_variance.upper + over) / s0.sqrt()
-        gaussian = before.replacement + HALF_PEAK * over / s0.sqrt()
-        for level, add in ((s0, curved), (s0 + before.mean_variance.upper, gaussian)):
-            root = level.sqrt()
+        step = HALF_PEAK * excess(before.spread.upper, before.spread_variance, s0) / s0.sqrt()
+        if delta == 0:
+            step = torch.minimum(step, _taylor_in_s(before, s0, MEAN_ABOVE, MEAN_MIXED))
+        curved = step + HALF_PEAK * before.mean_variance / s0.sqrt()
+        level = s0 + before.noise.upper
+        gaussian = step + before.replacement.upper + _taylor_in_v(before, level, MEAN_ABOVE)
+        gaussian = gaussian + HALF_PEAK * before.central / level.sqrt()
+        for variance, add in ((s0, curved), (level, gaussian)):
+            root = variance.sqrt()
             best = _better(best, _ends(lambda m, root=root, add=add: expected_relu(m, root) + add, mean))
     slack = _ROUND * (mean.magnitude + best[2])
     return Enclosure(rho, loss, best[0] + slack, best[2] + slack)
 
 
 def _lower(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
-    """The better at the middle of M of Jensen's bound and of the nearly Gaussian one, as ``g(M, rho) - loss``."""
-    s1 = before.spread.lower
-    below = shortfall(s1, before.spread_variance, s1)
-    loss = before.replacement_low + PEAK * below / s1.clamp_min(TINY).sqrt()
-    rho = (s1 + before.mean_variance.lower).sqrt() * (1 - ELEMENTARY)
+    """The better at the middle of M of Jensen's bound and of the four steps, as ``g(M, rho) - loss``."""
+    s1 = before.spread.lower.clamp_min(TINY)
+    step = PEAK * shortfall(before.spread.lower, before.spread_variance, s1) / s1.sqrt()
+    step = torch.minimum(step, _taylor_in_s(before, s1, MEAN_BELOW, MEAN_MIXED))
+    level = s1 + before.noise.lower
+    loss = step + before.replacement.lower + _taylor_in_v(before, level, MEAN_BELOW)
+    rho = level.sqrt() * (1 - ELEMENTARY)
     middle = 0.5 * (mean.lower + mean.upper)
     gain = expected_relu(middle, rho) - loss > expected_relu(middle, before.jensen)  # false where loss is infinite
     return torch.where(gain, rho, before.jensen), torch.where(gain, loss * (1 + ELEMENTARY), 0.0)
+
+
+def _taylor_in_s(before: PreActivation, s0: Tensor, curvature: float, mixed: float) -> Tensor:
+    """Error of step 1 at a level s0 that is an end of the range of S: second order, and Cov(d_s g(m, s0), s)."""
+    square = before.spread_variance + (before.spread.upper - before.spread.lower).square()
+    covariance = (before.mean_variance * before.spread_variance).sqrt()
+    return mixed * covariance / s0 + curvature * square / (s0 * s0.sqrt())
+
+
+def _taylor_in_v(before: PreActivation, level: Tensor, curvature: float) -> Tensor:
+    """Error of step 3 at ``level`` = s0 + an end of the range of N: the same with V(y) for s and c(y) for m."""
+    square = before.noise_variance + (before.noise.upper - before.noise.lower).square()
+    covariance = (before.central * before.noise_variance).sqrt()
+    return MEAN_MIXED * covariance / level + curvature * square / (level * level.sqrt())
 
 
 def _ends(above: Callable[[Tensor], Tensor], mean: Interval) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,25 +141,42 @@ def _better(a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]) 
 def _latent(before: PreActivation, mean: Interval, enclosure: Enclosure) -> Latent:
     low = (expected_relu(mean.lower, enclosure.rho) - enclosure.loss - _ROUND * mean.magnitude).clamp_min(0)
     second = _second(before, mean)
-    total = before.spread.upper + before.mean_variance.upper
-    variance = torch.minimum(total, (second - low * low).clamp_min(0)) * (1 + _ROUND)
+    least = torch.maximum(second.lower, low * low * (1 - _ROUND))
+    total = before.spread.upper + before.mean_variance
+    variance = torch.minimum(total, (second.upper - low * low).clamp_min(0)) * (1 + _ROUND)
+    return Latent(Interval(low, enclosure.high_end), Interval(least, second.upper), variance, _fourth(before, mean))
+
+
+def _second(before: PreActivation, mean: Interval) -> Interval:
+    """Bounds of E ReLU(X)^2 by the same four steps, by Jensen's inequality below and from Var X above."""
+    s0, n0 = before.spread.upper.clamp_min(TINY), before.noise.upper
+    top = (s0 + n0).sqrt()
+    over = torch.minimum(excess(before.spread.upper, before.spread_variance, s0), _second_error(before, s0))
+    steps = TO_SECOND_MOMENT * top * before.replacement.upper + _second_error_v(before, s0 + n0) + before.central
+    near = moments(mean.upper, top).second + over + steps
+    curved = moments(mean.upper, s0.sqrt()).second + before.mean_variance + over
+    any_law = mean.upper.clamp_min(0).square() + before.spread.upper + before.mean_variance  # also where M <= 0
+    upper = torch.minimum(torch.minimum(curved, near.nan_to_num(torch.inf)), any_law)
+    upper = upper + _ROUND * (mean.upper.clamp_min(0).square() + s0)
+    s1, n1 = before.spread.lower.clamp_min(TINY), before.noise.lower
+    root = (s1 + n1).sqrt()
+    loss = _second_error(before, s1) + _second_error_v(before, s1 + n1)
+    loss = loss + TO_SECOND_MOMENT * root * before.replacement.lower
     jensen = moments(mean.lower, before.jensen).second  # z -> E ReLU(w z + b)^2 is convex, so Jensen holds too
-    scale = mean.lower.clamp_min(0) + before.jensen
-    least = torch.maximum(jensen - _ROUND * scale.square(), low * low * (1 - _ROUND))
-    return Latent(Interval(low, enclosure.high_end), Interval(least.clamp_min(0), second), variance, _fourth(before, mean))
+    lower = torch.maximum(jensen, (moments(mean.lower, root).second - loss).nan_to_num(0.0, neginf=0.0))
+    return Interval((lower - _ROUND * (mean.lower.clamp_min(0) + root).square()).clamp_min(0), upper)
 
 
-def _second(before: PreActivation, mean: Interval) -> Tensor:
-    """Upper bound of E ReLU(X)^2: by curvature (at most 2), by the nearly Gaussian m, or from the variance of X."""
-    s0 = before.spread.upper
-    vm = before.mean_variance.upper
-    over = excess(s0, before.spread_variance, s0)
-    curved = moments(mean.upper, s0.sqrt()).second + vm + over
-    gaussian = moments(mean.upper, (s0 + vm).sqrt()).second + over
-    gaussian = gaussian + TO_SECOND_MOMENT * (s0 + vm).sqrt() * before.replacement
-    any_law = mean.upper.clamp_min(0).square() + s0 + vm  # E X_+^2 <= Var X + M^2, and <= Var X where M <= 0
-    scale = mean.upper.clamp_min(0).square() + s0
-    return torch.minimum(torch.minimum(curved, gaussian.nan_to_num(torch.inf)), any_law) + _ROUND * scale
+def _second_error(before: PreActivation, s0: Tensor) -> Tensor:
+    """Error of step 1 for the second moment (a Taylor step of second order in s)."""
+    square = before.spread_variance + (before.spread.upper - before.spread.lower).square()
+    return SECOND_MIXED * (before.mean_variance * before.spread_variance / s0).sqrt() + SECOND_CURVATURE * square / s0
+
+
+def _second_error_v(before: PreActivation, level: Tensor) -> Tensor:
+    """Error of step 3 for the second moment."""
+    square = before.noise_variance + (before.noise.upper - before.noise.lower).square()
+    return SECOND_MIXED * (before.central * before.noise_variance / level).sqrt() + SECOND_CURVATURE * square / level
 
 
 def _fourth(before: PreActivation, mean: Interval) -> Tensor:

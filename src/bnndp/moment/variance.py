@@ -25,14 +25,15 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio, standard_variance
 from bnndp.maths.replacement import TO_CDF, TO_DENSITY_SQUARE
 from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.maths.tails import HALF_PEAK, PEAK, excess
+from bnndp.maths.tails import HALF_PEAK, PEAK, excess, shortfall
 from bnndp.moment.records import Latent, PreActivation, Sources
 from bnndp.regions import apply_rows
 
-__all__ = ["Conditional", "Through", "conditional", "linear_variance", "square_sum_variance"]
+__all__ = ["Conditional", "Layers", "central_variance", "conditional", "linear_variance", "square_sum_variance"]
 
 _RARE = 0.02  # sources less often active than this are treated by their probability
 _VARIANCE_CURVATURE = 0.1439  # half of sup |d^2/dm^2 Var ReLU(N(m, s))|
+_VARIANCE_SLOPE = 0.4347  # sup |d/dm Var ReLU(N(m, s))| / sqrt(s)
 _UP = 1 + 1e-10  # covers the rounding of the sums of squares below
 
 
@@ -52,7 +53,9 @@ class Through:
 class Conditional:
     """The mean of a hidden layer given the layer before: linear part and rests; (batch, n) each."""
 
-    noise: Tensor  # E Var(z_i | before), at most
+    noise: Interval  # E Var(z_i | before)
+    noise_deviation: Tensor  # standard deviation of Var(z_i | before), at most
+    cube: Tensor  # E |z_i - E[z_i | before]|^3 and E Var(z_i | before)^1.5 are at most sqrt(3) and 1 times this
     slope: Tensor  # p_i
     psi: Tensor  # psi_i
     slope_rest: Tensor  # second layer: sqrt(A_ii E delta_i^2); deeper: standard deviation of the slope rest
@@ -61,16 +64,19 @@ class Conditional:
     through: Through | None  # only for the second layer
 
 
+Layers = list[tuple[PreActivation, Conditional]]
+
+
 def conditional(
     before: PreActivation, mean: Interval, latent: Latent, below: Latent, sources: Sources | None
 ) -> Conditional:
     """Decompose the conditional mean of the layer ``before``; ``sources`` only if it is the second layer."""
     s0 = before.spread.upper.clamp_min(TINY)
-    vm, root = before.mean_variance.upper, before.spread.upper.clamp_min(TINY).sqrt()
-    over = excess(before.spread.upper, before.spread_variance, s0)
-    noise = s0 * (standard_variance(ratio(mean.upper, root)) + ELEMENTARY) + _VARIANCE_CURVATURE * vm + over
-    noise = torch.minimum(torch.minimum(noise, before.spread.upper), latent.variance)
-    centred = (before.spread.upper - before.spread.lower).square() + before.spread_variance  # E (s - s0)^2
+    vm, root = before.mean_variance, s0.sqrt()
+    centred = (before.spread.upper - before.spread.lower).square() + before.spread_variance  # E (s - s0)^2, at most
+    noise = _noise(before, mean, latent)
+    deviation = _VARIANCE_SLOPE * root * vm.sqrt() + centred.sqrt()
+    cube = (noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt()
     psi = HALF_PEAK / root
     low, high = _gaussian_probability(before, mean)
     p = 0.5 * (low + high)
@@ -80,11 +86,26 @@ def conditional(
     else:
         through = _through(before, below, sources)
         rest = (through.scaled * _delta_square(before, mean, through, (low, high))).sqrt()
-    return Conditional(noise, p, psi, rest, largest, psi * centred.sqrt(), through)
+    return Conditional(noise, deviation, cube, p, psi, rest, largest, psi * centred.sqrt(), through)
+
+
+def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
+    r"""Bounds of :math:`\mathbb E\,v(m,s)`, :math:`v(m,s)=\operatorname{Var}\mathrm{ReLU}(N(m,s))`, at the ends of M and S.
+
+    v increases in m and s; :math:`|\partial_m^2v|\le0.2877`, :math:`0\le\partial_sv\le1` (docs/theory.md, section 4).
+    """
+    curved = _VARIANCE_CURVATURE * before.mean_variance
+    s0, s1 = before.spread.upper.clamp_min(TINY), before.spread.lower.clamp_min(TINY)
+    over = excess(before.spread.upper, before.spread_variance, s0)
+    under = shortfall(before.spread.lower, before.spread_variance, s1)
+    high = s0 * (standard_variance(ratio(mean.upper, s0.sqrt())) + ELEMENTARY) + curved + over
+    low = s1 * (standard_variance(ratio(mean.lower, s1.sqrt())) - ELEMENTARY) - curved - under
+    high = torch.minimum(torch.minimum(high, before.spread.upper), torch.minimum(latent.variance, latent.second.upper))
+    return Interval(low.clamp_min(0), high)
 
 
 def linear_variance(
-    rows: Tensor, layers: list[tuple[PreActivation, Conditional]], latents: list[Latent], sources: Sources
+    rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources
 ) -> Tensor:
     """Upper bound of Var(rows @ z) for the outputs z of the last of ``layers``: (batch, rows).
 
@@ -92,19 +113,24 @@ def linear_variance(
     """
     if not layers:
         return apply_rows(rows.square(), sources.variance.upper) * _UP
-    before, given = layers[-1]
+    _, given = layers[-1]
     sd = apply_rows(rows.abs(), latents[-1].variance.sqrt())
-    linear = linear_variance((rows * given.slope[:, None]) @ before.layer.weight_mean, layers[:-1], latents[:-1], sources)
-    squares = (rows * given.psi[:, None]) @ before.layer.weight_std.square()
-    curved = square_sum_variance(squares, layers[:-1], latents[:-1], sources)
-    rest = _slope_rest(rows, given)
-    part = linear.sqrt() + curved.sqrt() + rest + apply_rows(rows.abs(), given.spread_rest)
-    total = apply_rows(rows.square(), given.noise) + part.square()
+    total = apply_rows(rows.square(), given.noise.upper) + central_variance(rows, layers, latents, sources)
     return torch.minimum(total, sd.square()) * _UP
 
 
+def central_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources) -> Tensor:
+    """Upper bound of Var(rows @ E[z | before]) for the outputs z of the last of ``layers``: (batch, rows)."""
+    before, given = layers[-1]
+    linear = linear_variance((rows * given.slope[:, None]) @ before.layer.weight_mean, layers[:-1], latents[:-1], sources)
+    squares = (rows * given.psi[:, None]) @ before.layer.weight_std.square()
+    curved = square_sum_variance(squares, layers[:-1], latents[:-1], sources)
+    part = linear.sqrt() + curved.sqrt() + _slope_rest(rows, given) + apply_rows(rows.abs(), given.spread_rest)
+    return part.square() * _UP
+
+
 def square_sum_variance(
-    rows: Tensor, layers: list[tuple[PreActivation, Conditional]], latents: list[Latent], sources: Sources
+    rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources
 ) -> Tensor:
     """Upper bound of Var(rows @ z^2) for the outputs z of the last of ``layers``: (batch, rows)."""
     if not layers:
@@ -162,7 +188,7 @@ def _through(before: PreActivation, below: Latent, sources: Sources) -> Through:
 
 def _gaussian_probability(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
     """Range over the box of Phi(M / sqrt(s0 + Vm)): the mean slope if m were Gaussian."""
-    s0, v = before.spread.upper, before.mean_variance
+    s0, v = before.spread.upper, before.noise
     wide, narrow = (s0 + v.upper).sqrt(), (s0 + v.lower).sqrt()
     low = torch.minimum(ratio(mean.lower, wide), ratio(mean.lower, narrow))
     high = torch.maximum(ratio(mean.upper, wide), ratio(mean.upper, narrow))
@@ -179,10 +205,10 @@ def _delta_square(
     m :math:`\mathbb E\varphi^2=\varphi(M/\sqrt{s_0/2+V_m})\sqrt{s_0/(s_0+2V_m)}/(2\sqrt\pi)`.
     """
     s0 = before.spread.upper.clamp_min(TINY)
-    v, (low, high) = before.mean_variance, probability
-    error = before.replacement / s0.sqrt()
+    v, (low, high) = before.noise, probability
+    error = before.replacement.upper / s0.sqrt()
     distance = 0.5 * (high - low) + TO_CDF * error + ELEMENTARY
-    middle = (0.5 * (low + high) + 0.5 - 0.5).clamp(0, 1)
+    middle = 0.5 * (low + high)
     toward = torch.where(middle > 0.5, (middle - distance).clamp_min(0.5), (middle + distance).clamp_max(0.5))
     bernoulli = toward * (1 - toward)
     lipschitz = PEAK * PEAK * v.upper / s0
