@@ -78,7 +78,7 @@ class Bounds:
     cells: PiecewiseAffine | None = None
 
     def __post_init__(self) -> None:
-        bad = ~(self.lower <= self.upper)
+        bad = ~(self.lower <= self.upper) | (self.lower == torch.inf) | (self.upper == -torch.inf)
         if bad.any():
             b, i = bad.nonzero()[0].tolist()
             raise InputError(

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import InputError
-from bnndp.maths.normal import pdf
-from bnndp.maths.rectified import expected_relu, ratio, relu_probability
+from bnndp.maths.normal import cdf, pdf
+from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork, Linear
 
 __all__ = ["Estimate", "Noise", "ascent_direction", "draw_noise", "estimate", "expected_output", "is_exact"]
@@ -36,6 +36,7 @@ MEMORY = 2**28
 """Bytes of intermediate tensors allowed at a time."""
 
 _CELL = 2.0**-30  # torch's Sobol points lie on this grid; they are jittered inside their cell to be exactly uniform
+_NO_VARIANCE = 1e-300  # stands for zero under a square root, whose slope at zero would make NaN of 0 * inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def expected_output(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor 
         mean, std = _pre_activation(layer, z)
         z = (mean if eps is None else mean + std * eps).clamp_min(0)
     if below:
-        z = _ExpectedRelu.apply(*_pre_activation(below[-1], z))
+        mean, std = _pre_activation(below[-1], z)
+        z = _ExpectedRelu.apply(mean, std) if mean.requires_grad else expected_relu(mean, std)
     return z.mean(1) @ last.weight_mean.T + last.bias_mean
 
 
@@ -145,25 +147,26 @@ def ascent_direction(
 
 
 class _ExpectedRelu(torch.autograd.Function):
-    """``g(m, r)`` with its own derivatives, dg/dm = Phi(m/r) and dg/dr = phi(m/r), finite also at r = 0."""
+    """``g(m, r)`` with its derivatives dg/dm = Phi(m/r), dg/dr = phi(m/r); its left tail is good enough to climb on."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, std: Tensor) -> Tensor:
-        ctx.save_for_backward(mean, std)
-        return expected_relu(mean, std)
+        u = mean / std
+        active, density = cdf(u), pdf(u)
+        ctx.save_for_backward(active, density)
+        return (mean * active).addcmul_(std, density).clamp_min_(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = ctx.saved_tensors
-        return gradients[0] * relu_probability(mean, std), gradients[0] * pdf(ratio(mean, std))
+        active, density = ctx.saved_tensors
+        return gradients[0] * active, gradients[0] * density
 
 
 def _pre_activation(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of ``W z + b`` given z (points, draws, n_in): each (points, draws, n_out)."""
     mean = z @ layer.weight_mean.T + layer.bias_mean
     variance = (z * z) @ (layer.weight_std**2).T + layer.bias_std**2
-    positive = variance > 0  # the slope of the square root at zero is infinite and would make NaN of 0 * inf
-    return mean, torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
+    return mean, variance.clamp_min(_NO_VARIANCE).sqrt()
 
 
 def _gaussian(dimension: int, draws: int, seed: int) -> Tensor:

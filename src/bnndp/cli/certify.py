@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["Method", "Norm", "certify"]
+__all__ = ["certify"]
 
-
-class Method(str, enum.Enum):
-    """The ways to bound; ``auto`` takes the default one."""
-
-    auto = "auto"
-    moment = "moment"
-    partition = "partition"
-    best = "best"
-
-
-class Norm(str, enum.Enum):
-    """The norms of the balls around the inputs."""
-
-    inf = "inf"
-    two = "2"
-    one = "1"
+Method = Literal["auto", "moment", "partition", "best"]
+Norm = Literal["inf", "2", "1"]
 
 
 def _finite(value: float | None) -> float | None:
@@ -40,17 +25,18 @@ def certify(  # noqa: PLR0913 (the options of the command)
         Path, typer.Argument(metavar="MODEL", help="The network: a bnndp-posterior-1 file (.safetensors).")
     ],
     inputs: Annotated[
-        Path, typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x.")
+        Path,
+        typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x."),
     ],
     out: Annotated[Path, typer.Option(help="Where the bounds go: one JSON object a line.", show_default=False)],
     eps: Annotated[
         float | None, typer.Option(min=0, callback=_finite, help="Radius of the ball around every row of x.")
     ] = None,
-    norm: Annotated[Norm, typer.Option(help="Norm of the ball.")] = Norm.inf,
+    norm: Annotated[Norm, typer.Option(help="Norm of the ball.")] = "inf",
     domain: Annotated[
         tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
     ] = None,
-    method: Annotated[Method, typer.Option(help="How to bound.")] = Method.auto,
+    method: Annotated[Method, typer.Option(help="How to bound.")] = "auto",
     refine: Annotated[int, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS.")] = 1,
     tolerance: Annotated[
         float, typer.Option(min=0, callback=_finite, help="Stop splitting a box when less than this can be won.")
@@ -67,13 +53,16 @@ def certify(  # noqa: PLR0913 (the options of the command)
     numbers for a network with one output, lists for several. The inside_* are the extremes that the attack found, null
     without --attack; seconds is the time of the certification, without the attack, shared out over its chunk.
     """
+    from rich.console import Console
+
     from bnndp.certify import Options
     from bnndp.cli.inputs import Neighbourhood, load_regression, read_boxes
     from bnndp.cli.job import Job, run
     from bnndp.cli.rows import RowFile
 
     network = load_regression(model)
-    box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm.value), domain))
-    options = Options(method=method.value, refine=refine, tolerance=tolerance, time_limit=time_limit)
+    box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm), domain))
+    options = Options(method=method, refine=refine, tolerance=tolerance, time_limit=time_limit)
     with RowFile(out, keep=(model, inputs)) as rows:
-        run(Job(network, box, options, attack, seed), rows, source=inputs)
+        summary = run(Job(network, box, options, attack, seed), rows, source=inputs)
+    Console().print(summary)

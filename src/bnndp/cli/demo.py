@@ -9,7 +9,7 @@ import typer
 
 __all__ = ["demo"]
 
-_NETWORK = ("demo", "sine1d_2x32.safetensors")
+_NETWORK = "sine1d_2x32.safetensors"
 
 
 def demo(
@@ -30,7 +30,7 @@ def demo(
     from bnndp.report.band import draw_band
     from bnndp.report.table import box_table
 
-    with resources.as_file(resources.files("bnndp").joinpath(*_NETWORK)) as path:
+    with resources.as_file(resources.files("bnndp") / "demo" / _NETWORK) as path:
         network = load_regression(path)
     ends = (2 * torch.arange(boxes + 1, dtype=torch.float64) / boxes - 1)[:, None]
     box = Box(ends[:-1], ends[1:])

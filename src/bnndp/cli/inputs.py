@@ -108,7 +108,8 @@ def _check_array(name: str, array: np.ndarray, n_in: int) -> None:
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InputError("is a single array, not a .npz archive; write it with numpy.savez(FILE, x=...).")
             return {name: _as_float64(name, archive[name]) for name in _wanted(archive.files)}

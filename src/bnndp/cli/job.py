@@ -55,18 +55,33 @@ class _Part:
     inside: Inside | None
     seconds: float  # of the certification, without the attack
 
+    def figures(self) -> _Figures:
+        """What the summary needs; the affine bounds of thousands of boxes would fill the memory."""
+        inside = None if self.inside is None else self.inside.width
+        return _Figures(self.bounds.width, inside, frozenset(self.bounds.method), self.seconds)
 
-def run(job: Job, rows: RowFile, *, source: Path) -> None:
-    """Write a row for every box, show the progress on a terminal, print the summary."""
-    parts = []
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """The figures of one chunk for the summary."""
+
+    width: Tensor  # (boxes, outputs)
+    inside: Tensor | None  # (boxes, outputs)
+    methods: frozenset[str]
+    seconds: float
+
+
+def run(job: Job, rows: RowFile, *, source: Path) -> Table:
+    """Write a row for every box, show the progress on a terminal, give back the summary."""
+    figures = []
     with _progress() as progress:
         task = progress.add_task("certify", total=job.box.batch)
         for part in _parts(job, source):
             for row in _rows(part):
                 rows.write(row)
-            parts.append(part)
+            figures.append(part.figures())
             progress.advance(task, part.bounds.lower.shape[0])
-    Console().print(_summary(parts))
+    return _summary(figures)
 
 
 def _parts(job: Job, source: Path) -> Iterator[_Part]:
@@ -84,7 +99,7 @@ def _parts(job: Job, source: Path) -> Iterator[_Part]:
         try:
             bounds = certify(job.network, box, options)
         except CertError as error:
-            raise InputError(f"{source}: rows {start} to {stop - 1}, counted from {start}: {error}") from error
+            raise InputError(f"{source}: rows {start} to {stop - 1} (box 0 is row {start}): {error}") from error
         seconds = time.perf_counter() - begin
         inside = inside_range(job.network, box, seed=job.seed) if job.attack else None
         yield _Part(start, bounds, inside, seconds)
@@ -93,17 +108,14 @@ def _parts(job: Job, source: Path) -> Iterator[_Part]:
 def _rows(part: _Part) -> Iterator[dict[str, object]]:
     bounds, inside = part.bounds, part.inside
     count = bounds.lower.shape[0]
-    columns = {
-        "lower": bounds.lower,
-        "upper": bounds.upper,
-        "width": bounds.width,
-        "inside_lower": None if inside is None else inside.lower,
-        "inside_upper": None if inside is None else inside.upper,
-    }
-    lists = {name: [None] * count if values is None else values.tolist() for name, values in columns.items()}
+    columns = {"lower": bounds.lower, "upper": bounds.upper, "width": bounds.width}
+    if inside is not None:
+        columns |= {"inside_lower": inside.lower, "inside_upper": inside.upper}
+    lists = {name: values.tolist() for name, values in columns.items()}
     for i in range(count):
         row: dict[str, object] = {"index": part.start + i}
-        row |= {name: None if values[i] is None else plain(values[i]) for name, values in lists.items()}
+        row |= dict.fromkeys(("lower", "upper", "width", "inside_lower", "inside_upper"))
+        row |= {name: plain(values[i]) for name, values in lists.items()}
         yield row | {"method": bounds.method[i], "seconds": part.seconds / count}
 
 
@@ -114,18 +126,18 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _summary(parts: list[_Part]) -> Table:
-    width = torch.cat([part.bounds.width for part in parts])
-    methods = sorted({name for part in parts for name in part.bounds.method})
-    seconds = sum(part.seconds for part in parts)
+def _summary(figures: list[_Figures]) -> Table:
+    width = torch.cat([part.width for part in figures])
+    found = [part.inside for part in figures if part.inside is not None]
     table = Table("boxes", "outputs", "method", "mean width", "largest width")
-    cells = [str(width.shape[0]), str(width.shape[1]), ", ".join(methods), f"{width.mean():.6g}", f"{width.max():.6g}"]
-    if parts[0].inside is not None:
+    cells = [str(width.shape[0]), str(width.shape[1]), ", ".join(sorted(set().union(*(p.methods for p in figures))))]
+    cells += [f"{width.mean().item():.6g}", f"{width.max().item():.6g}"]
+    if found:
         table.add_column("mean inside")
         table.add_column("ratio")
-        cells += _tightness(width, torch.cat([part.inside.width for part in parts if part.inside is not None]))
+        cells += _tightness(width, torch.cat(found))
     table.add_column("seconds")
-    table.add_row(*cells, f"{seconds:.3g}")
+    table.add_row(*cells, f"{sum(part.seconds for part in figures):.3g}")
     return table
 
 

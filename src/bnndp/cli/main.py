@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CertError as error:
         return _complain(str(error), 2)
     except typer.TyperException as error:
-        return _complain(f"{error.format_message().rstrip('. ')}; see bnndp --help.", 2)
+        return _complain(f"{error.format_message().rstrip('.')}; see bnndp --help.", 2)
     except KeyboardInterrupt:
         status = 130
     except _Terminated:
@@ -80,5 +80,5 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def _complain(message: str, status: int) -> int:
     """Print one line on stderr and give back the status."""
-    typer.echo(f"bnndp: {' '.join(message.split())}", err=True)
+    typer.echo(f"bnndp: {' '.join(message.split()).rstrip('.')}.", err=True)
     return status

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -24,46 +25,47 @@ class RowFile:
 
     def __init__(self, path: Path, *, keep: Sequence[Path] = ()) -> None:
         self.path = path
-        self._target = path.resolve()
-        if not self._target.parent.is_dir():
-            raise InputError(f"{path}: the folder {self._target.parent} does not exist; create it or change --out.")
-        if self._target.exists() and not self._target.is_file():
-            raise InputError(f"{path}: is not a regular file and cannot be replaced; change --out.")
-        if any(self._target == other.resolve() for other in keep):
-            raise InputError(f"{path}: is an input of this command and would be overwritten; change --out.")
-        self._scratch = self._target.with_name(f".{self._target.name}.{os.getpid()}.part")
+        self._keep = tuple(keep)
 
     def __enter__(self) -> RowFile:
-        try:
+        with self._one_line():
+            self._target = self.path.resolve()
+            self._check()
+            self._scratch = self._target.with_name(f".{self._target.name}.{os.getpid()}.part")
             self._file: TextIO = self._scratch.open("x", encoding="utf-8")
+        return self
+
+    def _check(self) -> None:
+        if not self._target.parent.is_dir():
+            raise InputError(f"{self.path}: the folder {self._target.parent} does not exist; make it or change --out.")
+        if self._target.exists() and not self._target.is_file():
+            raise InputError(f"{self.path}: is not a regular file and cannot be replaced; change --out.")
+        if any(self._target == other.resolve() for other in self._keep):
+            raise InputError(f"{self.path}: is an input of this command and would be overwritten; change --out.")
+
+    @contextlib.contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}; change --out.") from error
-        return self
 
     def write(self, row: dict[str, object]) -> None:
         """Add one row."""
-        try:
+        with self._one_line():
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}; make room or change --out.") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
-                self._finish()
+            with self._one_line(), self._file:
+                if kind is None:
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    os.replace(self._scratch, self._target)
         finally:
-            self._file.close()
             self._scratch.unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._scratch, self._target)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}; make room or change --out.") from error
 
 
 def plain(values: Sequence[float]) -> object:

@@ -181,6 +181,7 @@ def _latent(ranges: _Ranges) -> Latent:
         second=Interval((low.second - ELEMENTARY * scale_low**2).clamp_min(0), high.second + ELEMENTARY * scale**2),
         variance=high.variance + ELEMENTARY * ranges.r.upper.square(),
         fourth=high.fourth + ELEMENTARY * scale**4,
+        activity=torch.ones_like(scale),
     )
 
 

@@ -11,13 +11,16 @@ from bnndp.maths.replacement import conditional_replacement_error, replacement_e
 from bnndp.maths.rounding import TINY, down, up
 from bnndp.moment.backward import backward
 from bnndp.moment.first import FirstLayer, first_layer
-from bnndp.moment.records import Latent, PreActivation, Relaxation, Sources
+from bnndp.moment.records import Energy, Latent, PreActivation, Relaxation, Sources
 from bnndp.moment.relax import DELTAS, relax
+from bnndp.moment.tail import levels
 from bnndp.moment.variance import Layers, central_variance, conditional, square_sum_variance
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
 __all__ = ["Parameters", "bound"]
+
+_RARE = 1e-8  # sources less often active than this are treated by their probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,18 @@ def _pre_activation(layer: Linear, first: FirstLayer, chain: list[_Hidden], give
         jensen=down(down(apply_rows(variance, below.mean.lower.square()) + constant, n).sqrt(), 2),
         spread=spread,
         spread_variance=up(square_sum_variance(variance, given, latents, first.sources), n),
+        tail=None if chain else levels(layer, first.sources, below, spread),
+        energy=None if chain else _energy(layer, first.sources),
         **terms,
+    )
+
+
+def _energy(layer: Linear, sources: Sources) -> Energy:
+    usual = sources.active > _RARE
+    kept, left = torch.where(usual, sources.noise, 0.0), torch.where(usual, 0.0, sources.noise)
+    mu2 = layer.weight_mean.square()
+    return Energy(
+        up(apply_rows(mu2, kept), layer.n_in), up(apply_rows(mu2, left * sources.active), layer.n_in), kept, left
     )
 
 

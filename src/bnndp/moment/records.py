@@ -11,7 +11,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.network import Linear
 
-__all__ = ["Latent", "PreActivation", "Relaxation", "Sources"]
+__all__ = ["Energy", "Latent", "Level", "PreActivation", "Relaxation", "Sources", "Tail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Latent:
     second: Interval  # E z_j^2
     variance: Tensor  # Var z_j is at most this
     fourth: Tensor  # E z_j^4 is at most this
+    activity: Tensor  # sqrt(E Phi(m_j / sqrt(s_j))^4) is at most this
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,34 @@ class Sources:
     square_variance: Tensor  # Var z_j^2, at most
     noise: Tensor  # variance r_j^2 of zeta_j, at most
     active: Tensor  # P(zeta_j > 0), at most
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """``m <= M + above`` and ``s <= spread`` except with probability at most ``probability``."""
+
+    above: Tensor
+    spread: Tensor
+    probability: Tensor  # (batch, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How m and s concentrate: levels, and bounds of the norms ||m - M||_8 and ||sqrt(s)||_8."""
+
+    levels: tuple[Level, ...]
+    mean8: Tensor
+    spread8: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Poincare constants in the sources: ``Var f(m_i) <= usual E f'(m_i)^2 + rare sup f'^2``."""
+
+    usual: Tensor  # sum of mu_ij^2 r_j^2 over the sources that are not rare
+    rare: Tensor  # sum of mu_ij^2 r_j^2 P(active) over those that are
+    kept: Tensor  # (batch, sources): r_j^2 of the sources that are not rare, 0 for the others
+    left: Tensor  # (batch, sources): r_j^2 of the rare ones, 0 for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +82,8 @@ class PreActivation:
     central: Tensor  # Vc_i = Var E[m_i | y], at most; zero for the second hidden layer
     fourth: Tensor  # E (m_i - E m_i)^4, at most
     replacement: Interval  # error of taking the independent terms as Gaussian, at s0 = spread.lower and spread.upper
+    tail: Tail | None  # only for the second hidden layer
+    energy: Energy | None  # only for the second hidden layer
 
     @property
     def mean_variance(self) -> Tensor:

@@ -39,6 +39,8 @@ from bnndp.maths.tails import (
     shortfall,
 )
 from bnndp.moment.records import Latent, PreActivation, Relaxation
+from bnndp.moment.slope import slope
+from bnndp.moment.tail import rarity
 
 __all__ = ["DELTAS", "Enclosure", "relax"]
 
@@ -140,18 +142,26 @@ def _better(a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]) 
 
 def _latent(before: PreActivation, mean: Interval, enclosure: Enclosure) -> Latent:
     low = (expected_relu(mean.lower, enclosure.rho) - enclosure.loss - _ROUND * mean.magnitude).clamp_min(0)
-    second = _second(before, mean)
+    second, fourth = _second(before, mean), _fourth(before, mean)
+    activity = torch.ones_like(fourth)
+    if before.tail is not None:
+        rare = rarity(before.tail, mean, fourth)
+        second = Interval(second.lower, torch.minimum(second.upper, rare.second))
+        fourth, activity = torch.minimum(fourth, rare.fourth), rare.activity
     least = torch.maximum(second.lower, low * low * (1 - _ROUND))
     total = before.spread.upper + before.mean_variance
     variance = torch.minimum(total, (second.upper - low * low).clamp_min(0)) * (1 + _ROUND)
-    return Latent(Interval(low, enclosure.high_end), Interval(least, second.upper), variance, _fourth(before, mean))
+    high = torch.minimum(enclosure.high_end, second.upper.sqrt() * (1 + _ROUND))
+    return Latent(Interval(low, high), Interval(least, second.upper), variance, fourth, activity)
 
 
 def _second(before: PreActivation, mean: Interval) -> Interval:
     """Bounds of E ReLU(X)^2 by the same four steps, by Jensen's inequality below and from Var X above."""
     s0, n0 = before.spread.upper.clamp_min(TINY), before.noise.upper
     top = (s0 + n0).sqrt()
-    over = torch.minimum(excess(before.spread.upper, before.spread_variance, s0), _second_error(before, s0))
+    over = torch.minimum(
+        excess(before.spread.upper, before.spread_variance, s0), _second_error(before, s0, slope(before, mean).variance)
+    )
     steps = TO_SECOND_MOMENT * top * before.replacement.upper + _second_error_v(before, s0 + n0) + before.central
     near = moments(mean.upper, top).second + over + steps
     curved = moments(mean.upper, s0.sqrt()).second + before.mean_variance + over
@@ -160,17 +170,17 @@ def _second(before: PreActivation, mean: Interval) -> Interval:
     upper = upper + _ROUND * (mean.upper.clamp_min(0).square() + s0)
     s1, n1 = before.spread.lower.clamp_min(TINY), before.noise.lower
     root = (s1 + n1).sqrt()
-    loss = _second_error(before, s1) + _second_error_v(before, s1 + n1)
+    loss = _second_error(before, s1, SECOND_MIXED**2 * before.mean_variance / s1) + _second_error_v(before, s1 + n1)
     loss = loss + TO_SECOND_MOMENT * root * before.replacement.lower
     jensen = moments(mean.lower, before.jensen).second  # z -> E ReLU(w z + b)^2 is convex, so Jensen holds too
     lower = torch.maximum(jensen, (moments(mean.lower, root).second - loss).nan_to_num(0.0, neginf=0.0))
     return Interval((lower - _ROUND * (mean.lower.clamp_min(0) + root).square()).clamp_min(0), upper)
 
 
-def _second_error(before: PreActivation, s0: Tensor) -> Tensor:
-    """Error of step 1 for the second moment (a Taylor step of second order in s)."""
+def _second_error(before: PreActivation, s0: Tensor, slope_variance: Tensor) -> Tensor:
+    """Error of step 1 for the second moment: Cov(Phi(m / sqrt(s0)), s), and second order in s."""
     square = before.spread_variance + (before.spread.upper - before.spread.lower).square()
-    return SECOND_MIXED * (before.mean_variance * before.spread_variance / s0).sqrt() + SECOND_CURVATURE * square / s0
+    return (slope_variance * before.spread_variance).sqrt() + SECOND_CURVATURE * square / s0
 
 
 def _second_error_v(before: PreActivation, level: Tensor) -> Tensor:

@@ -21,17 +21,16 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Interval
-from bnndp.maths.normal import cdf, pdf
+from bnndp.errors import UnsupportedLayerError
 from bnndp.maths.rectified import ratio, standard_variance
-from bnndp.maths.replacement import TO_CDF, TO_DENSITY_SQUARE
 from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.maths.tails import HALF_PEAK, PEAK, excess, shortfall
+from bnndp.maths.tails import HALF_PEAK, excess, shortfall
 from bnndp.moment.records import Latent, PreActivation, Sources
+from bnndp.moment.slope import slope
 from bnndp.regions import apply_rows
 
 __all__ = ["Conditional", "Layers", "central_variance", "conditional", "linear_variance", "square_sum_variance"]
 
-_RARE = 0.02  # sources less often active than this are treated by their probability
 _VARIANCE_CURVATURE = 0.1439  # half of sup |d^2/dm^2 Var ReLU(N(m, s))|
 _VARIANCE_SLOPE = 0.4347  # sup |d/dm Var ReLU(N(m, s))| / sqrt(s)
 _UP = 1 + 1e-10  # covers the rounding of the sums of squares below
@@ -42,11 +41,10 @@ class Through:
     """How the sources of the first layer reach the second: what the Poincare inequality needs."""
 
     weight: Tensor  # |mu| (n, sources)
-    scaled: Tensor  # (batch, n): A_ii over the usual sources
     top: Tensor  # (batch, 1): largest eigenvalue of A scaled to a unit diagonal, at most
     rare: Tensor  # (batch, sources): r_j^2 P(active) of the rare sources, 0 for the others
-    rare_root: Tensor  # (batch, sources): r_j^2 sqrt(P(active)) of the rare sources
-    square: Tensor  # (batch, n): sum_j r_j^2 sigma_ij^4 E z_j^2
+    square_usual: Tensor  # (batch, n): sd of E[z_i^2 | before] through its slope, without rare sources
+    square_extra: Tensor  # (batch, n): what rare sources and the spread add to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Conditional:
     slope: Tensor  # p_i
     psi: Tensor  # psi_i
     slope_rest: Tensor  # second layer: sqrt(A_ii E delta_i^2); deeper: standard deviation of the slope rest
-    largest: Tensor  # sup |delta_i|
+    largest: Tensor  # sup |delta_i|; zero where the whole neuron is in the spread rest
     spread_rest: Tensor  # standard deviation of the spread rest
     through: Through | None  # only for the second layer
 
@@ -72,21 +70,34 @@ def conditional(
 ) -> Conditional:
     """Decompose the conditional mean of the layer ``before``; ``sources`` only if it is the second layer."""
     s0 = before.spread.upper.clamp_min(TINY)
-    vm, root = before.mean_variance, s0.sqrt()
-    centred = (before.spread.upper - before.spread.lower).square() + before.spread_variance  # E (s - s0)^2, at most
+    root, sd_m = s0.sqrt(), before.mean_variance.sqrt()
+    centred = ((before.spread.upper - before.spread.lower).square() + before.spread_variance).sqrt()  # ||s - s0||
     noise = _noise(before, mean, latent)
-    deviation = _VARIANCE_SLOPE * root * vm.sqrt() + centred.sqrt()
-    cube = (noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt()
-    psi = HALF_PEAK / root
-    low, high = _gaussian_probability(before, mean)
-    p = 0.5 * (low + high)
-    largest = torch.maximum(p, 1 - p)
-    if sources is None:
-        rest, through = largest * vm.sqrt(), None
+    deviation = torch.minimum(_VARIANCE_SLOPE * root * sd_m + centred, latent.fourth.sqrt())
+    third = (latent.second.upper * latent.fourth).sqrt()  # E z^3
+    cube = torch.minimum((noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt(), 2 * third)
+    at = slope(before, mean)
+    largest = torch.maximum(at.centre, 1 - at.centre)
+    if sources is None or before.energy is None:
+        rest, through = largest * sd_m, None
     else:
-        through = _through(before, below, sources)
-        rest = (through.scaled * _delta_square(before, mean, through, (low, high))).sqrt()
-    return Conditional(noise, deviation, cube, p, psi, rest, largest, psi * centred.sqrt(), through)
+        through = _through(before, below, sources, latent)
+        rest = (before.energy.usual * torch.minimum(at.square, latent.activity + at.centre.square())).sqrt()
+        deviation = torch.minimum(deviation, through.square_usual + through.square_extra)
+    spread_rest = HALF_PEAK * centred / root
+    whole = latent.second.upper.sqrt()  # sd of E[z_i | before], whatever its shape
+    rare = whole < rest + spread_rest
+    return Conditional(
+        noise=noise,
+        noise_deviation=deviation,
+        cube=cube,
+        slope=torch.where(rare, 0.0, at.centre),
+        psi=torch.where(rare, 0.0, HALF_PEAK / root),
+        slope_rest=torch.where(rare, 0.0, rest),
+        largest=torch.where(rare, 0.0, largest),
+        spread_rest=torch.where(rare, whole, spread_rest),
+        through=through,
+    )
 
 
 def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
@@ -142,13 +153,10 @@ def square_sum_variance(
     through = given.through
     if through is None:
         return plain.square() * _UP
-    second, fourth = latent.second.upper, latent.fourth
-    rare = apply_rows(through.weight.square(), through.rare_root)
-    extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * through.square.sqrt()
-    single = 2 * (second * through.scaled).sqrt() + extra  # sd of E[z_i^2 | before]
-    noise = 4 * (before.spread.upper * second + before.spread_variance.sqrt() * single)
-    spectral = 2 * (through.top * apply_rows(rows.square(), through.scaled * second)).sqrt()
-    part = torch.minimum(apply_rows(rows.abs(), single), spectral + apply_rows(rows.abs(), extra))
+    usual, extra = through.square_usual, through.square_extra
+    noise = 4 * (before.spread.upper * latent.second.upper + before.spread_variance.sqrt() * (usual + extra))
+    spectral = (through.top * apply_rows(rows.square(), usual.square())).sqrt()
+    part = torch.minimum(apply_rows(rows.abs(), usual), spectral) + apply_rows(rows.abs(), extra)
     total = apply_rows(rows.square(), torch.minimum(noise, sd.square())) + part.square()
     return torch.minimum(total, plain.square()) * _UP
 
@@ -165,57 +173,27 @@ def _slope_rest(rows: Tensor, given: Conditional) -> Tensor:
     return (torch.minimum(absolute, spectral).square() + rare).sqrt()
 
 
-def _through(before: PreActivation, below: Latent, sources: Sources) -> Through:
-    mu = before.layer.weight_mean
-    usual = sources.active > _RARE
-    noise = torch.where(usual, sources.noise, 0.0)
-    scaled = apply_rows(mu.square(), noise) * _UP
-    factor = mu * noise.sqrt()[:, None] / scaled.clamp_min(TINY).sqrt()[..., None]
-    gram = factor @ factor.mT
-    fourth_power = torch.linalg.matrix_power(gram, 4)
-    top = torch.linalg.matrix_norm(fourth_power).sqrt().sqrt().clamp_min(1)[:, None] * _UP  # at least lambda_max
-    rare = torch.where(usual, 0.0, sources.noise)
-    square = apply_rows(before.layer.weight_std.square().square(), sources.noise * below.second.upper)
+def _through(before: PreActivation, below: Latent, sources: Sources, latent: Latent) -> Through:
+    """Spectral bound of the Gram matrix A, and the deviation of E[z_i^2 | before], whose gradient is 2 h mu + 2 Phi sigma^2 z."""
+    mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
+    if energy is None:
+        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; this is a bug in the moment method.")
+    factor = mu * energy.kept.sqrt()[:, None] / energy.usual.clamp_min(TINY).sqrt()[..., None]
+    power = torch.linalg.matrix_power(factor @ factor.mT, 4)
+    top = torch.linalg.matrix_norm(power).sqrt().sqrt().clamp(1, float(mu.shape[0]))[:, None] * _UP  # >= lambda_max
+    second, fourth = latent.second.upper, latent.fourth
+    spread = torch.minimum(  # E Phi^2 z_j^2: Phi <= 1, or Cauchy and Schwarz
+        apply_rows(v4, sources.noise * below.second.upper),
+        latent.activity * apply_rows(v4, sources.noise * below.fourth.sqrt()),
+    )
+    rare = apply_rows(mu.square(), energy.left * sources.active.sqrt())
+    usual = 2 * (second * energy.usual).sqrt()
+    extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * spread.sqrt()
+    whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
     return Through(
         weight=mu.abs(),
-        scaled=scaled,
-        top=top.clamp_max(float(mu.shape[0])),
-        rare=rare * sources.active,
-        rare_root=rare * sources.active.sqrt(),
-        square=square * _UP,
+        top=top,
+        rare=energy.left * sources.active,
+        square_usual=torch.where(whole, 0.0, usual) * _UP,
+        square_extra=torch.where(whole, fourth.sqrt(), extra) * _UP,
     )
-
-
-def _gaussian_probability(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
-    """Range over the box of Phi(M / sqrt(s0 + Vm)): the mean slope if m were Gaussian."""
-    s0, v = before.spread.upper, before.noise
-    wide, narrow = (s0 + v.upper).sqrt(), (s0 + v.lower).sqrt()
-    low = torch.minimum(ratio(mean.lower, wide), ratio(mean.lower, narrow))
-    high = torch.maximum(ratio(mean.upper, wide), ratio(mean.upper, narrow))
-    return cdf(low), cdf(high)
-
-
-def _delta_square(
-    before: PreActivation, mean: Interval, through: Through, probability: tuple[Tensor, Tensor]
-) -> Tensor:
-    r"""Upper bound of :math:`\mathbb E(\Phi(m/\sqrt{s_0})-p)^2`, p the middle of ``probability``, in the second layer.
-
-    Variance plus squared distance of the mean from p. The variance is at most :math:`\varphi(0)^2V_m/s_0` (Lipschitz), at
-    most :math:`q(1-q)` for a mean q, and at most :math:`\mathbb E\varphi(m/\sqrt{s_0})^2A_{ii}/s_0` (Poincare), where for a Gaussian
-    m :math:`\mathbb E\varphi^2=\varphi(M/\sqrt{s_0/2+V_m})\sqrt{s_0/(s_0+2V_m)}/(2\sqrt\pi)`.
-    """
-    s0 = before.spread.upper.clamp_min(TINY)
-    v, (low, high) = before.noise, probability
-    error = before.replacement.upper / s0.sqrt()
-    distance = 0.5 * (high - low) + TO_CDF * error + ELEMENTARY
-    middle = 0.5 * (low + high)
-    toward = torch.where(middle > 0.5, (middle - distance).clamp_min(0.5), (middle + distance).clamp_max(0.5))
-    bernoulli = toward * (1 - toward)
-    lipschitz = PEAK * PEAK * v.upper / s0
-    nearest = torch.where((mean.lower <= 0) & (mean.upper >= 0), 0.0, torch.minimum(mean.lower.abs(), mean.upper.abs()))
-    density = pdf(ratio(nearest, (0.5 * s0 + v.upper).sqrt())) * (s0 / (s0 + 2 * v.lower)).sqrt() * (PEAK / 2**0.5)
-    density = (density + TO_DENSITY_SQUARE * error + ELEMENTARY).nan_to_num(torch.inf).clamp_max(PEAK * PEAK)
-    rare = apply_rows(through.weight.square(), through.rare)
-    poincare = (density * through.scaled + PEAK * PEAK * rare) / s0
-    variance = torch.minimum(torch.minimum(bernoulli, lipschitz), poincare)
-    return (variance + distance.clamp_max(1).square()).clamp_max(1) * _UP

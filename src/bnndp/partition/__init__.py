@@ -1,1 +1,1 @@
-"""The paper's method: piecewise-affine value functions on a partition of every latent space (docs/theory-partition.md)."""
+"""The paper's method: value functions on a partition of each latent space (docs/theory-partition.md)."""

@@ -40,7 +40,7 @@ class Outside:
 
 
 def truncated_mean(m: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    r""":math:`\mathbb E[\mathrm{ReLU}(\zeta)1\{a\le\zeta\le b\}]` for :math:`\zeta\sim N(m,r^2)` (``prop:nnCondExpect``).
+    r""":math:`\mathbb E[\mathrm{ReLU}(\zeta)1\{a\le\zeta\le b\}]`, :math:`\zeta\sim N(m,r^2)` (``prop:nnCondExpect``).
 
     .. math:: g(m-a_+,r)-g(m-b_+,r)+a_+P(\zeta\ge a_+)-b_+P(\zeta\ge b_+)
 
@@ -57,7 +57,7 @@ def excess(ranges: Ranges, b: Tensor) -> Tensor:
 
 
 def outside(ranges: Ranges, a: Tensor, b: Tensor) -> Outside:  # a, b (batch, 1, n): the main rectangle
-    r"""Bounds on the complement of a rectangle, from the exact identity of errata item 2 in a form without cancellation.
+    r"""Bounds on the complement of a rectangle, from the identity of errata item 2 in a form without cancellation.
 
     .. math:: \mathbb E[z_i1\{\zeta\notin R\}]=g_i-e_i\prod_{l\ne i}P_l=(g_i-e_i)+e_i\Bigl(1-\prod_{l\ne i}P_l\Bigr)
 
@@ -80,9 +80,9 @@ def outside(ranges: Ranges, a: Tensor, b: Tensor) -> Outside:  # a, b (batch, 1,
 def inside_probability(ranges: Ranges, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     r"""Smallest and largest :math:`P(\zeta_i\in I)` over the region, where I has the ends a and b, open or closed.
 
-    The probability is quasi-concave in m (largest at the middle of I) and in r (Lemma ``lemma:closedFormProbRect`` in one
-    coordinate), so its minimum over a rectangle of (m, r) is at a corner. For the maximum m is as near to the middle as
-    it can be, and each of the two terms then takes its own worst r.
+    One coordinate of Lemma ``lemma:closedFormProbRect``. The probability is quasi-concave in m (largest at the middle
+    of I) and in r, so its minimum over a rectangle of (m, r) is at a corner. For the maximum m is as near to the
+    middle as it can be, and each of the two terms then takes its own worst r.
     """
     least = torch.ones_like(torch.maximum(ranges.mean_lower, a))
     for m in (ranges.mean_lower, ranges.mean_upper):
@@ -102,9 +102,9 @@ def conditional_mean(ranges: Ranges, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     r"""Bounds of :math:`\mathbb E[\mathrm{ReLU}(\zeta_i)\mid a\le\zeta_i\le b]` for every z of the region.
 
     On [a, b] the density is proportional to :math:`\exp(\theta y-y^2/2r^2)` with :math:`y=\zeta-a\ge0` and
-    :math:`\theta=(m-a)/r^2`. Both statistics increase with :math:`\zeta`, so the mean of an increasing function increases in
-    :math:`\theta` and in r separately (covariance of increasing functions). Hence the largest value is at most the one
-    at the largest :math:`\theta` and the largest r, which is again a truncated Gaussian, of mean
+    :math:`\theta=(m-a)/r^2`. Both statistics increase with :math:`\zeta`, so the mean of an increasing function
+    increases in :math:`\theta` and in r separately (covariance of increasing functions). Hence the largest value is at
+    most the one at the largest :math:`\theta` and the largest r, which is again a truncated Gaussian, of mean
     :math:`a+r^2\theta`. The same with :math:`y=b-\zeta` gives a second bound, the ends of the interval a third.
     """
     lower, upper = a.clamp_min(0), b.clamp_min(0)

@@ -25,7 +25,7 @@ _FLOOR = 1e-280  # a variance below this is replaced by this (from above) or by 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Boxes of layer inputs, ``cells`` of them for every box of the batch, each with the point ``at`` to relax around."""
+    """Boxes of layer inputs, ``cells`` of them for each box of the batch, with the points ``at`` to relax around."""
 
     lower: Tensor  # (batch, cells, n_in)
     upper: Tensor  # (batch, cells, n_in)
@@ -93,7 +93,7 @@ class Layer:
         return down(z * z @ self.var_lower.T + self.bias_var_lower, 2 * self.n_in + 4).sqrt() * (1 - 4 * UNIT)
 
     def ranges(self, region: Region) -> Ranges:
-        """Intervals of ``m`` and ``r`` over each region, rounded outward (interval arithmetic, exact up to rounding)."""
+        """Intervals of ``m`` and ``r`` over each region by interval arithmetic, rounded outward."""
         positive, negative = self.mean.clamp_min(0).T, self.mean.clamp_max(0).T
         size = region.magnitude
         error = gamma(2 * self.n_in + 8) * (size @ self.mean.abs().T + self.bias.abs()) + TINY
@@ -110,4 +110,4 @@ def _variances(std: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rectified_upper(mean: Tensor, std: Tensor) -> Tensor:
-    return expected_relu(mean, std) * (1 + SLACK) + torch.where(std > 0, TINY, 0.0)
+    return expected_relu(mean, std) * (1 + SLACK) + TINY * (std > 0)

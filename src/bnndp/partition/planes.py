@@ -1,4 +1,4 @@
-r"""Affine bounds of :math:`\mathbb E[\mathrm{ReLU}(\zeta_h)\mid z]=g(m_h(z),r_h(z))` on a region (Prop. ``prop:neuron``).
+r"""Affine bounds of :math:`\mathbb E[\mathrm{ReLU}(\zeta_h)\mid z]=g(m_h(z),r_h(z))` on a region (``prop:neuron``).
 
 Every plane has the form :math:`a_h\,\mu_h z+c_h\,\sigma_h^2(t\circ z)+\text{offset}_h`, so that a combination of all
 neurons costs two products with the layer's own matrices, and no matrix per box is ever built.
@@ -62,8 +62,8 @@ def upper_planes(layer: Layer, region: Region, ranges: Ranges) -> Planes:
 
     For slopes :math:`\alpha,\beta\ge0` and :math:`\gamma=\max(g-\alpha m-\beta r)` over the **four** vertices of the
     rectangle of (m, r), convexity of ``g`` gives :math:`g\le\alpha m+\beta r+\gamma`; and
-    :math:`r\le\rho/2+\hat s(z)/(2\rho)` for any :math:`\rho>0`, where :math:`\hat s` replaces every :math:`z_j^2` by its
-    chord. The slopes are those of the plane through three vertices that is lowest at ``region.at``.
+    :math:`r\le\rho/2+\hat s(z)/(2\rho)` for any :math:`\rho>0`, where :math:`\hat s` replaces every :math:`z_j^2` by
+    its chord. The slopes are those of the plane through three vertices that is lowest at ``region.at``.
     """
     alpha, beta = vertex_slopes(ranges)  # (5, batch, cells, n_out)
     gamma_ = _intercept(ranges, alpha, beta)

@@ -88,10 +88,11 @@ def _relax(layer: Layer, value: Value, stage: _Stage, parts: int) -> Value:
 def _back_up(layer: Layer, value: Value, region: Region) -> Affine:
     r"""Upper bounds of :math:`\mathbb E[S_k(z_k)\mid z]` on each region, affine in z (Algorithm ``al:backpropstep``).
 
-    With any affine base function :math:`S_0=A_0z+b_0`,
-    :math:`\mathbb E S_k\le A_0\mathbb E z_k+b_0+\sum_j\mathbb E[(S_j-S_0)1_j]+\mathbb E[(S_C-S_0)1_C]`: the bulk goes through
-    ``prop:neuron`` and only differences meet the probabilities. The base is the main bound, and then the blend of the
-    cells; row by row the better answer is kept. Matrix (batch, regions, rows, n_in), offset (batch, regions, rows).
+    .. math:: \mathbb E S_k\le A_0\mathbb E z_k+b_0+\sum_j\mathbb E[(S_j-S_0)1_j]+\mathbb E[(S_C-S_0)1_C]
+
+    with any affine base function :math:`S_0=A_0z+b_0`: the bulk goes through ``prop:neuron`` and only differences meet
+    the probabilities. The base is the main bound, and then the blend of the cells; row by row the better answer is
+    kept. Matrix (batch, regions, rows, n_in), offset (batch, regions, rows).
     """
     ranges = layer.ranges(region)
     low, high = lower_planes(layer, region.at), upper_planes(layer, region, ranges)
@@ -157,7 +158,7 @@ def _unsigned(value: Affine, outputs: int, box: Box) -> AffineBounds:
 def _check(network: BayesianNetwork, box: Box, mass: float, cells: int) -> None:
     if box.n != network.n_in:
         raise InputError(f"the network takes {network.n_in} inputs, the box has {box.n}; give a box of the right size.")
-    if not 0 < mass < 1:
-        raise InputError(f"mass must lie strictly between 0 and 1, got {mass!r}.")
+    if not 1e-300 <= mass < 1:
+        raise InputError(f"mass must lie between 1e-300 and 1 (excluded), got {mass!r}.")
     if not (isinstance(cells, int) and cells >= 2):
         raise InputError(f"cells must be an integer of at least 2 (one for the complement), got {cells!r}.")

@@ -1,8 +1,8 @@
 r"""Value functions on a partition, and the expected differences by which its regions correct an affine base function.
 
 Rows are signed, ``S = (V, -V)``, and bounded from above. With a base :math:`S_0` the recursion needs upper bounds of
-:math:`\mathbb E[(S-S_0)(z_k)1_j]` for the cells and for what lies outside; every function here returns one, as a constant
-over each region of :math:`z_{k-1}`: (batch, regions, rows).
+:math:`\mathbb E[(S-S_0)(z_k)1_j]` for the cells and for what lies outside; every function here returns one, as a
+constant over each region of :math:`z_{k-1}`: (batch, regions, rows).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Cells", "Value", "add_up", "blended", "complement", "refined"]
 class Cells:
     """A refinement of the main rectangle, with an affine bound on each cell.
 
-    ``pieces`` hold on the images of the cells of the main rectangle. ``rectangles`` are the same cells, but those at its
-    rim are continued to ``reach``, a rectangle that leaves next to nothing outside.
+    ``pieces`` hold on the images of the cells of the main rectangle. ``rectangles`` are the same cells, but those at
+    its rim are continued to ``reach``, a rectangle that leaves next to nothing outside.
     """
 
     pieces: Affine  # matrix (batch, cells, rows, n), offset (batch, cells, rows)
@@ -61,7 +61,7 @@ def complement(value: Value, rectangle: Rectangle, ranges: Ranges) -> Tensor:
 def refined(value: Value, cells: Cells, rectangle: Rectangle, ranges: Ranges, base: Affine) -> Tensor:
     r"""At least :math:`\mathbb E[(S-S_0)(z)]` for a base with matrix (batch, regions, rows, n).
 
-    On a continued cell :math:`S\le S_j+\text{continuation}`, beyond the reach :math:`S\le S_{main}+\text{continuation}`.
+    With C the continuation, :math:`S\le S_j+C` on a continued cell and :math:`S\le S_{main}+C` beyond the reach.
     """
     main = Affine(value.main.matrix[:, None], value.main.offset[:, None])
     every = torch.cat([main.matrix, cells.pieces.matrix], 1)  # (batch, 1 + cells, rows, n)

@@ -38,7 +38,7 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
     FigureCanvasAgg(figure)  # pyplot would choose a backend, and might open a window
     axes = figure.add_subplot()
     drawn = axes.plot(x[:, 0].numpy(), samples.T.numpy(), color="0.75", linewidth=0.6)
-    band = axes.add_collection(PolyCollection(_corners(bounds), facecolors="C0", alpha=0.45, linewidths=0))
+    band = axes.add_collection(PolyCollection(list(_corners(bounds)), facecolors="C0", alpha=0.45, linewidths=0))
     (curve,) = axes.plot(x[:, 0].numpy(), mean.numpy(), color="C3", linewidth=1.2)
     axes.legend([band, curve, drawn[0]], ["certified for E f(x)", "E f(x), from inside", "networks of the posterior"])
     axes.set(xlabel="x", ylabel="f(x)")

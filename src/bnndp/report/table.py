@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
 from rich.table import Table
 
 from bnndp.attacks import Inside
@@ -17,9 +19,9 @@ def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
     certified, found = bounds.width[:, 0], inside.width[:, 0]
     for i in range(box.batch):
         table.add_row(
-            _interval(box.lower[i, 0].item(), box.upper[i, 0].item(), 2),
-            _interval(bounds.lower[i, 0].item(), bounds.upper[i, 0].item(), 4),
-            _interval(inside.lower[i, 0].item(), inside.upper[i, 0].item(), 4),
+            _interval(box.lower[i, 0].item(), box.upper[i, 0].item(), "0.01"),
+            _interval(bounds.lower[i, 0].item(), bounds.upper[i, 0].item()),
+            f"[{inside.lower[i, 0].item():7.4f}, {inside.upper[i, 0].item():7.4f}]",
             _ratio(certified[i].item(), found[i].item()),
             end_section=i == box.batch - 1,
         )
@@ -28,8 +30,11 @@ def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
     return table
 
 
-def _interval(lower: float, upper: float, digits: int) -> str:
-    return f"[{lower:{digits + 4}.{digits}f}, {upper:{digits + 4}.{digits}f}]"
+def _interval(lower: float, upper: float, unit: str = "0.0001") -> str:
+    """The interval rounded outward, so that what is printed holds too."""
+    low = Decimal(lower).quantize(Decimal(unit), ROUND_FLOOR)
+    high = Decimal(upper).quantize(Decimal(unit), ROUND_CEILING)
+    return f"[{low:>{len(unit) + 1}}, {high:>{len(unit) + 1}}]"
 
 
 def _ratio(certified: float, found: float) -> str:

@@ -1,0 +1,77 @@
+r"""Neurons that are hardly ever active: exponentially small bounds where Taylor steps leave a floor.
+
+In the second hidden layer m and s are functions of the independent sources :math:`z_l=\mathrm{ReLU}(\zeta_l)`. By the concentration of
+Lipschitz functions of Gaussians, :math:`P(m\ge M+\sqrt{2D\tau})\le e^{-\tau}` with :math:`D=\sum_l\mu_l^2r_l^2`. For
+:math:`f=z_l^2`, :math:`|f'|^2=4f`, so the logarithmic Sobolev inequality gives (Herbst's argument)
+:math:`\log\mathbb Ee^{\theta(f-\mathbb Ef)}\le2r_l^2\theta^2\mathbb Ef/(1-2r_l^2\theta)`, hence (Bernstein)
+:math:`P(s\ge S+\sqrt{2V\tau}+B\tau)\le e^{-\tau}` with :math:`V=4\sum_l\sigma_l^4r_l^2\mathbb Ez_l^2`, :math:`B=2\max_l\sigma_l^2r_l^2`. Sources that are active with a
+probability far below :math:`e^{-\tau}` are left out of D, V and B and their probabilities are added.
+
+Outside that event the Cauchy-Schwarz inequality is used: :math:`\mathbb E[z^p\mathbf 1]\le\sqrt{\mathbb Ez^{2p}P}`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.maths.normal import cdf
+from bnndp.maths.rectified import moments, ratio
+from bnndp.maths.rounding import ELEMENTARY
+from bnndp.moment.records import Latent, Level, Sources, Tail
+from bnndp.network import Linear
+from bnndp.regions import apply_rows
+
+__all__ = ["Rarity", "levels", "rarity"]
+
+_TAUS = (8.0, 14.0, 24.0, 36.0)
+_UP = 1 + 1e-10
+_XI_8 = 105.0**0.125  # ||xi||_8
+_LIPSCHITZ_8 = (2 * math.factorial(4) * 2**4) ** 0.125  # ||F - E F||_8 of a 1-Lipschitz F, from its Gaussian tails
+
+
+@dataclass(frozen=True, slots=True)
+class Rarity:
+    """Bounds for neurons far below zero; (batch, n) each, never larger than what holds without them."""
+
+    second: Tensor  # E z^2, at most
+    fourth: Tensor  # E z^4, at most
+    activity: Tensor  # sqrt(E Phi(m / sqrt(s))^4), at most; also with any constant up to S in place of s
+
+
+def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> Tail:
+    """Levels that m and s of the second hidden layer exceed with probability at most e^-tau, for several tau."""
+    mu2, v2 = layer.weight_mean.square(), layer.weight_std.square()
+    found = []
+    for tau in _TAUS:
+        kept = sources.active > 0.01 * math.exp(-tau)
+        noise = torch.where(kept, sources.noise, 0.0)
+        left = torch.where(kept, 0.0, sources.active).sum(-1, keepdim=True)
+        above = (2 * tau * apply_rows(mu2, noise)).sqrt() * _UP
+        bernstein = 4 * apply_rows(v2.square(), noise * below.second.upper)
+        largest = 2 * (v2 * noise[:, None, :]).amax(-1)
+        high = (spread.upper + (2 * tau * bernstein).sqrt() + tau * largest) * _UP
+        found.append(Level(above, high, 2 * math.exp(-tau) * _UP + left))
+    size = (mu2 @ sources.noise.mT).mT
+    norm8 = below.mean.upper + _XI_8 * sources.noise.sqrt()  # ||z_l||_8 <= ||E z_l|| + ||z_l - E z_l||_8, and more
+    spread8 = (apply_rows(v2, norm8.square()) + layer.bias_std.square()).sqrt()
+    return Tail(tuple(found), _LIPSCHITZ_8 * size.sqrt() * _UP, spread8 * _UP)
+
+
+def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
+    """The best over the levels; ``fourth`` (batch, n) bounds E z^4 without them."""
+    eighth = (mean.upper.clamp_min(0) + tail.mean8 + _XI_8 * tail.spread8) ** 8 * _UP
+    second = torch.full_like(fourth, torch.inf)
+    best4, activity = fourth, torch.ones_like(fourth)
+    for level in tail.levels:
+        m, r = mean.upper + level.above, level.spread.sqrt()
+        at = moments(m, r)
+        scale = m.clamp_min(0) + r
+        p = level.probability
+        best4 = torch.minimum(best4, at.fourth + ELEMENTARY * scale**4 + (eighth * p).sqrt())
+        second = torch.minimum(second, at.second + ELEMENTARY * scale**2 + (fourth * p).sqrt())
+        probability = torch.where(m < 0, cdf(ratio(m, r)) + ELEMENTARY, 1.0)  # below zero it falls with s too
+        activity = torch.minimum(activity, (probability**4 + p).sqrt())
+    return Rarity(second * _UP, best4 * _UP, activity * _UP)
