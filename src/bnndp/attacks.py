@@ -17,13 +17,14 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
-from bnndp.sampling import MEMORY, Noise, ascent_direction, draw_noise, estimate, is_exact
+from bnndp.sampling import Noise, ascent_direction, draw_noise, estimate, is_exact
 
 __all__ = ["CONFIDENCE", "Inside", "candidates", "inside_range"]
 
 CONFIDENCE = 4.0
 """Standard errors in ``Inside.error`` (a t law with 31 degrees of freedom: 99.96 % for each value)."""
 
+_MEMORY = 2**28  # bytes for the candidates of the boxes attacked at a time
 _ALL_VERTICES = 6  # inputs up to which every vertex is tried: 64 points
 _FIRST_STEP, _SHORT_STEP, _LAST_STEP = 1.0, 0.3, 1e-3  # of the way to the best vertex
 
@@ -70,7 +71,7 @@ def inside_range(
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}.")
     points = 1024 + 8 * network.n_out * restarts
-    size = max(1, MEMORY // (8 * points * max(box.n, network.n_out)))
+    size = max(1, _MEMORY // (8 * points * max(box.n, network.n_out)))
     search = draw_noise(network, max(64, samples // 32), seed=3 * seed, replicates=1)
     choose = draw_noise(network, max(64, samples // 4), seed=3 * seed + 1, replicates=1)
     value = draw_noise(network, samples, seed=3 * seed + 2)

@@ -29,9 +29,13 @@ class RegressionData:
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, _matrix(field, getattr(self, field)))
         if self.x.shape[0] != self.y.shape[0]:
-            raise InputError(f"x has {self.x.shape[0]} points, y has {self.y.shape[0]}; give one target for each input.")
+            raise InputError(
+                f"x has {self.x.shape[0]} points, y has {self.y.shape[0]}; give one target for each input."
+            )
         if self.clean is not None and self.clean.shape != self.y.shape:
-            raise InputError(f"clean has shape {tuple(self.clean.shape)}, y has {tuple(self.y.shape)}; give both the same.")
+            raise InputError(
+                f"clean has shape {tuple(self.clean.shape)}, y has {tuple(self.y.shape)}; give both the same."
+            )
 
     @property
     def points(self) -> int:

@@ -19,7 +19,7 @@ def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
     certified, found = bounds.width[:, 0], inside.width[:, 0]
     for i in range(box.batch):
         table.add_row(
-            _interval(box.lower[i, 0].item(), box.upper[i, 0].item(), "0.01"),
+            f"[{box.lower[i, 0].item():5.2f}, {box.upper[i, 0].item():5.2f}]",
             _interval(bounds.lower[i, 0].item(), bounds.upper[i, 0].item()),
             f"[{inside.lower[i, 0].item():7.4f}, {inside.upper[i, 0].item():7.4f}]",
             _ratio(certified[i].item(), found[i].item()),
@@ -30,11 +30,11 @@ def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
     return table
 
 
-def _interval(lower: float, upper: float, unit: str = "0.0001") -> str:
-    """The interval rounded outward, so that what is printed holds too."""
-    low = Decimal(lower).quantize(Decimal(unit), ROUND_FLOOR)
-    high = Decimal(upper).quantize(Decimal(unit), ROUND_CEILING)
-    return f"[{low:>{len(unit) + 1}}, {high:>{len(unit) + 1}}]"
+def _interval(lower: float, upper: float) -> str:
+    """The interval rounded outward to four digits, so that what is printed holds too."""
+    low = Decimal(lower).quantize(Decimal("0.0001"), ROUND_FLOOR)
+    high = Decimal(upper).quantize(Decimal("0.0001"), ROUND_CEILING)
+    return f"[{low:>7}, {high:>7}]"
 
 
 def _ratio(certified: float, found: float) -> str:

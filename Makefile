@@ -1,0 +1,59 @@
+# Every target sets up what it needs: the environment in .venv is made once, and again when pyproject.toml or
+# constraints.txt change.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Tests and benchmarks that need data find it here; without it they are skipped and say so.
+ifndef BNNDP_DATA
+ifneq ($(wildcard ../shared/data/.),)
+export BNNDP_DATA := $(abspath ../shared/data)
+endif
+endif
+
+.PHONY: help setup demo test check format bench campaign clean
+
+help:  ## show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+	  printf 'make %-10s %s\n' "$$name" "$$text"; done
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[plot,check]' --group dev
+	@touch $@
+
+setup: $(READY)  ## create .venv and install everything into it
+
+demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-demo.png
+	$(BIN)/bnndp demo
+
+test: export OMP_NUM_THREADS := 1
+test: $(READY)  ## run all tests, and the examples in docstrings
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: export OMP_NUM_THREADS := 1
+check: $(READY)  ## format, lint, types, import directions, the examples of README and docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py
+	$(BIN)/python tools/run_examples.py
+
+format: $(READY)  ## put all files into the format that check asks for
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## tightness and speed, as ratios in one run
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
+	$(BIN)/python benchmarks/campaign.py $(ARGS)
+
+clean:  ## remove .venv and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

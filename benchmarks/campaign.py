@@ -1,0 +1,207 @@
+"""The soundness campaign: thousands of random networks and boxes, certified by every method and attacked.
+
+    python -m benchmarks.campaign [--pairs N] [--seed S] [--methods moment,partition,best] [--jobs J] [--out FILE]
+
+Exit status 1 when a bound is broken or a method crashes. Every network is determined by the seed and its index, so a
+line of the log is enough to repeat a finding: ``--seed S --only INDEX``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks.campaign_cases import Case, make_case
+from benchmarks.campaign_judge import Finding, attack, claims_of, judge
+from bnndp.bounds import Bounds
+from bnndp.errors import CertError
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box
+
+__all__ = ["METHODS", "Report", "examine", "run"]
+
+BOXES = 5
+METHODS = ("moment", "partition", "best", "refined")
+Certify = Callable[[BayesianNetwork, Box, str], Bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is known about one method on the boxes of one network."""
+
+    index: int
+    family: str
+    depth: int
+    sizes: tuple[int, ...]
+    method: str
+    boxes: int
+    findings: list[Finding] = field(default_factory=list)
+    margin: float = float("inf")
+    ratios: list[float] = field(default_factory=list)  # certified width : range from inside, where that is positive
+    failure: str = ""
+    refused: bool = False
+    seconds: float = 0.0
+
+    @property
+    def violations(self) -> list[Finding]:
+        """The suspicions that the oracle confirmed."""
+        return [finding for finding in self.findings if finding.violation]
+
+
+def certify(network: BayesianNetwork, box: Box, method: str) -> Bounds:
+    """Bounds by one of METHODS; ``refined`` is the moment method with at most eight cells a box."""
+    from bnndp.certify import Options
+    from bnndp.certify import certify as run_certify
+
+    options = Options(method="moment", refine=8) if method == "refined" else Options(method=method)
+    return run_certify(network, box, options)
+
+
+def examine(
+    case: Case, methods: tuple[str, ...], *, seed: int = 0, samples: int = 2048, certifier: Certify = certify
+) -> list[Report]:
+    """Certify and attack all boxes of one case."""
+    found = attack(case, seed=seed + case.index, samples=samples)
+    scale = found.upper.abs().maximum(found.lower.abs()).clamp_min(1e-3)
+    reports = []
+    for method in methods:
+        head = dict(index=case.index, family=case.family, depth=case.network.depth, sizes=case.network.sizes)
+        head |= dict(method=method, boxes=case.box.batch)
+        start = time.perf_counter()
+        try:
+            bounds = certifier(case.network, case.box, method)
+        except CertError as error:
+            reports.append(Report(**head, failure=str(error), refused=True))  # type: ignore[arg-type]
+            continue
+        except Exception:  # noqa: BLE001 (a crash is a result of the campaign, not its end)
+            reports.append(Report(**head, failure=traceback.format_exc()))  # type: ignore[arg-type]
+            continue
+        seconds = time.perf_counter() - start
+        findings, margin = [], float("inf")
+        for claim in claims_of(bounds, case.box):
+            new, gap = judge(case, claim, found)
+            findings += new
+            margin = min(margin, gap)
+        findings += _uncovered(case, bounds, found.points)
+        inside = found.upper - found.lower
+        wide = inside > 1e-6 * scale  # below that the range drowns in rounding and in the noise of the sample
+        ratios = (bounds.width / inside)[wide].tolist()
+        report = Report(**head, findings=findings, margin=margin, ratios=ratios, seconds=seconds)  # type: ignore[arg-type]
+        reports.append(report)
+    return reports
+
+
+def _uncovered(case: Case, bounds: Bounds, points: torch.Tensor) -> list[Finding]:
+    """Points of a box that lie in none of its cells: the refinement would claim nothing about them."""
+    if bounds.cells is None:
+        return []
+    region, owner = bounds.cells.pieces.region, bounds.cells.owner
+    points = points[case.box.contains(points).all(-1)]
+    held = region.contains(points[:, owner])  # (points, cells)
+    count = torch.zeros(points.shape[0], case.box.batch).index_add_(1, owner, held.to(torch.float32))
+    return [
+        Finding(case.family, case.index, b, 0, "cover", "both", points[p, b].tolist(), 0, 0, 0, 0, True, "exact")
+        for p, b in (count == 0).nonzero().tolist()
+    ]
+
+
+def run(indices: range | list[int], methods: tuple[str, ...], *, seed: int, samples: int, jobs: int) -> Iterator[list[Report]]:
+    """Examine the cases in turn, in ``jobs`` processes; reports come in the order of the indices."""
+    work = partial(_examine_index, methods=methods, seed=seed, samples=samples)
+    if jobs <= 1:
+        yield from map(work, indices)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(work, indices)
+
+
+def _examine_index(index: int, *, methods: tuple[str, ...], seed: int, samples: int) -> list[Report]:
+    torch.set_num_threads(1)
+    chosen = methods if index % 4 == 0 else tuple(method for method in methods if method != "refined")
+    return examine(make_case(seed, index, BOXES), chosen, seed=seed, samples=samples)
+
+
+def summary(reports: list[Report]) -> str:
+    """A table: a row for each method and depth."""
+    head = f"{'method':<10}{'depth':>6}{'pairs':>7}{'violated':>9}{'cleared':>9}{'refused':>8}{'crashed':>8}"
+    lines = [head + f"{'margin':>11}{'ratio':>8}{'s/net':>8}"]
+    keys = sorted({(report.method, report.depth) for report in reports})
+    for method, depth in keys:
+        group = [report for report in reports if (report.method, report.depth) == (method, depth)]
+        violated = sum(len({finding.box for finding in report.violations}) for report in group)
+        cleared = sum(len(report.findings) - len(report.violations) for report in group)
+        ratios = [ratio for report in group for ratio in report.ratios]
+        lines.append(
+            f"{method:<10}{depth:>6}{sum(report.boxes for report in group):>7}{violated:>9}{cleared:>9}"
+            f"{sum(report.refused for report in group):>8}"
+            f"{sum(bool(report.failure) and not report.refused for report in group):>8}"
+            f"{min(report.margin for report in group):>11.2e}{median(ratios) if ratios else float('nan'):>8.2f}"
+            f"{sum(report.seconds for report in group) / len(group):>8.3f}"
+        )
+    pairs = sum(report.boxes for report in reports)
+    lines.append(f"{pairs} certified network x box pairs; a rate of failure above {3 / max(1, pairs):.1e} is excluded at 95 % if none failed.")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the campaign from the command line."""
+    parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=2000, help="network x box pairs (five boxes a network)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=2048, help="draws behind a sampled mean; 16 times as many to settle")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--only", type=int, nargs="*", help="indices of single networks")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="file for one JSON line a network and method")
+    options = parser.parse_args(arguments)
+    methods = tuple(options.methods.split(","))
+    if unknown := set(methods) - set(METHODS):
+        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join(METHODS)}")
+    indices = options.only or range(-(-options.pairs // BOXES))
+    reports: list[Report] = []
+    start = time.perf_counter()
+    sink = options.out.open("w", encoding="utf-8") if options.out else None
+    for count, batch in enumerate(run(indices, methods, seed=options.seed, samples=options.samples, jobs=options.jobs), 1):
+        reports += batch
+        for report in batch:
+            if sink:
+                sink.write(json.dumps(asdict(report)) + "\n")
+                sink.flush()
+            _announce(report)
+        if count % 20 == 0 or count == len(indices):
+            bad = sum(len(report.violations) for report in reports)
+            print(f"{count}/{len(indices)} networks, {bad} violations, {time.perf_counter() - start:.0f} s", flush=True)
+    if sink:
+        sink.close()
+    print(summary(reports))
+    crashed = any(report.failure and not report.refused for report in reports)
+    return int(crashed or any(report.violations for report in reports))
+
+
+def _announce(report: Report) -> None:
+    where = f"network {report.index} ({report.family}, {'-'.join(map(str, report.sizes))}), {report.method}"
+    if report.failure:
+        print(f"{'REFUSED' if report.refused else 'CRASH'} {where}: {report.failure.strip().splitlines()[-1]}", flush=True)
+    for finding in report.violations:
+        print(
+            f"VIOLATION {where}: box {finding.box}, output {finding.output}, {finding.kind} {finding.side}, "
+            f"bound {finding.bound:.17g}, mean {finding.mean:.17g} +- {finding.std_error:.1e} ({finding.judge}), "
+            f"outside by {finding.excess:.3e}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Certification of regression networks: bounds of the mean output, and the verdict on adversarial robustness.
+
+The mean of a Bayesian network at x is the value function V_0(x) of a dynamic program over its layers (Adams et al.
+2023, Theorem ``Theorem:ValueIteration``). A method gives affine functions below and above V_0 on a box; their smallest
+and largest values bound the mean for every x of the box, over the whole posterior.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.attacks import inside_range
+from bnndp.bounds import Bounds
+from bnndp.errors import InputError, UnsupportedLayerError
+from bnndp.methods import one_pass
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.refine import refine
+from bnndp.regions import Box
+
+__all__ = ["Robustness", "Verdict", "adversarial_robustness", "certify"]
+
+
+class Verdict(enum.Enum):
+    """The answer to a claim. It has no truth value: compare it by name."""
+
+    CERTIFIED = "certified"
+    """Proved for every input of the region."""
+    FALSIFIED = "falsified"
+    """Proved wrong: an input of the region breaks the claim."""
+    UNDECIDED = "undecided"
+    """The bounds are too loose to tell, or the time ran out."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("Compare a Verdict by name (verdict is Verdict.CERTIFIED); it has no truth value.")
+
+
+@torch.no_grad()
+def certify(network: BayesianNetwork, box: Box, options: Options | None = None) -> Bounds:
+    """Bounds of the mean output of ``network`` for every x of each box, over the whole unbounded posterior.
+
+    >>> from bnndp.network import Linear
+    >>> hidden = Linear(torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1))
+    >>> output = Linear(torch.tensor([[1.0, 1.0]]), torch.full((1, 2), 0.1), torch.zeros(1), torch.zeros(1))
+    >>> bounds = certify(BayesianNetwork.from_linears([hidden, output]), Box([[0.9]], [[1.1]]))
+    >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
+    (0.9, 1.1)
+    """
+    options = options or Options()
+    if network.task != "regression":
+        raise UnsupportedLayerError(
+            f"certify bounds the mean output of regression networks; this one is for {network.task}, whose mean logits "
+            "say nothing about its expected softmax."
+        )
+    affine, interval, method = one_pass(network, box, options)
+    if options.refine == 1:
+        return Bounds(interval.lower, interval.upper, affine, method)
+    cells = refine(network, affine, interval, options)
+    lower, upper = interval.lower.clone(), interval.upper.clone()
+    index = cells.owner[:, None].expand_as(cells.interval.lower)
+    lower.scatter_reduce_(0, index, cells.interval.lower, "amin", include_self=False)
+    upper.scatter_reduce_(0, index, cells.interval.upper, "amax", include_self=False)
+    return Bounds(lower, upper, affine, method, cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Robustness:
+    """Answer to Definition ``def:AdversarialRObustness`` for a batch of points and regions."""
+
+    verdict: tuple[Verdict, ...]
+    change: Tensor  # (batch,): the mean output changes by at most this within the region
+    found: Tensor  # (batch,): it provably changes by at least this, between the point and ``witness``
+    witness: Tensor  # (batch, n): the input of the region at which that change was found
+
+
+def adversarial_robustness(
+    network: BayesianNetwork,
+    x: Tensor,  # (n,) or (batch, n): the points x*
+    box: Box,
+    gamma: float,
+    *,
+    norm: float = math.inf,
+    options: Options | None = None,
+) -> Robustness:
+    """Whether ``|| y(x') - y(x) ||_norm <= gamma`` for the mean output y and every x' of the region around each x.
+
+    CERTIFIED and FALSIFIED are both proved: the first by the bounds on the region, the second by the bounds at the
+    point and at an input found by attack.
+    """
+    if not gamma >= 0:
+        raise InputError(f"gamma must be >= 0, got {gamma!r}.")
+    if not norm >= 1:
+        raise InputError(f"norm must be >= 1, got {norm!r}.")
+    options = options or Options()
+    point = Box(x, x)
+    if not bool(box.contains(point.lower).all()):
+        raise InputError("each point x must lie in its region; give the region around it.")
+    at, region = certify(network, point, options), certify(network, box, options)
+    largest = torch.maximum(region.upper - at.lower, at.upper - region.lower).clamp_min(0)
+    change = _norm(largest, norm) * (1 + 1e-12)
+    inside = inside_range(network, box)
+    candidates = torch.cat([inside.x_lower, inside.x_upper], dim=1)  # (batch, 2 outputs, n)
+    batch, several, n = candidates.shape
+    there = certify(network, Box(candidates.reshape(-1, n), candidates.reshape(-1, n)), options)
+    low, high = (end.reshape(batch, several, -1) for end in (there.lower, there.upper))
+    smallest = torch.maximum(low - at.upper[:, None], at.lower[:, None] - high).clamp_min(0)
+    distance = _norm(smallest, norm) * (1 - 1e-12)  # (batch, 2 outputs)
+    found, index = distance.max(dim=1)
+    witness = candidates[torch.arange(batch), index]
+    verdict = tuple(_decide(c, f, gamma) for c, f in zip(change.tolist(), found.tolist(), strict=True))
+    return Robustness(verdict, change, found, witness)
+
+
+def _norm(values: Tensor, norm: float) -> Tensor:
+    return torch.linalg.vector_norm(values, ord=norm, dim=-1)
+
+
+def _decide(change: float, found: float, gamma: float) -> Verdict:
+    """The only place that gives a verdict; NaN compares false and stays undecided."""
+    if change <= gamma:
+        return Verdict.CERTIFIED
+    if found > gamma:
+        return Verdict.FALSIFIED
+    return Verdict.UNDECIDED

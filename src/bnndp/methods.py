@@ -1,0 +1,84 @@
+"""One pass of a method over a batch of boxes, cut into pieces that fit the memory."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.errors import InputError
+from bnndp.moment import forward
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.partition import recursion
+from bnndp.regions import Box
+
+__all__ = ["one_pass", "piece_size"]
+
+_FLOATS_A_ENTRY = 12  # live float64 numbers for each entry of the largest matrix of a backward pass, measured
+
+
+def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
+    if box.n != network.n_in:
+        raise InputError(f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes.")
+    size = piece_size(network, options)
+    pieces = [_piece(network, box[start : start + size], options) for start in range(0, box.batch, size)]
+    return _joined([p[0] for p in pieces], box), _intervals([p[1] for p in pieces]), sum((p[2] for p in pieces), ())
+
+
+def piece_size(network: BayesianNetwork, options: Options) -> int:
+    """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes."""
+    sizes = network.sizes
+    entries = max(2 * rows * (n + sizes[0]) for n, rows in zip(sizes[:-1], sizes[1:], strict=True))
+    entries *= options.cells if options.method in ("partition", "best") else 1
+    return max(1, options.memory // (8 * _FLOATS_A_ENTRY * entries))
+
+
+def _piece(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    if options.method == "partition":
+        return _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
+    moment = _named(forward.bound(network, box), "moment")
+    if options.method != "best":
+        return moment
+    partition = _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
+    return _intersection(moment, partition)
+
+
+def _named(affine: AffineBounds, name: str) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """With its interval; where float64 overflowed there is no bound, and the interval says so by its infinite end."""
+    found = affine.interval()
+    interval = Interval(found.lower.nan_to_num(-torch.inf, -torch.inf), found.upper.nan_to_num(torch.inf, torch.inf))
+    return affine, interval, (name,) * affine.region.batch
+
+
+def _intersection(
+    a: tuple[AffineBounds, Interval, tuple[str, ...]], b: tuple[AffineBounds, Interval, tuple[str, ...]]
+) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """The tighter end of each output from either method, with its affine function."""
+    low, high = b[1].lower > a[1].lower, b[1].upper < a[1].upper  # (batch, outputs): b is better
+    affine = AffineBounds(_choose(low, b[0].lower, a[0].lower), _choose(high, b[0].upper, a[0].upper), a[0].region)
+    interval = Interval(torch.maximum(a[1].lower, b[1].lower), torch.minimum(a[1].upper, b[1].upper))
+    from_b = (low.sum(-1) + high.sum(-1)).tolist()
+    ends = 2 * low.shape[-1]
+    pairs = zip(from_b, a[2], b[2], strict=True)
+    names = tuple(x if n == 0 else y if n == ends else f"{x}+{y}" for n, x, y in pairs)
+    return affine, interval, names
+
+
+def _choose(take: Tensor, a: Affine, b: Affine) -> Affine:
+    return Affine(torch.where(take[..., None], a.matrix, b.matrix), torch.where(take, a.offset, b.offset))
+
+
+def _intervals(parts: Sequence[Interval]) -> Interval:
+    return Interval(torch.cat([p.lower for p in parts]), torch.cat([p.upper for p in parts]))
+
+
+def _joined(parts: Sequence[AffineBounds], box: Box) -> AffineBounds:
+    if len(parts) == 1:
+        return parts[0]
+    low, high = (
+        Affine(torch.cat([side.matrix for side in sides]), torch.cat([side.offset for side in sides]))
+        for sides in ([p.lower for p in parts], [p.upper for p in parts])
+    )
+    return AffineBounds(low, high, box)

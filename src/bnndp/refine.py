@@ -1,0 +1,125 @@
+"""Anytime refinement: split the boxes where their bounds are decided, until they are tight enough.
+
+Every cell keeps its affine bounds; the union of the cells is a piecewise-affine bound of the box. The upper bound at
+the centre of any cell is above the smallest mean of the box, so it says how far the lower end can still move: cells
+whose lower bound lies above it cannot matter for the lower end and are left alone (and the same above).
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Affine, AffineBounds, Interval, PiecewiseAffine
+from bnndp.methods import one_pass
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.regions import Ball, Box
+
+__all__ = ["refine"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """All cells of all boxes."""
+
+    affine: AffineBounds
+    interval: Interval  # (cells, outputs)
+    owner: Tensor  # (cells,)
+    boxes: int
+
+    def ends(self) -> Interval:
+        """Smallest lower and largest upper bound over the cells of each box: (boxes, outputs)."""
+        return Interval(
+            _reduce(self.interval.lower, self.owner, self.boxes, "amin"),
+            _reduce(self.interval.upper, self.owner, self.boxes, "amax"),
+        )
+
+
+def refine(network: BayesianNetwork, affine: AffineBounds, interval: Interval, options: Options) -> PiecewiseAffine:
+    """Split until every box has ``options.refine`` cells, is within the tolerance, or the time is over."""
+    start = time.monotonic()
+    batch = affine.region.batch
+    cells = _Cells(affine, interval, torch.arange(batch, device=interval.lower.device), batch)
+    while options.time_limit is None or time.monotonic() - start < options.time_limit:
+        chosen = _choose(cells, options)
+        if not bool(chosen.any()):
+            break
+        cells = _split(network, cells, chosen, options)
+    return PiecewiseAffine(cells.affine, cells.interval, cells.owner)
+
+
+def _choose(cells: _Cells, options: Options) -> Tensor:
+    """Which cells to split next: those that decide an end of their box, the worst first, within the number allowed."""
+    region, ends = cells.affine.region, cells.ends()
+    centre = region.centre
+    # No end can pass the bound at a centre: the mean there is a value of the box.
+    floor = _reduce(cells.affine.upper(centre), cells.owner, cells.boxes, "amin")
+    ceiling = _reduce(cells.affine.lower(centre), cells.owner, cells.boxes, "amax")
+    low_gap, high_gap = floor - ends.lower, ends.upper - ceiling  # (boxes, outputs)
+    low = _excess(floor[cells.owner] - cells.interval.lower, low_gap[cells.owner], options.tolerance)
+    high = _excess(cells.interval.upper - ceiling[cells.owner], high_gap[cells.owner], options.tolerance)
+    score = torch.maximum(low, high).amax(-1)  # (cells,), positive where the cell is worth splitting
+    score = torch.where((region.upper > region.lower).any(-1), score, 0.0)
+    room = options.refine - torch.bincount(cells.owner, minlength=cells.boxes)
+    order = torch.argsort(score, descending=True, stable=True)
+    order = order[torch.argsort(cells.owner[order], stable=True)]  # by box, worst first
+    counts = torch.bincount(cells.owner, minlength=cells.boxes)
+    first = torch.cumsum(counts, 0) - counts
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.numel(), device=order.device) - first[cells.owner[order]]
+    return (score > 0) & (rank < room[cells.owner])
+
+
+def _excess(gap: Tensor, largest: Tensor, tolerance: float) -> Tensor:
+    """How much of the box's gap a cell is responsible for, 0 below half of it or within the tolerance."""
+    share = gap / largest.clamp_min(1e-300)
+    return torch.where((gap > tolerance) & (share > 0.5), share, 0.0)
+
+
+def _split(network: BayesianNetwork, cells: _Cells, chosen: Tensor, options: Options) -> _Cells:
+    """Replace the chosen cells by their halves, cut across the longest edge weighted by the slopes."""
+    affine, interval = cells.affine, cells.interval
+    parents = affine.region[chosen]
+    slope = (affine.lower.matrix[chosen].abs() + affine.upper.matrix[chosen].abs()).amax(1)
+    width = parents.upper - parents.lower
+    axis = (width * (slope + 1e-12 * (1 + slope.amax(-1, keepdim=True)))).argmax(-1)
+    halves = parents.split(axis)
+    fine, inner, _ = one_pass(network, halves, options)
+    twice = Interval(interval.lower[chosen].repeat(2, 1), interval.upper[chosen].repeat(2, 1))
+    inner = Interval(torch.maximum(inner.lower, twice.lower), torch.minimum(inner.upper, twice.upper))
+    keep = ~chosen
+    return _Cells(
+        affine=AffineBounds(
+            _join(_at(affine.lower, keep), fine.lower),
+            _join(_at(affine.upper, keep), fine.upper),
+            _join_boxes(affine.region[keep], halves),
+        ),
+        interval=Interval(torch.cat([interval.lower[keep], inner.lower]), torch.cat([interval.upper[keep], inner.upper])),
+        owner=torch.cat([cells.owner[keep], cells.owner[chosen].repeat(2)]),
+        boxes=cells.boxes,
+    )
+
+
+def _reduce(values: Tensor, owner: Tensor, boxes: int, how: str) -> Tensor:
+    start = torch.full((boxes, values.shape[1]), torch.inf if how == "amin" else -torch.inf, dtype=values.dtype)
+    index = owner[:, None].expand_as(values)
+    return start.to(values.device).scatter_reduce(0, index, values, how)
+
+
+def _at(affine: Affine, index: Tensor) -> Affine:
+    return Affine(affine.matrix[index], affine.offset[index])
+
+
+def _join(a: Affine, b: Affine) -> Affine:
+    return Affine(torch.cat([a.matrix, b.matrix]), torch.cat([a.offset, b.offset]))
+
+
+def _join_boxes(a: Box, b: Box) -> Box:
+    within = None
+    if a.within is not None and b.within is not None:
+        within = Ball(
+            torch.cat([a.within.centre, b.within.centre]), torch.cat([a.within.radius, b.within.radius]), a.within.norm
+        )
+    return Box(torch.cat([a.lower, b.lower]), torch.cat([a.upper, b.upper]), within)

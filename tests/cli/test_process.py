@@ -1,0 +1,136 @@
+"""The program as a process: help without torch, version, pipes and terminals, interruption."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bnndp.cli.main import app
+
+PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
+# A chunk that never ends, entered after the output file was opened; prints when it is there.
+STUCK = """
+import sys, time
+from bnndp.cli import job, main
+def certify(*arguments):
+    print("working", flush=True)
+    time.sleep(60)
+job.certify = certify
+main.run()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["certify", "--help"], ["demo", "-h"]])
+def test_help(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "Usage: bnndp" in result.stdout
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"bnndp {metadata.version('bnndp')}\n")
+
+
+def test_help_loads_neither_torch_nor_numpy() -> None:
+    program = (
+        "import sys\nfrom bnndp.cli.main import main\nmain(['certify', '--help'])\n"
+        "sys.exit(bool({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
+
+
+def _arguments(model: Path, inputs: Path, out: Path) -> list[str]:
+    return ["certify", str(model), str(inputs), "--eps", "0.1", "--out", str(out)]
+
+
+def test_nothing_on_stderr_in_a_pipe(model: Path, inputs: Path, tmp_path: Path) -> None:
+    arguments = PROGRAM + _arguments(model, inputs, tmp_path / "out.jsonl")
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\x1b" not in result.stdout
+
+
+def test_progress_on_a_terminal(model: Path, inputs: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        PROGRAM + _arguments(model, inputs, tmp_path / "out.jsonl"),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 4096):
+            seen += part
+    except OSError:
+        pass  # the other side has been closed
+    process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"certify" in seen
+    assert b"3/3" in seen
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interruption_leaves_no_file(model: Path, inputs: Path, tmp_path: Path, sent: int, status: int) -> None:
+    (tmp_path / "out.jsonl").write_text("older\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK, *_arguments(model, inputs, tmp_path / "out.jsonl")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    assert len(list(tmp_path.glob(".out.jsonl*.part"))) == 1
+    time.sleep(0.1)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert errors == "bnndp: stopped before the end; no output file was written.\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs.npz", "model.safetensors", "out.jsonl"]
+    assert (tmp_path / "out.jsonl").read_text() == "older\n"
+
+
+def test_a_reader_that_goes_away_is_no_traceback(model: Path, tmp_path: Path, inputs: Path) -> None:
+    process = subprocess.Popen(
+        PROGRAM + _arguments(model, inputs, tmp_path / "out.jsonl"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    assert b"Traceback" not in errors
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def test_demo_prints_a_table_and_writes_a_picture(bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = bnndp("demo", "--boxes", 4)
+    assert (result.status, result.stderr) == (0, "")
+    assert "certified" in result.stdout
+    assert result.stdout.count("[") == 12
+    assert (tmp_path / "bnndp-demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_refuses_a_picture_it_cannot_write(bnndp: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("missing/p.png", "p.unknown"):
+        result = bnndp("demo", "--boxes", 1, "--out", tmp_path / name)
+        assert (result.status, result.stderr.count("\n")) == (2, 1)
+        assert "change --out" in result.stderr

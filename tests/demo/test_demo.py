@@ -1,0 +1,25 @@
+"""The network inside the package: there, small, readable, and a good fit of the sine."""
+
+import torch
+
+from bnndp.data.sine import clean_sine
+from bnndp.demo import network_path
+from bnndp.files import load
+from bnndp.sampling import draw_noise, estimate
+
+
+def test_the_file_is_small_and_loads() -> None:
+    with network_path() as path:
+        assert path.stat().st_size < 60_000
+        network = load(path)
+    assert network.sizes == (1, 32, 32, 1)
+    assert network.task == "regression"
+    assert all((layer.weight_std > 0).all() for layer in network.linears)  # a Bayesian network, not an ordinary one
+
+
+def test_its_mean_follows_the_sine() -> None:
+    with network_path() as path:
+        network = load(path)
+    x = torch.linspace(-1, 1, 201, dtype=torch.float64)[:, None]
+    mean = estimate(network, x, draw_noise(network, 256, seed=0)).mean
+    assert (mean - clean_sine(x)).square().mean().sqrt() <= 0.06

@@ -1,0 +1,115 @@
+"""Imports run one way, third-party packages stay where they belong, and ``bnndp --help`` loads no torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bnndp
+
+SRC = Path(bnndp.__file__).parent
+
+# A module may import from the levels above its own line, and a package from itself.
+FLOW = (
+    ("errors",),
+    ("maths",),
+    ("regions",),
+    ("bounds",),
+    ("network",),
+    ("files", "sampling", "moment", "partition"),
+    ("attacks",),
+    ("certify",),
+    ("radius", "refine"),
+    ("certificate",),
+    ("runs", "report"),
+    ("cli",),
+)
+# These hang off the network: they may import one another and the flow; nothing in the flow imports them.
+ASIDE = ("data", "training", "importers", "experiments")
+
+RANK = {name: rank for rank, level in enumerate(FLOW) for name in level}
+EVERYWHERE = {"torch", "numpy", "safetensors"} | set(sys.stdlib_module_names)
+ONLY_IN = {"cli": {"typer", "rich"}, "report": {"rich", "matplotlib"}}
+
+MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
+
+
+def imported(source: str) -> Iterator[str]:
+    """Dotted names that a source imports anywhere, also inside functions; relative imports start with a dot."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+
+
+def part_of(module: str) -> str:
+    """The part of the package that a file or a dotted name below ``bnndp`` belongs to."""
+    return module.replace("/", ".").removesuffix(".py").split(".")[0]
+
+
+def faults(module: str, source: str) -> list[str]:
+    """What the imports of a module break."""
+    own = part_of(module)
+    if own not in RANK and own not in ASIDE:
+        return [f"{module}: has no place in FLOW or ASIDE"]
+    found = []
+    for name in imported(source):
+        top, _, rest = name.partition(".")
+        if top != "bnndp":
+            if top not in EVERYWHERE | ONLY_IN.get(own, set()):
+                found.append(f"{module}: imports {name or 'relatively'}")
+        elif not rest or not _allowed(own, part_of(rest)):
+            found.append(f"{module}: imports {name}")
+    return found
+
+
+def _allowed(own: str, other: str) -> bool:
+    if own == other:
+        return True
+    if own in ASIDE:
+        return other in ASIDE or other in RANK
+    return other in RANK and RANK[other] < RANK[own]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_one_way(module: str) -> None:
+    assert faults(module, (SRC / module).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("maths/normal.py", "from bnndp.network import Linear"),
+        ("regions.py", "from bnndp.bounds import Interval"),
+        ("network.py", "def f():\n    from bnndp.files import load"),
+        ("moment/forward.py", "from bnndp.partition.layers import Layer"),
+        ("certify.py", "import bnndp.cli.main"),
+        ("certify.py", "import bnndp"),
+        ("certify.py", "from bnndp import load"),
+        ("certify.py", "from .errors import CertError"),
+        ("certify.py", "from bnndp.training import train"),
+        ("certify.py", "import rich"),
+        ("cli/main.py", "import matplotlib.pyplot"),
+        ("newcomer.py", ""),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, source: str) -> None:
+    assert len(faults(module, source)) == 1
+
+
+def test_a_right_import_is_not_a_fault() -> None:
+    source = "import math\nimport torch\nfrom bnndp.errors import CertError\nfrom bnndp.maths import normal"
+    assert faults("regions.py", source) == []
+    assert faults("maths/rectified.py", "from bnndp.maths.normal import cdf") == []
+
+
+def test_the_package_alone_imports_no_heavy_library() -> None:
+    program = "import sys, bnndp.cli.main; print(*{'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []

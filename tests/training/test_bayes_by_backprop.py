@@ -1,0 +1,231 @@
+"""Bayes by backprop against posteriors that are known exactly, and its estimate of the ELBO against brute force."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bnndp.data import RegressionData, noisy_sine
+from bnndp.errors import InputError
+from bnndp.network import BayesianNetwork, Linear
+from bnndp.training.bayes_by_backprop import TrainingOptions, elbo, train
+
+NOISE, PRIOR = 0.5, 2.0
+
+
+def linear_problem(points: int = 200, n_in: int = 3, n_out: int = 2) -> RegressionData:
+    """Correlated inputs, so that the mean-field optimum differs from the exact marginals."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(points, n_in, generator=generator, dtype=torch.float64)
+    x[:, 1] += 0.8 * x[:, 0]
+    truth = torch.randn(n_in + 1, n_out, generator=generator, dtype=torch.float64)
+    ones = torch.ones(points, 1, dtype=torch.float64)
+    y = torch.cat([x, ones], 1) @ truth
+    return RegressionData(x, y + NOISE * torch.randn(y.shape, generator=generator, dtype=torch.float64))
+
+
+def exact_mean_field(data: RegressionData) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, std (n_in + 1, n_out) of the best mean-field Gaussian of Bayesian linear regression, and the precision P.
+
+    The exact posterior is N(m, P^-1) with P = X'X / noise^2 + I / prior^2. The best factorised Gaussian in KL(q || p)
+    has the same mean and the variances 1 / P_jj (Bishop, Pattern Recognition and Machine Learning, section 10.1.2).
+    """
+    design = torch.cat([data.x, torch.ones(data.points, 1, dtype=torch.float64)], 1)
+    precision = design.T @ design / NOISE**2 + torch.eye(design.shape[1], dtype=torch.float64) / PRIOR**2
+    mean = torch.linalg.solve(precision, design.T @ data.y / NOISE**2)
+    return mean, precision.diagonal().rsqrt()[:, None].expand_as(mean), precision
+
+
+def evidence(data: RegressionData) -> float:
+    """log p(y): the targets of an output are N(0, noise^2 I + prior^2 X X')."""
+    design = torch.cat([data.x, torch.ones(data.points, 1, dtype=torch.float64)], 1)
+    covariance = NOISE**2 * torch.eye(data.points, dtype=torch.float64) + PRIOR**2 * design @ design.T
+    law = torch.distributions.MultivariateNormal(torch.zeros(data.points, dtype=torch.float64), covariance)
+    return law.log_prob(data.y.T).sum().item()
+
+
+OPTIONS = TrainingOptions((), NOISE, prior_std=PRIOR, steps=1000, learning_rate=0.1, dtype="float64")
+
+
+def parameters(network: BayesianNetwork) -> tuple[Tensor, Tensor]:
+    (layer,) = network.linears
+    mean = torch.cat([layer.weight_mean.T, layer.bias_mean[None]])
+    return mean, torch.cat([layer.weight_std.T, layer.bias_std[None]])
+
+
+class TestLinearRegression:
+    def test_finds_the_mean_field_optimum(self) -> None:
+        data = linear_problem()
+        mean, std, precision = exact_mean_field(data)
+        got_mean, got_std = parameters(train(data, OPTIONS).network)
+        assert torch.allclose(got_mean, mean, rtol=0, atol=1e-5)
+        assert torch.allclose(got_std, std, rtol=1e-5, atol=0)
+        # the exact marginals are wider: this is variational inference, and the problem can tell the two apart
+        marginal = torch.linalg.inv(precision).diagonal().sqrt()
+        assert (marginal / std[:, 0]).max() > 1.1
+
+    def test_elbo_is_the_evidence_less_the_divergence_from_the_exact_posterior(self) -> None:
+        data = linear_problem()
+        trained = train(data, OPTIONS)
+        _, std, precision = exact_mean_field(data)
+        gap = 0.5 * (
+            std[:, 0].square().reciprocal().log().sum() - torch.logdet(precision)
+        )  # KL(q || posterior), one output
+        assert trained.card.elbo == pytest.approx(evidence(data) - data.n_out * gap.item(), abs=1e-5)
+        assert trained.card.elbo < evidence(data)
+
+    @pytest.mark.parametrize(
+        ("changes", "mean_error", "std_error"),
+        [
+            ({"dtype": "float32"}, 1e-3, 1e-3),
+            ({"batch": 50, "steps": 1500}, 0.02, 0.02),
+            ({"sampling": "weights", "steps": 2500}, 0.03, 0.15),
+        ],
+    )
+    def test_float32_minibatches_and_weight_draws_reach_the_same_optimum(
+        self, changes: dict[str, Any], mean_error: float, std_error: float
+    ) -> None:
+        data = linear_problem()
+        mean, std, _ = exact_mean_field(data)
+        got_mean, got_std = parameters(train(data, replace(OPTIONS, **changes)).network)
+        assert (got_mean - mean).abs().max() <= mean_error
+        assert (got_std / std - 1).abs().max() <= std_error
+
+    def test_without_data_to_speak_of_the_posterior_is_the_prior(self) -> None:
+        """Inputs that are all zero say nothing about the weights, whose posterior must be their prior."""
+        data = RegressionData(torch.zeros(10, 4), torch.ones(10, 1))
+        unit = train(data, OPTIONS).network.linears[0]
+        scaled = train(data, replace(OPTIONS, prior="fan_in")).network.linears[0]
+        assert torch.allclose(unit.weight_std, torch.tensor(PRIOR).double(), rtol=1e-4)
+        assert torch.allclose(scaled.weight_std, torch.tensor(PRIOR / 2).double(), rtol=1e-4)  # sqrt(n_in) = 2
+        bias = 1 / math.sqrt(10 / NOISE**2 + 1 / PRIOR**2)
+        assert unit.bias_std.item() == pytest.approx(bias, rel=1e-4)
+        assert scaled.bias_std.item() == pytest.approx(bias, rel=1e-4)
+
+
+def random_network(sizes: tuple[int, ...], seed: int = 0, scale: float = 0.3) -> BayesianNetwork:
+    generator = torch.Generator().manual_seed(seed)
+    linears = []
+    for n_in, n_out in pairwise(sizes):
+        shapes = ((n_out, n_in), (n_out, n_in), (n_out,), (n_out,))
+        w, ws, b, bs = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+        linears.append(Linear(w, scale * ws.abs() + 0.01, b, scale * bs.abs() + 0.01))
+    return BayesianNetwork.from_linears(linears)
+
+
+def sampled_outputs(network: BayesianNetwork, x: Tensor, draws: int, seed: int = 0) -> Tensor:
+    """Outputs of ``draws`` networks drawn from the posterior, weights shared by all points: (draws, points, n_out)."""
+    generator = torch.Generator().manual_seed(seed)
+    z = x.expand(draws, *x.shape)
+    for k, layer in enumerate(network.linears):
+        noise = torch.randn(draws, *layer.weight_mean.shape, generator=generator, dtype=torch.float64)
+        bias_noise = torch.randn(draws, layer.n_out, generator=generator, dtype=torch.float64)
+        weight = layer.weight_mean + layer.weight_std * noise
+        bias = layer.bias_mean + layer.bias_std * bias_noise
+        z = (z.relu() if k else z) @ weight.transpose(-1, -2) + bias[:, None]
+    return z
+
+
+@pytest.mark.parametrize("sizes", [(2, 5, 1), (2, 4, 4, 2), (1, 3, 3, 3, 1)])
+class TestAgainstWeightDraws:
+    DRAWS = 20_000
+
+    def test_elbo(self, sizes: tuple[int, ...]) -> None:
+        network = random_network(sizes)
+        x = torch.linspace(-1, 1, 3 * sizes[0], dtype=torch.float64).reshape(3, -1)
+        data = RegressionData(x, torch.ones(3, sizes[-1]))
+        options = TrainingOptions(sizes[1:-1], NOISE, prior_std=PRIOR)
+        likelihood = torch.distributions.Normal(sampled_outputs(network, x, self.DRAWS), NOISE)
+        draws = likelihood.log_prob(data.y).sum((1, 2))
+        divergence = sum(
+            torch.distributions.kl_divergence(
+                torch.distributions.Normal(mean, std), torch.distributions.Normal(torch.zeros_like(mean), PRIOR)
+            ).sum()
+            for layer in network.linears
+            for mean, std in ((layer.weight_mean, layer.weight_std), (layer.bias_mean, layer.bias_std))
+        )
+        estimate = torch.tensor([elbo(network, data, replace(options, seed=s), samples=100) for s in range(20)])
+        error = math.sqrt(draws.var().item() / self.DRAWS + estimate.var().item() / 20)
+        assert abs((draws.mean() - divergence).item() - estimate.mean().item()) <= 5 * error
+
+
+class TestSine:
+    def test_fits_the_sine_and_tells_so(self) -> None:
+        data = noisy_sine(1, points=1024)
+        options = TrainingOptions((32,), 0.1, steps=1500, batch=256, learning_rate=2e-2, init_std=0.02)
+        trained = train(data, options, held_out=noisy_sine(1, points=512, seed=1))
+        card = trained.card
+        assert trained.network.sizes == (1, 32, 1)
+        assert card.rmse_clean <= 0.06
+        assert card.rmse_held_out == pytest.approx(math.hypot(card.rmse_clean, 0.1), rel=0.1)
+        assert card.rmse_train == pytest.approx(0.1, rel=0.1)
+        draws = sampled_outputs(trained.network, data.x, 2000)
+        assert card.rmse_clean == pytest.approx((draws.mean(0) - data.clean).square().mean().sqrt().item(), rel=0.1)
+        assert card.seconds > 0
+
+    @pytest.mark.parametrize("sampling", ["local", "weights"])
+    def test_seed_decides_everything(self, sampling: str) -> None:
+        data = noisy_sine(2, points=64)
+        options = TrainingOptions((8,), steps=20, batch=16, sampling=sampling)
+        first, same, other = (train(data, replace(options, seed=seed)).network.digest() for seed in (0, 0, 1))
+        assert first == same
+        assert first != other
+
+    def test_training_leaves_no_trace(self) -> None:
+        """Neither the global generator nor the data change, and the result holds no graph."""
+        data = noisy_sine(1, points=32)
+        before, x = torch.get_rng_state(), data.x.clone()
+        with torch.no_grad():  # a caller's no_grad does not stop the training either
+            network = train(data, TrainingOptions((4,), steps=3)).network
+        assert torch.equal(before, torch.get_rng_state())
+        assert torch.equal(x, data.x)
+        assert not any(layer.weight_mean.requires_grad for layer in network.linears)
+        assert all(layer.weight_mean.dtype == torch.float64 for layer in network.linears)
+
+    def test_progress_is_told_after_every_step(self) -> None:
+        seen: list[tuple[int, float]] = []
+        train(
+            noisy_sine(1, points=32),
+            TrainingOptions((4,), steps=5),
+            progress=lambda step, value: seen.append((step, value)),
+        )
+        assert [step for step, _ in seen] == [0, 1, 2, 3, 4]
+        assert all(math.isfinite(value) for _, value in seen)
+
+    def test_warm_up_ends_at_the_full_elbo(self) -> None:
+        """With a KL term that only rises to one at the end of the warm-up the optimum is the same."""
+        data = linear_problem()
+        mean, std, _ = exact_mean_field(data)
+        got_mean, got_std = parameters(train(data, replace(OPTIONS, warm_up=0.3)).network)
+        assert torch.allclose(got_mean, mean, rtol=0, atol=1e-5)
+        assert torch.allclose(got_std, std, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"noise_std": 0.0},
+        {"prior_std": -1.0},
+        {"init_std": math.nan},
+        {"learning_rate": math.inf},
+        {"init_gain": 0.0},
+        {"prior": "cauchy"},
+        {"schedule": "none"},
+        {"sampling": "flipout"},
+        {"dtype": "float16"},
+        {"hidden": (4, 0)},
+        {"steps": 0},
+        {"batch": 0},
+        {"warm_up": 1.0},
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
+    ((field, value),) = wrong.items()
+    with pytest.raises(InputError, match=field) as caught:
+        TrainingOptions(**wrong)
+    assert str(value) in str(caught.value)

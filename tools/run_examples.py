@@ -1,0 +1,142 @@
+"""Run the examples of README.md and docs/*.md, so that they cannot rot.
+
+The ``python`` blocks of a file run in one namespace, in a temporary folder; a ``text`` block right after one must be
+what it prints. In ``console`` blocks every line ``$ bnndp ...`` or ``$ cat ...`` runs in the same folder and has to
+succeed (its output holds times and is not compared). A block marked ``no-run`` is left alone.
+
+    python tools/run_examples.py            check
+    python tools/run_examples.py --update   write the real output into the files
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```(?P<kind>python|text|console)(?P<mark>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+RUNNABLE = ("bnndp", "cat")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a Markdown file and where its body stands."""
+
+    kind: str
+    body: str
+    start: int
+    end: int
+    line: int
+
+
+class ExampleError(Exception):
+    """An example failed or printed something else than its file says."""
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The blocks of a file that are run or compared, in order."""
+    return [
+        Block(m["kind"], m["body"], m.start("body"), m.end("body"), text.count("\n", 0, m.start()) + 1)
+        for m in BLOCK.finditer(text)
+        if "no-run" not in m["mark"]
+    ]
+
+
+def run_python(block: Block, path: Path, namespace: dict[str, object]) -> str:
+    """Execute a block and give back what it prints; line numbers in a traceback are those of the file."""
+    printed = io.StringIO()
+    try:
+        code = compile("\n" * block.line + block.body, str(path), "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+    except Exception as error:
+        raise ExampleError(traceback.format_exc()) from error
+    return printed.getvalue()
+
+
+def run_console(block: Block) -> str:
+    """Run the commands of a block; give back the block with their real output."""
+    commands = [line[2:] for line in block.body.splitlines() if line.startswith("$ ")]
+    lines = []
+    for command in commands:
+        arguments = shlex.split(command)
+        if not arguments or arguments[0] not in RUNNABLE:
+            raise ExampleError(
+                f"line {block.line}: {command!r} is not run here; use {RUNNABLE} or mark the block no-run."
+            )
+        if arguments[0] == "bnndp":
+            arguments = [sys.executable, "-c", "from bnndp.cli.main import run; run()", *arguments[1:]]
+        result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise ExampleError(f"line {block.line}: {command}\nexit status {result.returncode}: {result.stderr}")
+        lines += [f"$ {command}", *(line.rstrip() for line in result.stdout.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def outputs_of(text: str, path: Path) -> Iterator[tuple[Block, str]]:
+    """Run all blocks of a file; give each block that shows output with its real output."""
+    namespace: dict[str, object] = {"__name__": "__example__"}
+    printed: tuple[int, str] | None = None  # where the last python block ended, and what it printed
+    for block in blocks_of(text):
+        if block.kind == "python":
+            printed = block.end, run_python(block, path, namespace)
+        elif block.kind == "console":
+            yield block, run_console(block)
+        elif printed is not None and text[printed[0] : block.start].split() == ["```", "```text"]:
+            yield block, printed[1]
+
+
+def check(path: Path, *, update: bool) -> list[str]:
+    """Run the examples of one file; give back what is wrong."""
+    text = path.read_text(encoding="utf-8")
+    faults = []
+    try:
+        results = list(outputs_of(text, path))
+    except ExampleError as error:
+        return [f"{path.name}: {error}"]
+    if "<<FILL>>" in text and not update:
+        faults.append(f"{path.name}: holds <<FILL>>; run this tool with --update, and read the difference.")
+    for block, real in results:
+        if block.kind == "text" and block.body.strip() != real.strip():
+            faults.append(f"{path.name}, line {block.line}: the example prints\n{real}but the file says\n{block.body}")
+    if update:
+        for block, real in reversed(results):
+            text = text[: block.start] + real + text[block.end :]
+        path.write_text(text, encoding="utf-8")
+        return []
+    return faults
+
+
+def main() -> int:
+    """Check or update all files; the exit status is 1 if an example is wrong."""
+    parser = argparse.ArgumentParser(description="Run the examples of README.md and docs/*.md.")
+    parser.add_argument("--update", action="store_true", help="write the real output into the files")
+    arguments = parser.parse_args()
+    faults = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        with tempfile.TemporaryDirectory() as folder:
+            here = Path.cwd()
+            os.chdir(folder)
+            try:
+                faults += check(path, update=arguments.update)
+            finally:
+                os.chdir(here)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    print(f"examples: {len(faults)} wrong" if faults else "examples: all run")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
