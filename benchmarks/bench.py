@@ -66,7 +66,7 @@ def _tightness(console: Console, quick: bool) -> list[dict[str, Any]]:
 
 def _speed(console: Console, _quick: bool) -> dict[str, Any]:
     found = speed.speed()
-    table = Table("what", "time", "ratio", title="Speed, sine2d-2x64, default method, float64, one thread (medians)")
+    table = Table("what", "time", "ratio", title="Speed, sine2d-2x64, default method, one thread (medians of CPU time)")
     table.add_row("one certified box", f"{1e3 * found.single:.2f} ms", "1")
     share = found.in_batch / found.single
     table.add_row(
@@ -77,8 +77,8 @@ def _speed(console: Console, _quick: bool) -> dict[str, Any]:
         table.add_row(f"one forward pass: {label}", f"{1e6 * seconds:.2f} us", f"one box = {passes:,.0f} passes")
     console.print(table)
     console.print(
-        f"A forward pass draws all weights once; 'batched' runs {speed.PASSES} of them without a loop over draws. "
-        "Local reparametrisation draws pre-activations instead and is the cheapest way to sample one output."
+        f"A forward pass draws all weights once; 'batched' runs {speed.PASSES} 50 at a time. Bounds are "
+        "float64. Local reparametrisation draws pre-activations, not weights: the cheapest way to sample one output."
     )
     passes_by = {label: found.single / seconds for label, seconds in found.passes.items()}
     return {**asdict(found), "batch_share": share, "box_in_passes": passes_by}

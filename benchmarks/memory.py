@@ -15,7 +15,7 @@ import torch
 import bnndp.files
 from benchmarks.tightness import posteriors
 from benchmarks.timing import random_network
-from bnndp.certify import Options, certify
+from bnndp import Options, certify
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.networks import network
-from benchmarks.timing import median_time, random_network, sample_local, sample_loop, sample_weights
-from bnndp.certify import Options, certify
+from benchmarks.timing import median_time, random_network, sample_local, sample_weights
+from bnndp import Options, certify
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
@@ -19,9 +20,10 @@ __all__ = ["Cost", "Speed", "costs", "speed"]
 PASSES, BATCH = 2000, 256
 SIZES = ((1, 64), (2, 64), (3, 64), (4, 64), (1, 128), (1, 256), (1, 512), (2, 128), (2, 256), (2, 512))
 _SAMPLERS: dict[str, Callable[[BayesianNetwork, Tensor, int], Tensor]] = {
-    "weights drawn, batched": sample_weights,
-    "weights drawn, in a loop": sample_loop,
-    "local reparametrisation, batched": sample_local,
+    "weights drawn, batched, float32": partial(sample_weights, dtype=torch.float32),
+    "weights drawn, batched, float64": partial(sample_weights, dtype=torch.float64),
+    "weights drawn, in a loop, float32": partial(sample_weights, dtype=torch.float32, chunk=1),
+    "local reparametrisation, batched, float32": partial(sample_local, dtype=torch.float32),
 }
 
 
@@ -36,7 +38,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of one box alone and in a batch, and of a forward pass (weights drawn, batched), for a size."""
+    """Seconds of one box alone and in a batch, and of a forward pass (weights drawn, batched, float32), for a size."""
 
     depth: int
     width: int
@@ -59,8 +61,15 @@ def speed(name: str = "sine2d-2x64") -> Speed:
     return Speed(
         single=median_time(lambda: certify(posterior, single, Options()), repeats=15),
         in_batch=median_time(lambda: certify(posterior, many, Options())) / BATCH,
-        passes={label: median_time(lambda s=s: s(posterior, x, PASSES)) / PASSES for label, s in _SAMPLERS.items()},
+        passes={label: _pass_time(sampler, posterior, x) for label, sampler in _SAMPLERS.items()},
     )
+
+
+def _pass_time(
+    sampler: Callable[[BayesianNetwork, Tensor, int], Tensor], posterior: BayesianNetwork, x: Tensor
+) -> float:
+    """Seconds of one of 2,000 forward passes."""
+    return median_time(lambda: sampler(posterior, x, PASSES)) / PASSES
 
 
 def costs(sizes: tuple[tuple[int, int], ...] = SIZES, batch: int = 64) -> list[Cost]:
@@ -78,5 +87,6 @@ def _cost(depth: int, width: int, batch: int) -> Cost:
         width=width,
         single=median_time(lambda: certify(posterior, single, Options()), budget=3),
         in_batch=median_time(lambda: certify(posterior, many, Options()), repeats=3, budget=3) / batch,
-        forward=median_time(lambda: sample_weights(posterior, x, passes), repeats=5, budget=3) / passes,
+        forward=median_time(lambda: sample_weights(posterior, x, passes, dtype=torch.float32), repeats=5, budget=3)
+        / passes,
     )

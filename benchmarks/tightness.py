@@ -10,8 +10,8 @@ import torch
 
 import bnndp.files
 from benchmarks.networks import network
+from bnndp import Options, certify
 from bnndp.attacks import Inside, inside_range
-from bnndp.certify import Options, certify
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
@@ -79,7 +79,7 @@ def measure_shared(refine: int = 64) -> list[Row]:
     if folder is None or not (folder / "sine1d_1x256.safetensors").exists():
         return []
     posterior = bnndp.files.load(folder / "sine1d_1x256.safetensors")
-    box = Box([0.7 - 0.075], [0.7 + 0.075])
+    box = Box.ball([0.7], 0.075)
     inside = inside_range(posterior, box)
     rows = [_row(posterior, box, inside, Options(method=method)) for method in METHODS]
     rows.append(_row(posterior, box, inside, Options(refine=refine)))

@@ -17,14 +17,15 @@ SRC = Path(bnndp.__file__).parent
 # A module may import from the levels above its own line, and a package from itself.
 FLOW = (
     ("errors",),
-    ("maths",),
+    ("maths", "options"),
     ("regions",),
     ("bounds",),
     ("network",),
     ("files", "sampling", "moment", "partition"),
-    ("attacks",),
+    ("attacks", "methods"),
+    ("refine",),
     ("certify",),
-    ("radius", "refine"),
+    ("radius",),
     ("certificate",),
     ("runs", "report"),
     ("cli",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -95,11 +96,11 @@ def test_rectangle_holds_the_mass_and_is_hardly_too_wide(epsilon: float) -> None
 
 
 def test_rectangle_stays_safe_where_almost_no_mass_is_asked_for() -> None:
-    for k in range(1, 54):
-        epsilon = 1 - 2.0**-k
-        c = normal.rectangle_quantile(epsilon, 1)
+    for k, share, n in itertools.product(range(1, 53), (1.0, 0.7, 0.9), (1, 2, 5)):
+        epsilon = 1 - share * 2.0**-k
+        c = normal.rectangle_quantile(epsilon, n)
         with ctx.workprec(PRECISION):
-            assert 1 - 2 * tail(c) >= 1 - arb(epsilon)
+            assert (1 - 2 * tail(c)) ** n >= 1 - arb(epsilon), (epsilon, n)
 
 
 def test_the_printed_quantile_is_unsafe_so_the_tests_above_can_fail() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from partition.truth import gaussians, linear, plane, random_linear
 
+from bnndp.maths.rectified import expected_relu
 from bnndp.network import Linear
 from bnndp.partition.layers import Layer, Ranges, Region
 from bnndp.partition.planes import lower_planes, upper_planes, vertex_slopes
@@ -65,10 +66,8 @@ def test_tangents_hold_for_every_input(at: list[float]) -> None:
 
 def test_tangent_touches() -> None:
     layer, at = Layer.of(random_linear(8, 5, seed=5)), torch.rand(1, 1, 5, dtype=torch.float64)
-    from bnndp.maths.rectified import expected_relu
-
     gap = expected_relu(*layer.point(at)) - lower_planes(layer, at)(layer, at)
-    assert 0 <= gap.min()
+    assert gap.min() >= 0
     assert gap.max() < 1e-11
 
 
@@ -88,7 +87,9 @@ def test_gap_at_a_point_is_rounding_only() -> None:
     layer = Layer.of(random_linear(16, 7, seed=7))
     z = [0.5, -1.0, 2.0, 0.0, 1.0, -0.25, 3.0]
     where = region(z, z)
-    gap = upper_planes(layer, where, layer.ranges(where))(layer, where.at) - lower_planes(layer, where.at)(layer, where.at)
+    gap = upper_planes(layer, where, layer.ranges(where))(layer, where.at) - lower_planes(layer, where.at)(
+        layer, where.at
+    )
     assert gap.max() < 1e-11
 
 
@@ -109,7 +110,8 @@ def test_slopes_include_the_concave_envelope() -> None:
     corners = [(m, r, float(oracles.expected_relu(m, r))) for m in (-1.0, 2.0) for r in (0.1, 1.5)]
     for m, r in ((0.0, 0.5), (1.5, 1.4), (-0.9, 1.0), (0.5, 0.8)):
         ours = min(
-            a * m + b * r + max(g - a * p - b * q for p, q, g in corners) for a, b in zip(alpha.tolist(), beta.tolist(), strict=True)
+            a * m + b * r + max(g - a * p - b * q for p, q, g in corners)
+            for a, b in zip(alpha.tolist(), beta.tolist(), strict=True)
         )
         s, t = (m + 1) / 3, (r - 0.1) / 1.4  # weights on the vertices have one free parameter k
         envelope = max(

@@ -22,8 +22,10 @@ from bnndp.regions import Box
 
 
 def network_of(sizes: tuple[int, ...], seed: int, std: float) -> BayesianNetwork:
-    pairs = enumerate(zip(sizes, sizes[1:], strict=False))
-    return BayesianNetwork.from_linears(random_linear(n_out, n_in, 1000 * seed + k, std=std) for k, (n_in, n_out) in pairs)
+    pairs = enumerate(itertools.pairwise(sizes))
+    return BayesianNetwork.from_linears(
+        random_linear(n_out, n_in, 1000 * seed + k, std=std) for k, (n_in, n_out) in pairs
+    )
 
 
 def inside(box: Box, seed: int, count: int = 6) -> list[list[float]]:
@@ -87,7 +89,9 @@ def test_deep_narrow_networks_enclose_the_integrated_mean(std: float, mass: floa
             assert (found.upper(point)[0] >= truth - error).all()
 
 
-@pytest.mark.parametrize(("sizes", "std"), [((2, 12, 9, 2), 0.05), ((3, 8, 8, 1), 1.0), ((2, 6, 6, 6, 1), 0.3), ((4, 5, 1, 5, 2), 0.1)])
+@pytest.mark.parametrize(
+    ("sizes", "std"), [((2, 12, 9, 2), 0.05), ((3, 8, 8, 1), 1.0), ((2, 6, 6, 6, 1), 0.3), ((4, 5, 1, 5, 2), 0.1)]
+)
 def test_wide_networks_enclose_the_sampled_mean(sizes: tuple[int, ...], std: float) -> None:
     network = network_of(sizes, 9, std)
     box = Box.ball(torch.linspace(-0.5, 0.5, sizes[0], dtype=torch.float64), 0.05)
@@ -102,7 +106,9 @@ def test_wide_networks_enclose_the_sampled_mean(sizes: tuple[int, ...], std: flo
 @pytest.mark.parametrize("sizes", [(2, 5, 4, 3), (2, 5, 4, 4, 1)])
 def test_a_batch_is_the_boxes_one_by_one(sizes: tuple[int, ...]) -> None:
     network = network_of(sizes, 3, 0.3)
-    boxes = Box(torch.tensor([[-1.0, 0.0], [0.2, 0.2], [1.0, -3.0]]), torch.tensor([[-0.5, 0.0], [0.3, 0.9], [2.0, -2.0]]))
+    boxes = Box(
+        torch.tensor([[-1.0, 0.0], [0.2, 0.2], [1.0, -3.0]]), torch.tensor([[-0.5, 0.0], [0.3, 0.9], [2.0, -2.0]])
+    )
     together = bound(network, boxes, mass=0.5, cells=4).interval()
     for i in range(3):
         alone = bound(network, boxes[i : i + 1], mass=0.5, cells=4).interval()

@@ -91,7 +91,9 @@ def narrow_mean(network: BayesianNetwork, x: list[float]) -> np.ndarray:
     return value(0, np.array([x]))[0]
 
 
-def sampled_mean(network: BayesianNetwork, x: Tensor, samples: int, seed: int) -> tuple[Tensor, Tensor]:  # x (points, n)
+def sampled_mean(
+    network: BayesianNetwork, x: Tensor, samples: int, seed: int
+) -> tuple[Tensor, Tensor]:  # x (points, n)
     """Mean and standard error of ``E f(x)``: weights are drawn but for the last two layers, which are integrated."""
     generator = torch.Generator().manual_seed(seed)
     z = x.expand(samples, *x.shape)

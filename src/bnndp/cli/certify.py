@@ -55,7 +55,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     """
     from rich.console import Console
 
-    from bnndp.certify import Options
+    from bnndp.options import Options
     from bnndp.cli.inputs import Neighbourhood, load_regression, read_boxes
     from bnndp.cli.job import Job, run
     from bnndp.cli.rows import RowFile

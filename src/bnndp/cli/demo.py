@@ -24,7 +24,8 @@ def demo(
     from rich.console import Console
 
     from bnndp.attacks import inside_range
-    from bnndp.certify import Options, certify
+    from bnndp.certify import certify
+    from bnndp.options import Options
     from bnndp.cli.inputs import load_regression
     from bnndp.regions import Box
     from bnndp.report.band import draw_band

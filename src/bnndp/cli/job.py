@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bnndp.attacks import Inside, inside_range
 from bnndp.bounds import Bounds
-from bnndp.certify import Options, certify
+from bnndp.certify import certify
+from bnndp.options import Options
 from bnndp.cli.rows import RowFile, plain
 from bnndp.errors import CertError, InputError
 from bnndp.network import BayesianNetwork

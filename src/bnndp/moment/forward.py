@@ -10,11 +10,12 @@ from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.maths.replacement import conditional_replacement_error, replacement_error
 from bnndp.maths.rounding import TINY, down, up
 from bnndp.moment.backward import backward
+from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
 from bnndp.moment.records import Energy, Latent, PreActivation, Relaxation, Sources
 from bnndp.moment.relax import DELTAS, relax
 from bnndp.moment.tail import levels
-from bnndp.moment.variance import Layers, central_variance, conditional, square_sum_variance
+from bnndp.moment.variance import central_variance, square_sum_variance
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
@@ -106,25 +107,35 @@ def _pre_activation(layer: Linear, first: FirstLayer, chain: list[_Hidden], give
         down(apply_rows(variance, below.second.lower) + constant, n),
         up(apply_rows(variance, below.second.upper) + constant, n),
     )
+    spread_variance = up(square_sum_variance(variance, given, latents, first.sources), n)
     terms = _first_terms(layer, first.sources, spread) if not chain else _later_terms(layer, given, latents, first, spread)
     return PreActivation(
         layer=layer,
         jensen=down(down(apply_rows(variance, below.mean.lower.square()) + constant, n).sqrt(), 2),
         spread=spread,
-        spread_variance=up(square_sum_variance(variance, given, latents, first.sources), n),
+        spread_variance=spread_variance,
+        spread_fourth=_spread_fourth(layer, first, spread_variance) if not chain else torch.full_like(spread.upper, torch.inf),
         tail=None if chain else levels(layer, first.sources, below, spread),
         energy=None if chain else _energy(layer, first.sources),
         **terms,
     )
 
 
+def _spread_fourth(layer: Linear, first: FirstLayer, spread_variance: Tensor) -> Tensor:
+    r"""E (s - E s)^4 in the second layer: a sum of independent terms, :math:`\sum c_4+3V_s^2`.
+
+    :math:`\|f-\mathbb Ef\|_4\le\sqrt3\,r\|f'\|_4` for Gaussians (logarithmic Sobolev inequality), so :math:`c_4(z_j^2)\le144\,r_j^4\,\mathbb Ez_j^4`.
+    """
+    single = 144 * first.sources.noise.square() * first.latent.fourth
+    return up(apply_rows(layer.weight_std.square().square().square(), single) + 3 * spread_variance.square(), layer.n_in)
+
+
 def _energy(layer: Linear, sources: Sources) -> Energy:
     usual = sources.active > _RARE
     kept, left = torch.where(usual, sources.noise, 0.0), torch.where(usual, 0.0, sources.noise)
     mu2 = layer.weight_mean.square()
-    return Energy(
-        up(apply_rows(mu2, kept), layer.n_in), up(apply_rows(mu2, left * sources.active), layer.n_in), kept, left
-    )
+    usual, rare, unlikely = (up(apply_rows(mu2, part), layer.n_in) for part in (kept, left * sources.active, left))
+    return Energy(usual, rare, unlikely, kept, left)
 
 
 def _first_terms(layer: Linear, sources: Sources, spread: Interval) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Energy:
 
     usual: Tensor  # sum of mu_ij^2 r_j^2 over the sources that are not rare
     rare: Tensor  # sum of mu_ij^2 r_j^2 P(active) over those that are
+    unlikely: Tensor  # sum of mu_ij^2 r_j^2 over those that are
     kept: Tensor  # (batch, sources): r_j^2 of the sources that are not rare, 0 for the others
     left: Tensor  # (batch, sources): r_j^2 of the rare ones, 0 for the others
 
@@ -77,6 +78,7 @@ class PreActivation:
     jensen: Tensor  # R_i: s_i(E z) is at least its square
     spread: Interval  # S_i = E s_i(z)
     spread_variance: Tensor  # Vs_i = Var s_i(z), at most
+    spread_fourth: Tensor  # E (s_i - E s_i)^4, at most; infinite where not known
     noise: Interval  # N_i = E Var(m_i | y)
     noise_variance: Tensor  # Var Var(m_i | y), at most
     central: Tensor  # Vc_i = Var E[m_i | y], at most; zero for the second hidden layer

@@ -65,12 +65,13 @@ def outside(ranges: Ranges, a: Tensor, b: Tensor) -> Outside:  # a, b (batch, 1,
     bracket is at most the sum of the tail probabilities (union bound).
     """
     a_plus, b_plus = a.clamp_min(0), b.clamp_min(0)
-    above, below = _upper_tail(ranges, b), _lower_tail(ranges, a)
-    probability = up((above + below).sum(-1, keepdim=True), a.shape[-1]).clamp_max(1)
+    tails = _upper_tail(ranges, b) + _lower_tail(ranges, a)
+    total = up(tails.sum(-1, keepdim=True), a.shape[-1] + 4)  # also covers the rounding of the difference below
+    probability, others = total.clamp_max(1), (total - tails).clamp(0, 1)
     whole = excess(ranges, torch.zeros_like(b))
     over = excess(ranges, b_plus)
     own = over + b_plus * _upper_tail(ranges, b_plus) + a_plus * _lower_tail(ranges, a_plus)
-    mean = torch.minimum(up(own + whole * probability, 8), whole)
+    mean = torch.minimum(up(own + whole * others, 8), whole)
     # (a_+ - z)_+ <= (a - zeta)_+ where a > 0: the mirrored Gaussian.
     under = expected_relu(a_plus - ranges.mean_lower, ranges.std_upper) * (1 + SLACK) + TINY
     under = torch.where(a > 0, torch.minimum(under, a_plus), 0.0)

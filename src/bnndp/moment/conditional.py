@@ -1,0 +1,198 @@
+r"""The mean of a hidden layer given the layer before it, taken apart (docs/theory.md, section 4).
+
+:math:`h_i=g(m_i,\sqrt{s_i})` is written with constants :math:`p_i,\psi_i,\kappa_i,s_{0,i}` and the centre :math:`M_i` of the range of the mean as
+
+.. math:: h_i=\text{const}+p_im_i+\psi_is_i+\tfrac12\kappa_i(m_i-\mathbb Em_i)^2+\text{slope rest}+\text{spread rest},
+
+so that the variance of a combination of the :math:`h_i` is a variance of linear and quadratic forms of the layer before, plus rests.
+
+*Slope rest*, of the function :math:`g(m,\sqrt{s_0})`. First order (:math:`\kappa=0`): its derivative differs from p by
+:math:`\delta=\Phi(m/\sqrt{s_0})-p`. Second order (second layer only): p and :math:`\kappa` are the derivatives at M, and the rest is at most
+:math:`\varphi(1)|m-M|^3/(6s_0)`. Each neuron takes what is smaller.
+
+*Spread rest*. First order: :math:`|g(m,\sqrt s)-g(m,\sqrt{s_0})-\psi(s-s_0)|\le\psi|s-s_0|` for :math:`\psi=\varphi(0)/(2\sqrt{s_0})`. Second order:
+for :math:`\psi=\partial_sg(M,\sqrt{s_0})` it is at most :math:`\varphi(1)|m-M||s-s_0|/(2s_0)+K(s-s_0)^2/s_0^{3/2}`.
+
+A neuron that is hardly ever active goes whole into the spread rest, with :math:`\sqrt{\mathbb Ez^2}` as its deviation.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.errors import UnsupportedLayerError
+from bnndp.maths.normal import cdf, pdf
+from bnndp.maths.rectified import ratio, standard_variance
+from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.tails import HALF_PEAK, MEAN_BELOW, MEAN_MIXED, excess, shortfall
+from bnndp.moment.records import Latent, PreActivation, Sources
+from bnndp.moment.slope import slope
+from bnndp.regions import apply_rows
+
+__all__ = ["Conditional", "Layers", "Through", "conditional"]
+
+_VARIANCE_CURVATURE = 0.1439  # half of sup |d^2/dm^2 Var ReLU(N(m, s))|
+_VARIANCE_SLOPE = 0.4347  # sup |d/dm Var ReLU(N(m, s))| / sqrt(s)
+_THIRD = MEAN_MIXED / 3  # sup |d^3 g / dm^3| s / 6
+_LIPSCHITZ_8 = 2 * math.factorial(4) * 2**4  # E (F - E F)^8 <= this L^8, from the Gaussian tails of a Lipschitz F
+_UP = 1 + 1e-10  # covers the rounding of the sums of squares below
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """How the sources of the first layer reach the second: what the Poincare inequality and quadratic forms need."""
+
+    top: Tensor  # (batch, 1): largest eigenvalue of A scaled to a unit diagonal, at most
+    rare: Tensor  # (batch, sources): r_j^2 P(active) of the rare sources, 0 for the others
+    square_usual: Tensor  # (batch, n): sd of E[z_i^2 | before] through its slope, without rare sources
+    square_extra: Tensor  # (batch, n): what rare sources and the spread add to it
+    gram: Tensor  # (batch, n, n): Cov(m_i, m_k) squared, an upper bound of each entry of a PSD matrix
+    kurtosis: Tensor  # (batch, sources): fourth central moment less three squared variances, at most, at least 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """The parts of the module docstring; (batch, n) each."""
+
+    noise: Interval  # E Var(z_i | before)
+    noise_deviation: Tensor  # standard deviation of Var(z_i | before), at most
+    cube: Tensor  # E |z_i - E[z_i | before]|^3 and E Var(z_i | before)^1.5 are at most sqrt(3) and 1 times this
+    slope: Tensor  # p_i
+    psi: Tensor  # psi_i
+    curvature: Tensor  # kappa_i, zero where the slope rest is of first order
+    slope_rest: Tensor  # first order in the second layer: sqrt(A_ii E delta_i^2), zero where of second order
+    largest: Tensor  # sup |delta_i| of first order; zero where of second order
+    plain_rest: Tensor  # standard deviations that can only be added: spread rest, slope rest otherwise
+    through: Through | None  # only for the second layer
+
+
+Layers = list[tuple[PreActivation, Conditional]]
+
+
+def conditional(
+    before: PreActivation, mean: Interval, latent: Latent, below: Latent, sources: Sources | None
+) -> Conditional:
+    """Take the layer ``before`` apart; ``sources`` only if it is the second hidden layer."""
+    noise, deviation = _noise(before, mean, latent), _noise_deviation(before, latent)
+    third = (latent.second.upper * latent.fourth).sqrt()  # E z^3
+    cube = torch.minimum((noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt(), 2 * third)
+    parts = _deep_parts(before, mean)
+    through = None
+    if sources is not None:
+        through = _through(before, below, sources, latent)
+        deviation = torch.minimum(deviation, through.square_usual + through.square_extra)
+        parts = _second_layer_parts(before, mean, latent)
+    p, curvature, slope_rest, largest, plain = parts
+    psi, spread_rest = _spread_rest(before, mean)
+    plain = plain + spread_rest
+    whole = latent.second.upper.sqrt()  # sd of E[z_i | before], whatever its shape
+    rare = whole < slope_rest + plain
+    p, psi, curvature, slope_rest, largest = (
+        torch.where(rare, 0.0, part) for part in (p, psi, curvature, slope_rest, largest)
+    )
+    return Conditional(
+        noise, deviation, cube, p, psi, curvature, slope_rest, largest, torch.where(rare, whole, plain) * _UP, through
+    )
+
+
+def _deep_parts(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Slope, curvature, rest of first order, largest delta, plain rest where the sources are out of reach."""
+    at = slope(before, mean)
+    zero = torch.zeros_like(at.centre)
+    largest = torch.maximum(at.centre, 1 - at.centre)  # g(m) - p m is Lipschitz in m with this constant
+    return at.centre, zero, zero, zero, largest * before.mean_variance.sqrt()
+
+
+def _second_layer_parts(
+    before: PreActivation, mean: Interval, latent: Latent
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The same for the second hidden layer: of first or of second order, whichever rest is smaller."""
+    energy = before.energy
+    if energy is None:
+        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
+    at = slope(before, mean)
+    largest = torch.maximum(at.centre, 1 - at.centre)
+    first = (energy.usual * torch.minimum(at.square, latent.activity + at.centre.square())).sqrt()
+    s0 = before.spread.upper.clamp_min(TINY)
+    half = 0.5 * (mean.upper - mean.lower)
+    # ||T||_6^6 <= ||T||_4^2 ||T||_8^4; T = m - E m, and E m is within half of the centre.
+    sixth = before.fourth.sqrt() * math.sqrt(_LIPSCHITZ_8) * (energy.usual + energy.unlikely).square()
+    u = ratio(0.5 * (mean.lower + mean.upper), s0.sqrt())
+    curvature = pdf(u) / s0.sqrt()
+    second = _THIRD * (sixth ** (1 / 6) + half) ** 3 / s0 + curvature * half * before.mean_variance.sqrt()
+    take = second < first
+    zero = torch.zeros_like(first)
+    return (
+        torch.where(take, cdf(u), at.centre),
+        torch.where(take, curvature, zero),
+        torch.where(take, zero, first),
+        torch.where(take, zero, largest),
+        torch.where(take, second * _UP, zero),
+    )
+
+
+def _spread_rest(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
+    """psi and the deviation of the spread rest, of first or of second order, whichever is smaller."""
+    s0 = before.spread.upper.clamp_min(TINY)
+    root, range_s = s0.sqrt(), before.spread.upper - before.spread.lower
+    first = HALF_PEAK * (range_s.square() + before.spread_variance).sqrt() / root
+    half = 0.5 * (mean.upper - mean.lower)
+    s4 = before.spread_fourth.sqrt().sqrt() + range_s  # ||s - s0||_4
+    m4 = before.fourth.sqrt().sqrt() + half  # ||m - centre||_4
+    second = MEAN_MIXED * m4 * s4 / s0 + MEAN_BELOW * s4.square() / (s0 * root)
+    take = second < first
+    local = 0.5 * pdf(ratio(0.5 * (mean.lower + mean.upper), root)) / root
+    return torch.where(take, local, HALF_PEAK / root), torch.where(take, second, first) * _UP
+
+
+def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
+    r"""Bounds of :math:`\mathbb E\,v(m,s)`, :math:`v(m,s)=\operatorname{Var}\mathrm{ReLU}(N(m,s))`, at the ends of M and S.
+
+    v increases in m and s; :math:`|\partial_m^2v|\le0.2877`, :math:`0\le\partial_sv\le1` (docs/theory.md, section 4).
+    """
+    curved = _VARIANCE_CURVATURE * before.mean_variance
+    s0, s1 = before.spread.upper.clamp_min(TINY), before.spread.lower.clamp_min(TINY)
+    over = excess(before.spread.upper, before.spread_variance, s0)
+    under = shortfall(before.spread.lower, before.spread_variance, s1)
+    high = s0 * (standard_variance(ratio(mean.upper, s0.sqrt())) + ELEMENTARY) + curved + over
+    low = s1 * (standard_variance(ratio(mean.lower, s1.sqrt())) - ELEMENTARY) - curved - under
+    high = torch.minimum(torch.minimum(high, before.spread.upper), torch.minimum(latent.variance, latent.second.upper))
+    return Interval(low.clamp_min(0), high)
+
+
+def _noise_deviation(before: PreActivation, latent: Latent) -> Tensor:
+    """Standard deviation of v(m, s): its slopes are at most 0.4347 sqrt(s0) in m and 1 in s; or that of z^2 as a whole."""
+    centred = ((before.spread.upper - before.spread.lower).square() + before.spread_variance).sqrt()  # ||s - s0||
+    lipschitz = _VARIANCE_SLOPE * before.spread.upper.sqrt() * before.mean_variance.sqrt() + centred
+    return torch.minimum(lipschitz, latent.fourth.sqrt()) * _UP
+
+
+def _through(before: PreActivation, below: Latent, sources: Sources, latent: Latent) -> Through:
+    """Spectral bound of A, the deviation of E[z_i^2 | before], whose gradient is 2 h mu + 2 Phi sigma^2 z, and Gram matrix."""
+    mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
+    if energy is None:
+        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
+    factor = mu * energy.kept.sqrt()[:, None] / energy.usual.clamp_min(TINY).sqrt()[..., None]
+    power = torch.linalg.matrix_power(factor @ factor.mT, 4)
+    top = torch.linalg.matrix_norm(power).sqrt().sqrt().clamp(1, float(mu.shape[0]))[:, None] * _UP  # >= lambda_max
+    second, fourth = latent.second.upper, latent.fourth
+    spread = torch.minimum(  # E Phi^2 z_j^2: Phi <= 1, or Cauchy and Schwarz
+        apply_rows(v4, sources.noise * below.second.upper),
+        latent.activity * apply_rows(v4, sources.noise * below.fourth.sqrt()),
+    )
+    rare = apply_rows(mu.square(), energy.left * sources.active.sqrt())
+    usual = 2 * (second * energy.usual).sqrt()
+    extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * spread.sqrt()
+    whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
+    covariance = (mu * sources.variance.upper[:, None]) @ mu.mT
+    return Through(
+        top=top,
+        rare=energy.left * sources.active,
+        square_usual=torch.where(whole, 0.0, usual) * _UP,
+        square_extra=torch.where(whole, fourth.sqrt(), extra) * _UP,
+        gram=covariance.square(),
+        kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
+    )
