@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +24,8 @@ from statistics import median
 import torch
 
 from benchmarks.campaign_cases import Case, make_case
-from benchmarks.campaign_judge import Finding, attack, claims_of, judge
+from benchmarks.campaign_judge import Evidence, Finding, attack, claims_of, gather, judge
+from bnndp.attacks import Inside, candidates
 from bnndp.bounds import Bounds
 from bnndp.errors import CertError
 from bnndp.network import BayesianNetwork
@@ -34,6 +35,7 @@ __all__ = ["METHODS", "Report", "examine", "run"]
 
 BOXES = 5
 METHODS = ("moment", "partition", "best", "refined")
+HUNTED = ("moment", "partition")  # climbed towards; the others are made of their functions
 Certify = Callable[[BayesianNetwork, Box, str], Bounds]
 
 
@@ -70,37 +72,45 @@ def certify(network: BayesianNetwork, box: Box, method: str) -> Bounds:
 
 
 def examine(
-    case: Case, methods: tuple[str, ...], *, seed: int = 0, samples: int = 2048, certifier: Certify = certify
+    case: Case, methods: tuple[str, ...], *, seed: int = 0, samples: int = 4096, certifier: Certify = certify
 ) -> list[Report]:
-    """Certify and attack all boxes of one case."""
-    found = attack(case, seed=seed + case.index, samples=samples)
-    scale = found.upper.abs().maximum(found.lower.abs()).clamp_min(1e-3)
-    reports = []
+    """Certify all boxes of one case by each method, attack them, and judge every claim on the same points."""
+    blank = Report(case.index, case.family, case.network.depth, case.network.sizes, "", case.box.batch)
+    seed = seed + case.index
+    reports: list[Report] = []
+    answers: list[tuple[Bounds, Report]] = []
     for method in methods:
-        head = dict(index=case.index, family=case.family, depth=case.network.depth, sizes=case.network.sizes)
-        head |= dict(method=method, boxes=case.box.batch)
         start = time.perf_counter()
         try:
             bounds = certifier(case.network, case.box, method)
         except CertError as error:
-            reports.append(Report(**head, failure=str(error), refused=True))  # type: ignore[arg-type]
-            continue
+            reports.append(replace(blank, method=method, failure=str(error), refused=True))
         except Exception:  # noqa: BLE001 (a crash is a result of the campaign, not its end)
-            reports.append(Report(**head, failure=traceback.format_exc()))  # type: ignore[arg-type]
-            continue
-        seconds = time.perf_counter() - start
-        findings, margin = [], float("inf")
-        for claim in claims_of(bounds, case.box):
-            new, gap = judge(case, claim, found)
-            findings += new
-            margin = min(margin, gap)
-        findings += _uncovered(case, bounds, found.points)
-        inside = found.upper - found.lower
-        wide = inside > 1e-6 * scale  # below that the range drowns in rounding and in the noise of the sample
-        ratios = (bounds.width / inside)[wide].tolist()
-        report = Report(**head, findings=findings, margin=margin, ratios=ratios, seconds=seconds)  # type: ignore[arg-type]
-        reports.append(report)
+            reports.append(replace(blank, method=method, failure=traceback.format_exc()))
+        else:
+            answers.append((bounds, replace(blank, method=method, seconds=time.perf_counter() - start)))
+    inside, points = attack(case, seed=seed, samples=samples)
+    own = [claims_of(bounds, case.box)[1] for bounds, report in answers if report.method in HUNTED]
+    evidence = gather(case, case.box, points, own, samples=samples, seed=seed)
+    reports += [_judged(case, bounds, report, evidence, inside) for bounds, report in answers]
     return reports
+
+
+def _judged(case: Case, bounds: Bounds, report: Report, evidence: Evidence, inside: Inside) -> Report:
+    """The report with the findings on all claims of one method."""
+    whole, cells = claims_of(bounds, case.box)[:2], claims_of(bounds, case.box)[2:]
+    trials = [(claim, evidence) for claim in whole]
+    if cells:
+        region = cells[0].region
+        start = candidates(region, seed=evidence.seed, points=4, vertices=8)
+        within = gather(case, region, start, cells[1:], samples=evidence.samples // 4, seed=evidence.seed)
+        trials += [(claim, within) for claim in cells]
+    results = [judge(case, claim, given) for claim, given in trials]
+    findings = [finding for found, _ in results for finding in found] + _uncovered(case, bounds, evidence.points)
+    scale = inside.upper.abs().maximum(inside.lower.abs())
+    wide = inside.width > 1e-6 * scale + 5 * inside.width_error  # else the range drowns in the noise
+    ratios = (bounds.width / inside.width)[wide].tolist()
+    return replace(report, findings=findings, margin=min(margin for _, margin in results), ratios=ratios)
 
 
 def _uncovered(case: Case, bounds: Bounds, points: torch.Tensor) -> list[Finding]:
@@ -108,7 +118,6 @@ def _uncovered(case: Case, bounds: Bounds, points: torch.Tensor) -> list[Finding
     if bounds.cells is None:
         return []
     region, owner = bounds.cells.pieces.region, bounds.cells.owner
-    points = points[case.box.contains(points).all(-1)]
     held = region.contains(points[:, owner])  # (points, cells)
     count = torch.zeros(points.shape[0], case.box.batch).index_add_(1, owner, held.to(torch.float32))
     return [
@@ -117,7 +126,9 @@ def _uncovered(case: Case, bounds: Bounds, points: torch.Tensor) -> list[Finding
     ]
 
 
-def run(indices: range | list[int], methods: tuple[str, ...], *, seed: int, samples: int, jobs: int) -> Iterator[list[Report]]:
+def run(
+    indices: range | list[int], methods: tuple[str, ...], *, seed: int, samples: int, jobs: int
+) -> Iterator[list[Report]]:
     """Examine the cases in turn, in ``jobs`` processes; reports come in the order of the indices."""
     work = partial(_examine_index, methods=methods, seed=seed, samples=samples)
     if jobs <= 1:
@@ -151,7 +162,9 @@ def summary(reports: list[Report]) -> str:
             f"{sum(report.seconds for report in group) / len(group):>8.3f}"
         )
     pairs = sum(report.boxes for report in reports)
-    lines.append(f"{pairs} certified network x box pairs; a rate of failure above {3 / max(1, pairs):.1e} is excluded at 95 % if none failed.")
+    lines.append(
+        f"{pairs} certified network x box pairs; a rate of failure above {3 / max(1, pairs):.1e} is excluded at 95 % if none failed."
+    )
     return "\n".join(lines)
 
 
@@ -160,7 +173,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
     parser.add_argument("--pairs", type=int, default=2000, help="network x box pairs (five boxes a network)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=2048, help="draws behind a sampled mean; 16 times as many to settle")
+    parser.add_argument(
+        "--samples", type=int, default=4096, help="draws behind a sampled mean; 16 times as many to settle"
+    )
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--only", type=int, nargs="*", help="indices of single networks")
     parser.add_argument("--jobs", type=int, default=1)
@@ -173,7 +188,9 @@ def main(arguments: list[str] | None = None) -> int:
     reports: list[Report] = []
     start = time.perf_counter()
     sink = options.out.open("w", encoding="utf-8") if options.out else None
-    for count, batch in enumerate(run(indices, methods, seed=options.seed, samples=options.samples, jobs=options.jobs), 1):
+    for count, batch in enumerate(
+        run(indices, methods, seed=options.seed, samples=options.samples, jobs=options.jobs), 1
+    ):
         reports += batch
         for report in batch:
             if sink:
@@ -193,11 +210,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _announce(report: Report) -> None:
     where = f"network {report.index} ({report.family}, {'-'.join(map(str, report.sizes))}), {report.method}"
     if report.failure:
-        print(f"{'REFUSED' if report.refused else 'CRASH'} {where}: {report.failure.strip().splitlines()[-1]}", flush=True)
+        print(
+            f"{'REFUSED' if report.refused else 'CRASH'} {where}: {report.failure.strip().splitlines()[-1]}", flush=True
+        )
     for finding in report.violations:
         print(
             f"VIOLATION {where}: box {finding.box}, output {finding.output}, {finding.kind} {finding.side}, "
-            f"bound {finding.bound:.17g}, mean {finding.mean:.17g} +- {finding.std_error:.1e} ({finding.judge}), "
+            f"bound {finding.bound:.17g}, mean {finding.mean:.17g} +- {finding.error:.1e} ({finding.judge}), "
             f"outside by {finding.excess:.3e}",
             flush=True,
         )

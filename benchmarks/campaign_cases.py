@@ -89,11 +89,13 @@ def _network(
     depth: tuple[int, int] = (1, 4),
     widths: tuple[int, int] = (1, 64),
     scale: tuple[float, float] = (1e-6, 3.0),
-    per_layer: bool | None = None,
+    narrow: list[int] | None = None,
 ) -> list[Linear]:
     """Layers of a random network with a posterior scale of its own or one of each layer."""
     sizes = [dice.width(1, 16), *(dice.width(*widths) for _ in range(dice.integer(*depth))), dice.integer(1, 3)]
-    per_layer = dice.chance(0.5) if per_layer is None else per_layer
+    if narrow is not None:
+        sizes[1 : 1 + len(narrow)] = narrow
+    per_layer = dice.chance(0.5)
     spread, normalised = dice.chance(0.5), dice.chance(0.7)
     gain = float(dice.log_uniform(0.3, 2.0))
     std = dice.log_uniform(*scale)
@@ -120,6 +122,13 @@ def _plain(dice: Dice) -> BayesianNetwork:
 def _small(dice: Dice) -> BayesianNetwork:
     """One or two neurons a layer, where nothing averages out."""
     return BayesianNetwork.from_linears(_network(dice, widths=(1, 2)))
+
+
+def _narrow(dice: Dice) -> BayesianNetwork:
+    """Two hidden layers of which the first has one or two neurons (or three with 1 and 1): quadrature is the judge."""
+    narrow = [[1], [2], [2], [1, 1]][dice.integer(0, 3)]
+    depth = len(narrow) + 1
+    return BayesianNetwork.from_linears(_network(dice, depth=(depth, depth), scale=(1e-3, 3.0), narrow=narrow))
 
 
 def _dead(dice: Dice) -> BayesianNetwork:
@@ -189,7 +198,9 @@ def _repeated(dice: Dice) -> BayesianNetwork:
     """Every hidden layer repeats one row of means up to sign and size, the output cancels pairs."""
     layers = _network(dice, scale=(1e-3, 3.0))
     for k, layer in enumerate(layers):
-        factor = torch.where(dice.uniform(shape=(layer.n_out, 1)) < 0.3, -1.0, 1.0) * dice.uniform(0.5, 2, (layer.n_out, 1))
+        factor = torch.where(dice.uniform(shape=(layer.n_out, 1)) < 0.3, -1.0, 1.0) * dice.uniform(
+            0.5, 2, (layer.n_out, 1)
+        )
         row = dice.normal(1, layer.n_in) / math.sqrt(layer.n_in)
         layers[k] = Linear(factor * row, layer.weight_std, layer.bias_mean, layer.bias_std)
     return BayesianNetwork.from_linears(layers)
@@ -229,6 +240,7 @@ def _planted(dice: Dice) -> BayesianNetwork:
 FAMILIES: dict[str, Callable[[Dice], BayesianNetwork]] = {
     "plain": _plain,
     "small": _small,
+    "narrow": _narrow,
     "dead": _dead,
     "stable": _stable,
     "zero_layers": _zero_layers,

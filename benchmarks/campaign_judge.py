@@ -1,12 +1,13 @@
 """Holds the bounds of one case against what the network does: points, gradients, exact or sampled means.
 
 A claim is a region with a lower and an upper function of x (the affine bounds, or constants for the interval). Points
-are found where the mean comes nearest to the claim; a suspicion is then settled by an independent oracle: in Arb without
-any tolerance where the mean is a closed form, with 16 times the samples and six standard errors elsewhere.
+are found where the mean comes nearest to a claim; a suspicion is then settled by an independent oracle: in Arb without
+any tolerance where the mean is a closed form, by quadrature, or with 16 times the samples and six standard errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,17 +15,17 @@ from torch import Tensor
 
 from benchmarks import campaign_oracle as oracle
 from benchmarks.campaign_cases import Case
-from bnndp.attacks import candidates, inside_range
+from bnndp.attacks import Inside, candidates, inside_range
 from bnndp.bounds import Affine, Bounds
 from bnndp.maths.rounding import gamma
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 from bnndp.sampling import Noise, ascent_direction, draw_noise, estimate
 
-__all__ = ["SIGMAS", "Attack", "Claim", "Finding", "attack", "claims_of", "judge"]
+__all__ = ["SIGMAS", "Claim", "Evidence", "Finding", "attack", "claims_of", "gather", "judge"]
 
 SIGMAS = 6.0
-_CLIMBS, _STEPS = 4, 24
+_STARTS, _STEPS = 4, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
-    """What was found in the boxes of a case without knowledge of any bound, and the noise for more."""
+class Evidence:
+    """Means at points of each region; ``slack`` covers their confidence interval and rounding."""
 
-    points: Tensor  # (points, batch, n)
-    lower: Tensor  # (batch, outputs), range from inside
-    upper: Tensor  # (batch, outputs)
+    points: Tensor  # (points, regions, n), all inside
+    mean: Tensor  # (points, regions, outputs)
+    slack: Tensor  # (points, regions, outputs)
     samples: int
     seed: int
 
@@ -62,19 +63,17 @@ class Finding:
     x: list[float]
     bound: float
     mean: float
-    std_error: float
+    error: float  # half-width of the confidence interval of the mean, rounding included; 0 in Arb
     excess: float  # by how much the mean lies outside, positive for a violation
     violation: bool
-    judge: str  # arb or sampled
+    judge: str  # arb, quadrature or sampled
 
 
-def attack(case: Case, *, seed: int, samples: int, restarts: int = 4, steps: int = 30) -> Attack:
-    """Vertices, random points, zero, planted points and the inputs that the gradient attack ends at."""
-    inside = inside_range(case.network, case.box, seed=seed, samples=samples, restarts=restarts, steps=steps)
+def attack(case: Case, *, seed: int, samples: int) -> tuple[Inside, Tensor]:
+    """The range from inside, and the points to look at before any bound is known: (points, batch, n)."""
+    inside = inside_range(case.network, case.box, seed=seed, samples=samples, restarts=4, steps=30)
     found = [inside.x_lower.transpose(0, 1), inside.x_upper.transpose(0, 1)]
-    grid = candidates(case.box, seed=seed + 1, points=32)
-    points = torch.cat([*found, case.planted, grid])
-    return Attack(points, inside.lower, inside.upper, samples, seed)
+    return inside, torch.cat([*found, case.planted, candidates(case.box, seed=seed + 1, points=32)])
 
 
 def claims_of(bounds: Bounds, box: Box) -> list[Claim]:
@@ -90,65 +89,82 @@ def claims_of(bounds: Bounds, box: Box) -> list[Claim]:
     return result
 
 
-def judge(case: Case, claim: Claim, attack: Attack) -> tuple[list[Finding], float]:
-    """Suspicions against a claim, and the smallest margin to it in units of its own gap (negative: outside)."""
-    network, region = case.network, claim.region
-    noise = draw_noise(network, attack.samples, seed=3 * attack.seed + 2)
-    whole = claim.owner.shape[0] == case.box.batch and not claim.kind.startswith("cell")
-    points = attack.points if whole else candidates(region, seed=attack.seed, points=4, vertices=8)
-    points = torch.cat([points, *(_climb(network, claim, points, attack, up=up) for up in (False, True))])
-    points = torch.where(region.contains(points)[..., None], points, region.project(region.centre))
-    inside = region.contains(points)  # the centre of a ball that was cut may still lie outside
-    result = estimate(network, points, noise)
-    slack = SIGMAS * result.std_error + _rounding(network, region)
-    lower, upper = _values(claim.lower, points), _values(claim.upper, points)
+def gather(case: Case, region: Box, points: Tensor, claims: Sequence[Claim], *, samples: int, seed: int) -> Evidence:
+    """Add to the points those that climb towards each claim, and take the mean at all of them."""
+    network = case.network
+    climbed = [_climb(network, claim, points, samples, seed, up=up) for claim in claims for up in (False, True)]
+    points = torch.cat([points, *climbed])
+    safe = region.project(region.centre)  # stands in for a point that a projection left outside by rounding
+    points = torch.where(region.contains(points)[..., None], points, safe)
+    points = points[region.contains(points).all(-1)]
+    rounding = _rounding(network, region)
+    if 0 < oracle.sampled_neurons(network) <= 2 and not oracle.has_exact_mean(network):
+        mean, error = oracle.quadrature_mean(network, points.reshape(-1, region.n))
+        shape = (*points.shape[:-1], network.n_out)
+        return Evidence(points, mean.reshape(shape), error.reshape(shape) + rounding, samples, seed)
+    result = estimate(network, points, draw_noise(network, samples, seed=3 * seed + 2))
+    return Evidence(points, result.mean, SIGMAS * result.std_error + rounding, samples, seed)
+
+
+def judge(case: Case, claim: Claim, evidence: Evidence) -> tuple[list[Finding], float]:
+    """Suspicions against a claim, settled, and the smallest margin to it as a share of its own gap.
+
+    Where the mean is exact up to rounding, a point is suspicious as soon as rounding might hide a violation; where it
+    is not, when it lies outside by more than its slack. The margin counts the slack in favour of the claim.
+    """
+    exact = oracle.has_exact_mean(case.network)
+    lower, upper = _values(claim.lower, evidence.points), _values(claim.upper, evidence.points)
     gap = (upper - lower).clamp_min(1e-300)
     findings, worst = [], float("inf")
-    for side, excess in (("lower", lower - result.mean), ("upper", result.mean - upper)):
-        worst = min(worst, float((-excess / gap)[inside].min()))
-        tight = excess - slack if not oracle.has_exact_mean(network) else excess + _rounding(network, region)
-        tight = torch.where(inside[..., None], tight.nan_to_num(torch.inf), -torch.inf)  # NaN counts as suspicious
-        value, where = tight.max(0)  # (regions, outputs): the worst point
+    for side, excess in (("lower", lower - evidence.mean), ("upper", evidence.mean - upper)):
+        worst = min(worst, float(((evidence.slack - excess) / gap).min()))
+        suspicion = excess + evidence.slack if exact else excess - evidence.slack
+        value, where = suspicion.nan_to_num(torch.inf).max(0)  # (regions, outputs); NaN is suspicious
         for r, o in (value > 0).nonzero().tolist():
-            findings.append(_settle(case, claim, points[where[r, o], r], r, o, side, attack))
+            findings.append(_settle(case, claim, evidence.points[where[r, o], r], (r, o, side), evidence))
     return findings, worst
 
 
-def _settle(case: Case, claim: Claim, x: Tensor, r: int, o: int, side: str, attack: Attack) -> Finding:
-    """Decide one suspicion with the oracle that shares no code with the package."""
+def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int, str], evidence: Evidence) -> Finding:
+    """Decide one suspicion with an oracle that shares no code with the package."""
+    r, o, side = which
     affine = claim.lower if side == "lower" else claim.upper
     bound = oracle.affine_value(affine.matrix[r, o], affine.offset[r, o], x)
     sign = 1.0 if side == "upper" else -1.0
-    if oracle.has_exact_mean(case.network):
-        truth = oracle.exact_mean(case.network, x)[o]
-        mean, error, kind = float(truth.mid()), 0.0, "arb"
+    network, rounding = case.network, float(_rounding(case.network, claim.region)[r, o])
+    if oracle.has_exact_mean(network):
+        truth = oracle.exact_mean(network, x)[o]
+        mean, error, name = float(truth.mid()), 0.0, "arb"
         bad = oracle.provably_less(bound, truth) if side == "upper" else oracle.provably_less(truth, bound)
-        bad = bad or not bound.is_finite()
-        excess = float((truth - bound).mid()) * sign
+        bad = bad or bound.is_nan()
+        excess = sign * float((truth - bound).mid())
     else:
-        means, errors = oracle.sampled_mean(case.network, x, 16 * attack.samples, seed=attack.seed + 7919)
-        mean, error, kind = float(means[o]), float(errors[o]), "sampled"
+        if oracle.sampled_neurons(network) <= 2:
+            means, errors = (t[0] for t in oracle.quadrature_mean(network, x[None], nodes=160))
+            name = "quadrature"
+        else:
+            means, errors = oracle.sampled_mean(network, x, 16 * evidence.samples, seed=evidence.seed + 7919)
+            name, errors = "sampled", SIGMAS * errors
+        mean, error = float(means[o]), float(errors[o]) + rounding
         excess = sign * (mean - float(bound.mid()))
-        allowance = SIGMAS * error + float(_rounding(case.network, claim.region)[r, o])
-        bad = not excess <= allowance
+        bad = not excess <= error
     return Finding(
         family=case.family, index=case.index, box=int(claim.owner[r]), output=o, kind=claim.kind, side=side,
-        x=x.tolist(), bound=float(bound.mid()), mean=mean, std_error=error, excess=excess, violation=bad, judge=kind,
+        x=x.tolist(), bound=float(bound.mid()), mean=mean, error=error, excess=excess,
+        violation=bad, judge=name,
     )  # fmt: skip
 
 
-def _climb(network: BayesianNetwork, claim: Claim, points: Tensor, attack: Attack, *, up: bool) -> Tensor:
+def _climb(network: BayesianNetwork, claim: Claim, points: Tensor, samples: int, seed: int, *, up: bool) -> Tensor:
     """Points that ascend the excess over one side of the claim, from the best few points: (found, regions, n).
 
     The excess of an affine bound is largest where the mean and the bound differ in slope, which is often inside.
     """
     region, outputs = claim.region, network.n_out
-    noise = draw_noise(network, max(64, attack.samples // 32), seed=3 * attack.seed, replicates=1)
+    noise = draw_noise(network, max(64, samples // 32), seed=3 * seed, replicates=1)
     affine, sign = (claim.upper, 1.0) if up else (claim.lower, -1.0)
-    inside = region.contains(points)
     score = sign * (estimate(network, points, noise).mean - _values(affine, points))
-    score = torch.where(inside[..., None], score, -torch.inf)
-    best = score.topk(min(_CLIMBS, points.shape[0]), dim=0).indices  # (starts, regions, outputs)
+    best = score.topk(min(_STARTS, points.shape[0]), dim=0).indices  # (starts, regions, outputs)
     starts, regions, n = best.shape[0], region.batch, region.n
     x = points.gather(0, best.permute(0, 2, 1).reshape(-1, regions, 1).expand(-1, -1, n))  # (starts * outputs, ...)
     rows = (sign * torch.eye(outputs, dtype=torch.float64))[None, :, None].expand(starts, -1, regions, -1)

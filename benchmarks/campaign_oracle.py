@@ -1,4 +1,8 @@
-"""Judges that share no code with the package: Arb balls for exact means, plain Monte Carlo for sampled ones."""
+"""Judges that share no code with the package: Arb balls for exact means, quadrature for few sampled neurons, Monte Carlo.
+
+The quadrature sees errors of 1e-9 where a sample of any affordable size sees 1e-4: it is what tests tight bounds of two
+and more hidden layers (the layers above the sampled ones may be as wide as they like).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,22 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy
 import torch
 from flint import arb, arb_mat, ctx
 from torch import Tensor
 
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Linear
 
-__all__ = ["affine_value", "exact_mean", "has_exact_mean", "provably_less", "sampled_mean"]
+__all__ = [
+    "affine_value",
+    "exact_mean",
+    "has_exact_mean",
+    "provably_less",
+    "quadrature_mean",
+    "sampled_mean",
+    "sampled_neurons",
+]
 
 BITS = 256
 _INFLATED = 3.0  # standard deviation of the one coordinate that is pushed out in half of the draws
@@ -48,6 +61,24 @@ def exact_mean(network: BayesianNetwork, x: Tensor) -> list[arb]:  # x (n,)
             z = arb_mat(mean.nrows(), 1, [_rectified(mean[i, 0], variance[i, 0]) for i in range(mean.nrows())])
         out = _matrix(last.weight_mean) * z + _column(last.bias_mean)
         return [out[i, 0] for i in range(out.nrows())]
+
+
+def sampled_neurons(network: BayesianNetwork) -> int:
+    """Number of neurons in the hidden layers but the last: the dimension of the integral for the mean."""
+    return sum(layer.n_out for layer in network.linears[:-2])
+
+
+def quadrature_mean(network: BayesianNetwork, x: Tensor, nodes: int = 48) -> tuple[Tensor, Tensor]:  # x (points, n)
+    """Mean outputs by product quadrature over the hidden layers but the last, and an error estimate: (points, n_out).
+
+    Each rectified neuron is an atom at zero and a density above it; Gauss-Legendre nodes are laid on that part of
+    [-9, 9] standard deviations where it is positive, so no kink falls inside. For at most two sampled neurons. The error
+    is ten times the difference to half as many nodes.
+    """
+    fine, coarse = (
+        torch.cat([_integrate(network, piece, count) for piece in x.split(16)]) for count in (nodes, nodes // 2)
+    )
+    return fine, 10 * (fine - coarse).abs()
 
 
 def affine_value(matrix: Tensor, offset: Tensor, x: Tensor) -> arb:  # (n,), (), (n,)
@@ -89,20 +120,55 @@ def sampled_mean(network: BayesianNetwork, x: Tensor, samples: int, seed: int) -
     return mean, error
 
 
+def _integrate(network: BayesianNetwork, x: Tensor, count: int) -> Tensor:
+    nodes, weights = (torch.from_numpy(part) for part in numpy.polynomial.legendre.leggauss(count))
+    z, mass = x[:, None], torch.ones(x.shape[0], 1, dtype=torch.float64)  # (points, paths, n), (points, paths)
+    *below, last = network.linears
+    for layer in below[:-1]:
+        mean, std = _law(layer, z)
+        for i in range(layer.n_out):  # each neuron multiplies the paths by the nodes and the atom
+            m, r = mean[..., i, None], std[..., i, None]
+            start = (-m / r.clamp_min(1e-200)).clamp(-9, 9)
+            at = start + (9 - start) * (nodes + 1) / 2
+            value = torch.cat([torch.zeros_like(m), (m + r * at).clamp_min(0)], -1)
+            part = torch.cat([torch.special.ndtr(start), (9 - start) / 2 * weights * _density(at)], -1)
+            silent = (r == 0).expand_as(value)  # a neuron without variance is one atom at its value
+            atom = torch.zeros_like(part)
+            atom[..., 0] = 1
+            value, part = torch.where(silent, m.clamp_min(0).expand_as(value), value), torch.where(silent, atom, part)
+            mass = (mass[..., None] * part).flatten(1)
+            mean, std = (t[:, :, None].expand(-1, -1, count + 1, -1).flatten(1, 2) for t in (mean, std))
+            mean = torch.cat([mean[..., :i], value.flatten(1)[..., None], mean[..., i + 1 :]], -1)
+        z = mean
+    return (mass[..., None] * _output(last, *_law(below[-1], z))).sum(1)
+
+
+def _law(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the pre-activations given z."""
+    mean = torch.nn.functional.linear(z, layer.weight_mean, layer.bias_mean)
+    return mean, torch.nn.functional.linear(z.square(), layer.weight_std.square(), layer.bias_std.square()).sqrt()
+
+
+def _output(last: Linear, mean: Tensor, std: Tensor) -> Tensor:
+    """Mean output given the law of the last hidden layer."""
+    u = (mean / std.clamp_min(1e-200)).clamp(-40, 40)
+    soft = mean * torch.special.ndtr(u) + std * _density(u)
+    z = torch.where(u.abs() >= 40, torch.relu(mean), soft)
+    return torch.nn.functional.linear(z, last.weight_mean, last.bias_mean)
+
+
+def _density(t: Tensor) -> Tensor:
+    return (-0.5 * t * t).exp() / math.sqrt(2 * math.pi)
+
+
 def _forward(network: BayesianNetwork, x: Tensor, noise: list[Tensor]) -> Tensor:
     """Mean output given the noise of the hidden layers but the last: (draws, n_out)."""
     z = x.expand(noise[0].shape[0], -1)
     *below, last = network.linears
-    for k, layer in enumerate(below):
-        mean = torch.nn.functional.linear(z, layer.weight_mean, layer.bias_mean)
-        std = torch.nn.functional.linear(z.square(), layer.weight_std.square(), layer.bias_std.square()).sqrt()
-        if k < len(noise):
-            z = torch.relu(mean + std * noise[k])
-        else:
-            u = (mean / std.clamp_min(1e-200)).clamp(-40, 40)
-            soft = mean * torch.special.ndtr(u) + std * (-0.5 * u * u).exp() / math.sqrt(2 * math.pi)
-            z = torch.where(u.abs() >= 40, torch.relu(mean), soft)
-    return torch.nn.functional.linear(z, last.weight_mean, last.bias_mean)
+    for layer, eps in zip(below[:-1], noise, strict=True):
+        mean, std = _law(layer, z)
+        z = torch.relu(mean + std * eps)
+    return _output(last, *_law(below[-1], z))
 
 
 def _rectified(mean: arb, variance: arb) -> arb:

@@ -31,7 +31,7 @@ FLOW = (
     ("cli",),
 )
 # These hang off the network: they may import one another and the flow; nothing in the flow imports them.
-ASIDE = ("data", "training", "importers", "experiments")
+ASIDE = ("data", "demo", "training", "importers", "experiments")
 
 RANK = {name: rank for rank, level in enumerate(FLOW) for name in level}
 EVERYWHERE = {"torch", "numpy", "safetensors"} | set(sys.stdlib_module_names)

@@ -21,7 +21,9 @@ _FLOATS_A_ENTRY = 12  # live float64 numbers for each entry of the largest matri
 def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
     if box.n != network.n_in:
-        raise InputError(f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes.")
+        raise InputError(
+            f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
+        )
     size = piece_size(network, options)
     pieces = [_piece(network, box[start : start + size], options) for start in range(0, box.batch, size)]
     return _joined([p[0] for p in pieces], box), _intervals([p[1] for p in pieces]), sum((p[2] for p in pieces), ())

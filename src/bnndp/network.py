@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError, UnsupportedLayerError
 
-__all__ = ["BayesianNetwork", "Layer", "Linear", "Relu", "TASKS"]
+__all__ = ["TASKS", "BayesianNetwork", "Layer", "Linear", "Relu"]
 
 TASKS = ("regression", "classification")
 

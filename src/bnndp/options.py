@@ -40,4 +40,6 @@ class Options:
         if not 0 < self.mass < 1:
             raise InputError(f"mass must lie between 0 and 1, got {self.mass!r}.")
         if not self.cells >= 2:
-            raise InputError(f"cells counts the main rectangle and its complement and must be >= 2, got {self.cells!r}.")
+            raise InputError(
+                f"cells counts the main rectangle and its complement and must be >= 2, got {self.cells!r}."
+            )

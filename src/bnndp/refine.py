@@ -96,7 +96,9 @@ def _split(network: BayesianNetwork, cells: _Cells, chosen: Tensor, options: Opt
             _join(_at(affine.upper, keep), fine.upper),
             _join_boxes(affine.region[keep], halves),
         ),
-        interval=Interval(torch.cat([interval.lower[keep], inner.lower]), torch.cat([interval.upper[keep], inner.upper])),
+        interval=Interval(
+            torch.cat([interval.lower[keep], inner.lower]), torch.cat([interval.upper[keep], inner.upper])
+        ),
         owner=torch.cat([cells.owner[keep], cells.owner[chosen].repeat(2)]),
         boxes=cells.boxes,
     )

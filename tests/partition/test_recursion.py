@@ -164,6 +164,13 @@ def test_huge_deviations_give_finite_bounds(std: float) -> None:
         assert (found.upper >= mean - 5 * error).all()
 
 
+def test_overflow_is_never_hidden() -> None:
+    """Variances beyond float64: whatever comes out must not look like a bound."""
+    for sizes in ((2, 3, 1), (2, 3, 3, 1)):
+        found = bound(network_of(sizes, 7, 1e200), Box([-1.0, 0.5], [1.0, 0.5]), cells=3).interval()
+        assert not torch.isfinite(found.upper - found.lower).any()
+
+
 def test_sine_network_of_the_paper(posteriors: Path) -> None:
     network = load(posteriors / "sine1d_1x256.safetensors")
     found = bound(network, Box.ball([0.7], 0.075))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from partition.truth import random_linear
+from flint import arb
+from partition.truth import plane, random_linear
 from torch import Tensor
 
 from bnndp.bounds import Affine
@@ -12,7 +13,8 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork
 from bnndp.partition.layers import Layer, Region
 from bnndp.partition.outer import Outer
-from bnndp.partition.recursion import _forward, _relax
+from bnndp.partition.planes import lower_planes, upper_planes
+from bnndp.partition.recursion import _compose, _forward, _relax
 from bnndp.partition.values import Value, _mixture
 
 
@@ -98,6 +100,30 @@ def test_growth_bounds_hold_along_every_coordinate(network: BayesianNetwork) -> 
             step = (exact_value(network, moved) - exact_value(network, z)) / scale
             assert (step <= value.outer.rise[:, i] + slack(step)).all()
             assert (-step <= value.outer.fall[:, i] + slack(step)).all()
+
+
+def test_composition_rounds_upward() -> None:
+    """The composed function is above the exact combination of the planes, where the float sum alone is not."""
+    layer = Layer.of(random_linear(64, 8, seed=30))
+    corner = torch.tensor([[[3.0, -7.0, 0.1, 1e3, -0.3, 2.0, 5e-3, 1.0]]], dtype=torch.float64) / 3
+    region = Region(corner, corner, corner)
+    low, high = lower_planes(layer, corner), upper_planes(layer, region, layer.ranges(region))
+    matrix = torch.randn(1, 1, 40, 64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    offset = -(matrix * high.offset[:, :, None]).sum(-1)
+    found = _compose(layer, Affine(matrix, offset), region, low, high, torch.zeros_like(offset))
+    z = corner.flatten().tolist()
+    upper = [plane(layer, high, layer.var_upper, z, h) for h in range(64)]
+    lower = [plane(layer, low, layer.var_lower, z, h) for h in range(64)]
+    close = 0
+    for row in range(40):
+        exact = arb(offset[0, 0, row].item())
+        for h, w in enumerate(matrix[0, 0, row].tolist()):
+            exact += arb(w) * (upper[h] if w > 0 else lower[h])
+        slope, top = found.matrix[0, 0, row], found.offset[0, 0, row].item()
+        value = sum((arb(a) * arb(x) for a, x in zip(slope.tolist(), z, strict=True)), arb(top))
+        assert value >= exact
+        close += bool(value - exact < arb(1e-6))
+    assert close == 40  # and not by much: the terms are about 1e3
 
 
 def test_mixture_is_the_linear_program() -> None:

@@ -29,6 +29,7 @@ from bnndp.maths.tails import PEAK
 __all__ = ["TO_CDF", "TO_DENSITY_SQUARE", "TO_SECOND_MOMENT", "conditional_replacement_error", "replacement_error"]
 
 _PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)  # sup |u phi(u)|
+_BLOCKS = 8
 _GAUSS_3 = 2 * math.sqrt(2 / math.pi)  # E |xi|^3
 
 TO_SECOND_MOMENT = 2 * PEAK / _PHI_1
@@ -49,17 +50,31 @@ def replacement_error(
     third: Tensor,  # (batch, n): |E (z_j - E z_j)^3| is at most this
     fourth: Tensor,  # (batch, n): E (z_j - E z_j)^4 is at most this
 ) -> Tensor:  # (batch, rows)
-    """Upper bound of the error of the module docstring; infinite where ``base`` is zero and the sum is random."""
+    """Upper bound of the error of the module docstring; infinite where ``base`` is zero and the sum is random.
+
+    The terms are taken in blocks: within a block the smoothing by the blocks before it is used, and the smaller of the
+    two sums over the block. Both only make the bound larger.
+    """
     w = weight.abs()
-    smooth = torch.cumsum(weight.square() * variance_lower[:, None, :], dim=-1)
-    rho2 = base[..., None] + torch.nn.functional.pad(smooth[..., :-1], (1, 0))  # before the step: only l < j
+    smooth = _blocks(w.square(), variance_lower)  # (batch, blocks, rows)
+    rho2 = base[:, None] + torch.cumsum(smooth, dim=1) - smooth
+    rho2 = torch.maximum(rho2 * (1 - 1e-12), base[:, None])  # the difference is rounded
     absolute = torch.sqrt(variance * fourth) + _GAUSS_3 * variance * torch.sqrt(variance)
-    w3 = w * w * w * (_PHI_1 / 6)
-    by_three = w3 * absolute[:, None, :] / rho2
-    rest = fourth + 3 * variance * variance
-    by_four = w3 * third[:, None, :] / rho2 + (PEAK / 24) * (w * w).square() * rest[:, None, :] / (rho2 * rho2.sqrt())
-    step = torch.minimum(by_three, by_four)
-    return torch.where(absolute[:, None, :] * w > 0, step, 0.0).nan_to_num(torch.inf, posinf=torch.inf).sum(-1)
+    w3 = w * w * w
+    by_three = _blocks(w3, absolute)
+    by_four = _blocks(w3, third) + (PEAK / (4 * _PHI_1)) * _blocks(w3 * w, fourth + 3 * variance * variance) / rho2.sqrt()
+    step = (_PHI_1 / 6) * torch.minimum(by_three, by_four) / rho2
+    return torch.where(by_three > 0, step, 0.0).nan_to_num(torch.inf, posinf=torch.inf).sum(1)
+
+
+def _blocks(weight: Tensor, values: Tensor) -> Tensor:
+    """Sums of ``weight_ij values_j`` over consecutive blocks of j: (batch, blocks, rows)."""
+    rows, n = weight.shape
+    size = -(-n // _BLOCKS)
+    pad = size * -(-n // size) - n
+    left = torch.nn.functional.pad(weight, (0, pad)).reshape(rows, -1, size)
+    right = torch.nn.functional.pad(values, (0, pad)).reshape(values.shape[0], -1, size)
+    return torch.einsum("ikj,bkj->bki", left, right)
 
 
 def conditional_replacement_error(base: Tensor, cube: Tensor) -> Tensor:

@@ -108,13 +108,17 @@ def _pre_activation(layer: Linear, first: FirstLayer, chain: list[_Hidden], give
         up(apply_rows(variance, below.second.upper) + constant, n),
     )
     spread_variance = up(square_sum_variance(variance, given, latents, first.sources), n)
-    terms = _first_terms(layer, first.sources, spread) if not chain else _later_terms(layer, given, latents, first, spread)
+    terms = (
+        _first_terms(layer, first.sources, spread) if not chain else _later_terms(layer, given, latents, first, spread)
+    )
     return PreActivation(
         layer=layer,
         jensen=down(down(apply_rows(variance, below.mean.lower.square()) + constant, n).sqrt(), 2),
         spread=spread,
         spread_variance=spread_variance,
-        spread_fourth=_spread_fourth(layer, first, spread_variance) if not chain else torch.full_like(spread.upper, torch.inf),
+        spread_fourth=_spread_fourth(layer, first, spread_variance)
+        if not chain
+        else torch.full_like(spread.upper, torch.inf),
         tail=None if chain else levels(layer, first.sources, below, spread),
         energy=None if chain else _energy(layer, first.sources),
         **terms,
@@ -127,7 +131,9 @@ def _spread_fourth(layer: Linear, first: FirstLayer, spread_variance: Tensor) ->
     :math:`\|f-\mathbb Ef\|_4\le\sqrt3\,r\|f'\|_4` for Gaussians (logarithmic Sobolev inequality), so :math:`c_4(z_j^2)\le144\,r_j^4\,\mathbb Ez_j^4`.
     """
     single = 144 * first.sources.noise.square() * first.latent.fourth
-    return up(apply_rows(layer.weight_std.square().square().square(), single) + 3 * spread_variance.square(), layer.n_in)
+    return up(
+        apply_rows(layer.weight_std.square().square().square(), single) + 3 * spread_variance.square(), layer.n_in
+    )
 
 
 def _energy(layer: Linear, sources: Sources) -> Energy:
@@ -145,9 +151,13 @@ def _first_terms(layer: Linear, sources: Sources, spread: Interval) -> dict[str,
         down(apply_rows(mu.square(), sources.variance.lower), n), up(apply_rows(mu.square(), sources.variance.upper), n)
     )
     low, high = (
-        up(replacement_error(
-            s0.clamp_min(TINY), mu, sources.variance.lower, sources.variance.upper, sources.third, sources.fourth
-        ), n) for s0 in (spread.lower, spread.upper)
+        up(
+            replacement_error(
+                s0.clamp_min(TINY), mu, sources.variance.lower, sources.variance.upper, sources.third, sources.fourth
+            ),
+            n,
+        )
+        for s0 in (spread.lower, spread.upper)
     )
     zero = torch.zeros_like(noise.upper)
     fourth = up(apply_rows(mu**4, sources.fourth) + 3 * noise.upper.square(), n)
@@ -161,7 +171,9 @@ def _later_terms(
 ) -> dict[str, Any]:
     """m given the layer y before z, for deeper layers: independent terms with random variances."""
     n, mu, last = layer.n_in + 20, layer.weight_mean, given[-1][1]
-    noise = Interval(down(apply_rows(mu.square(), last.noise.lower), n), up(apply_rows(mu.square(), last.noise.upper), n))
+    noise = Interval(
+        down(apply_rows(mu.square(), last.noise.lower), n), up(apply_rows(mu.square(), last.noise.upper), n)
+    )
     cube = up(apply_rows(mu.abs() ** 3, last.cube), n)
     fourth = up(apply_rows(mu.abs(), latents[-1].fourth.sqrt().sqrt()), n) ** 4
     low, high = (conditional_replacement_error(s0.clamp_min(TINY), cube) for s0 in (spread.lower, spread.upper))

@@ -40,7 +40,9 @@ def slope(before: PreActivation, mean: Interval) -> Slope:
     low = cdf(torch.minimum(ratio(mean.lower, wide), ratio(mean.lower, narrow)))
     high = cdf(torch.maximum(ratio(mean.upper, wide), ratio(mean.upper, narrow)))
     error = before.replacement.upper / s0.sqrt()
-    unknown = 0.5 * (before.central + before.noise_variance.sqrt()) / s0  # steps 3 and 4: |d_s Phi|, |d_mm Phi| / 2 <= 1/(2 s)
+    unknown = (
+        0.5 * (before.central + before.noise_variance.sqrt()) / s0
+    )  # steps 3 and 4: |d_s Phi|, |d_mm Phi| / 2 <= 1/(2 s)
     distance = 0.5 * (high - low) + TO_CDF * error + unknown + ELEMENTARY
     centre = 0.5 * (low + high)
     toward = torch.where(centre > 0.5, (centre - distance).clamp_min(0.5), (centre + distance).clamp_max(0.5))

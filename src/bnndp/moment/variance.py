@@ -36,12 +36,18 @@ def linear_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources
 def central_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources) -> Tensor:
     """Upper bound of Var(rows @ E[z | before]) for the outputs z of the last of ``layers``: (batch, rows)."""
     before, given = layers[-1]
-    linear = linear_variance((rows * given.slope[:, None]) @ before.layer.weight_mean, layers[:-1], latents[:-1], sources)
+    linear = linear_variance(
+        (rows * given.slope[:, None]) @ before.layer.weight_mean, layers[:-1], latents[:-1], sources
+    )
     squares = (rows * given.psi[:, None]) @ before.layer.weight_std.square()
     curved = square_sum_variance(squares, layers[:-1], latents[:-1], sources)
     part = linear.sqrt() + curved.sqrt() + apply_rows(rows.abs(), given.plain_rest)
     if given.through is not None:
-        part = part + _first_order(rows, before.layer.weight_mean, given) + _quadratic(rows, before.layer.weight_mean, given)
+        part = (
+            part
+            + _first_order(rows, before.layer.weight_mean, given)
+            + _quadratic(rows, before.layer.weight_mean, given)
+        )
     return part.square() * _UP
 
 

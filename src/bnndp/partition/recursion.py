@@ -23,7 +23,7 @@ from bnndp.partition.rectangles import Rectangle, main_rectangle, nominal_probab
 from bnndp.partition.values import Cells, Value, blended, complement, refined
 from bnndp.regions import Box
 
-__all__ = ["bound"]
+__all__ = ["bound", "footprint"]
 
 _NEXT_TO_NOTHING = 1e-9  # mass outside the rectangle to which the cells of a refinement are continued
 
@@ -58,6 +58,17 @@ def bound(network: BayesianNetwork, box: Box, *, mass: float = 1e-3, cells: int 
         value = _relax(layer, value, stage, cells - 1)
     answer = _single(_back_up(layers[0], value, start)) if layers else value.main
     return _unsigned(answer, network.n_out, box)
+
+
+def footprint(network: BayesianNetwork, cells: int = 2) -> int:
+    """About the bytes of intermediate tensors that :func:`bound` needs for each box, on the safe side."""
+    rows, parts = 2 * network.n_out, cells - 1
+    sizes = network.sizes
+    each = [
+        16 * rows * (n_in + n_out) + 100 * (n_in + n_out) + (parts > 1) * parts * n_out * (8 * rows + 60)
+        for n_in, n_out in zip(sizes, sizes[1:], strict=False)
+    ]
+    return 8 * parts * max(each)
 
 
 def _forward(layers: list[Layer], start: Region, mass: float) -> list[_Stage]:
