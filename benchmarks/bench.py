@@ -49,6 +49,7 @@ def _tightness(console: Console, quick: bool) -> list[dict[str, Any]]:
     methods = ("moment",) if quick else tightness.METHODS
     for case in tightness.CASES:
         for suffix in ("", "-converged"):
+            console.print(f"measuring {case.name}{suffix} ...", style="dim")
             rows += tightness.measure(case, suffix, methods=methods, boxes=10 if quick else tightness.BOXES)
     table = Table(
         "network", "boxes", "method", "certified width", "range from inside", "ratio", "point gap", "paper's width",

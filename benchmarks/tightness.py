@@ -68,7 +68,8 @@ def measure(case: Case, suffix: str = "", *, methods: tuple[str, ...] = METHODS,
     generator = torch.Generator().manual_seed(0)
     centres = 2 * torch.rand(boxes, posterior.n_in, generator=generator, dtype=torch.float64) - 1
     box = Box.ball(centres, case.eps)
-    inside = inside_range(posterior, box)
+    # In boxes this small the mean is nearly linear: a short search finds what a long one does (checked to 2e-4).
+    inside = inside_range(posterior, box, samples=2048, restarts=1, steps=10)
     rows = [_row(posterior, box, inside, Options(method=method)) for method in methods]
     return [_named(row, case.name + suffix, f"{boxes} x eps {case.eps:g}", case.paper) for row in rows]
 

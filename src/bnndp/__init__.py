@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bnndp.regions import Box
 
 __all__ = [
-    "AffineBounds", "BayesianNetwork", "Bounds", "Box", "CertError", "Inside", "Linear", "Options", "Relu", "Robustness",
-    "Verdict", "adversarial_robustness", "certify", "inside_range", "load", "save",
+    "AffineBounds", "BayesianNetwork", "Bounds", "Box", "CertError", "Inside", "Linear", "Options", "Relu",
+    "Robustness", "Verdict", "adversarial_robustness", "certify", "inside_range", "load", "save",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _MODULES = ("attacks", "bounds", "certify", "errors", "files", "network", "options", "regions")

@@ -26,7 +26,7 @@ CONFIDENCE = 4.0
 
 _MEMORY = 2**28  # bytes for the candidates of the boxes attacked at a time
 _ALL_VERTICES = 6  # inputs up to which every vertex is tried: 64 points
-_FIRST_STEP, _SHORT_STEP, _LAST_STEP = 1.0, 0.3, 1e-3  # of the way to the best vertex
+_SHORT_STEP = 0.1  # first step along a gradient; those towards a vertex start with the whole way
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,8 @@ def _search(network: BayesianNetwork, box: Box, noise: Noise, *, seed: int, rest
     x = starts.gather(0, chosen.reshape(-1, box.batch, 1).expand(-1, -1, box.n)).reshape(-1, box.batch, box.n)
     rows = sign[:, None, None] * torch.eye(network.n_out, dtype=torch.float64, device=x.device)
     rows = rows[:, :, None, None].expand(*chosen.shape, network.n_out).reshape(-1, network.n_out)
-    first = torch.where(torch.arange(restarts, device=x.device) % 2 == 0, _FIRST_STEP, _SHORT_STEP)
-    first = first[:, None].expand(chosen.shape).reshape(-1, box.batch, 1).to(x.dtype)
-    return _climb(network, box, x, rows, noise, first=first, steps=steps).reshape(shape)
+    far = (torch.arange(restarts, device=x.device) % 2 == 0)[:, None].expand(chosen.shape).reshape(-1, box.batch, 1)
+    return _climb(network, box, x, rows, noise, far=far, steps=steps).reshape(shape)
 
 
 def _choose_starts(scores: Tensor, restarts: int, seed: int) -> Tensor:
@@ -129,7 +128,8 @@ def _choose_starts(scores: Tensor, restarts: int, seed: int) -> Tensor:
     directions, outputs, count, batch = scores.shape
     best = scores.topk(min(max(1, restarts // 2), count), dim=2).indices
     generator = torch.Generator().manual_seed(seed)
-    random = torch.randint(count, (directions, outputs, restarts, batch), generator=generator).to(scores.device)
+    random = torch.randint(count, (directions, outputs, restarts, 1), generator=generator).to(scores.device)
+    random = random.expand(-1, -1, -1, batch)  # the same in every box: a box is attacked alike in any batch
     centre = torch.zeros_like(best[:, :, :1])
     order = [centre, best, random] if restarts > 1 else [best]
     return torch.cat(order, dim=2)[:, :, :restarts]
@@ -142,23 +142,38 @@ def _climb(
     rows: Tensor,  # (points * batch, outputs)
     noise: Noise,
     *,
-    first: Tensor,  # (points, batch, 1)
+    far: Tensor,  # (points, batch, 1): whether to aim at the extreme point of the region
     steps: int,
 ) -> Tensor:
-    """Ascend ``rows . mean`` by steps towards the extreme point of the region along the gradient, and keep the best.
+    """Ascend ``rows . mean`` from every point by steps that are kept only if they gain; they grow on success.
 
-    A share of the way to that point, shrinking from ``first`` to a thousandth, never leaves the (convex) region and
-    needs no scale: the first long step tries the gradient-sign vertex, the last ones settle on maxima in the interior.
+    Half of the points aim at the extreme point of the region along the gradient, so that the first step tries the
+    vertex and no scale is needed; the others follow the gradient itself, which settles better in the interior.
     """
-    best_x, best = x, torch.full_like(first, -torch.inf)
-    for step in range(steps + 1):
-        value, slope = ascent_direction(network, x.reshape(-1, box.n), rows, noise)
-        value = value.reshape(first.shape)
-        better = value > best
-        best, best_x = torch.where(better, value, best), torch.where(better, x, best_x)
-        share = first * (_LAST_STEP / first) ** (step / max(1, steps - 1))
-        x = box.project(x + share * (_extreme(box, slope.reshape(x.shape), x) - x))
-    return best_x
+    value, slope = ascent_direction(network, x.reshape(-1, box.n), rows, noise)
+    value, slope = value.reshape(far.shape), slope.reshape(x.shape)
+    share = torch.where(far, 1.0, _SHORT_STEP).to(x.dtype)
+    for _ in range(steps):
+        aim = torch.where(far, _extreme(box, slope, x), _uphill(box, slope, x))
+        trial = box.project(x + share * (aim - x))
+        new, new_slope = ascent_direction(network, trial.reshape(-1, box.n), rows, noise)
+        new, new_slope = new.reshape(far.shape), new_slope.reshape(x.shape)
+        gain = new > value
+        x, value, slope = (
+            torch.where(gain, trial, x),
+            torch.where(gain, new, value),
+            torch.where(gain, new_slope, slope),
+        )
+        share = torch.where(gain, 1.6 * share, 0.4 * share).clamp_max(1)
+    return x
+
+
+def _uphill(box: Box, slope: Tensor, x: Tensor) -> Tensor:
+    """A point along the gradient, in units of the widths of the box, as far away as half of the widest move."""
+    width = box.upper - box.lower
+    scaled = width * slope
+    largest = scaled.abs().amax(-1, keepdim=True)
+    return box.project(x + 0.5 * width * scaled / torch.where(largest > 0, largest, 1.0))
 
 
 def _extreme(box: Box, slope: Tensor, x: Tensor) -> Tensor:
@@ -186,7 +201,8 @@ def _choose(network: BayesianNetwork, x: Tensor, noise: Noise) -> Tensor:
 
 
 def _value(network: BayesianNetwork, x: Tensor, noise: Noise) -> tuple[Tensor, ...]:
-    """Fields of :class:`Inside` for the chosen inputs (2, outputs, batch, n), from noise that had no part in the choice.
+    """Fields of :class:`Inside` for the chosen inputs (2, outputs, batch, n), from noise that had no part in the
+    choice.
 
     Where the fresh values are in the wrong order (a range below the noise) the two inputs are exchanged.
     """

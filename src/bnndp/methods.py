@@ -1,6 +1,7 @@
 """One pass of a method over a batch of boxes, cut into pieces that fit the memory."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -32,9 +33,10 @@ def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affi
 def piece_size(network: BayesianNetwork, options: Options) -> int:
     """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes."""
     sizes = network.sizes
-    entries = max(2 * rows * (n + sizes[0]) for n, rows in zip(sizes[:-1], sizes[1:], strict=True))
-    entries *= options.cells if options.method in ("partition", "best") else 1
-    return max(1, options.memory // (8 * _FLOATS_A_ENTRY * entries))
+    size = 8 * _FLOATS_A_ENTRY * max(2 * rows * (n + sizes[0]) for n, rows in pairwise(sizes))
+    if options.method in ("partition", "best"):
+        size = max(size, recursion.footprint(network, options.cells))
+    return max(1, options.memory // size)
 
 
 def _piece(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:

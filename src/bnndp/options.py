@@ -15,7 +15,9 @@ class Options:
 
     ``auto`` is the moment method; ``best`` intersects the moment and the partition method. Refinement splits a box
     into at most ``refine`` cells and stops early for a box whose interval is proved to be within ``tolerance`` of the
-    exact range at both ends, and for all when ``time_limit`` seconds have passed.
+    exact range at both ends, and for all when ``time_limit`` seconds have passed. ``mass`` and ``cells`` belong to the
+    partition method: the probability left outside the main rectangle of a layer (any value is sound; a large one is
+    tighter, see docs/theory-partition.md) and the number of regions N_k of a layer.
     """
 
     method: str = "auto"
@@ -23,7 +25,7 @@ class Options:
     tolerance: float = 0.0
     time_limit: float | None = None
     memory: int = 2 * 2**30
-    mass: float = 1e-3
+    mass: float = 0.9
     cells: int = 2
 
     def __post_init__(self) -> None:

@@ -6,10 +6,11 @@ at most one hidden layer, and for any depth when all hidden layers but the last 
 .. math:: \mathbb E f(x)=\bar W_{K+1}\,\mathbb E\,g\big(m_K(z_{K-1}),r_K(z_{K-1})\big)+\bar b_{K+1},
           \qquad z_k=[m_k(z_{k-1})+r_k(z_{k-1})\,\varepsilon_k]_+ .
 
-Only :math:`\varepsilon_1,\dots,\varepsilon_{K-1}` are sampled (the last hidden layer and the output layer are integrated
-out). The noise is the same for every x: each point sees the right law, and the estimate is a smooth function of x that
-can be ascended. The draws are scrambled Sobol points in independent replicates, so the standard error is honest.
-Nothing here proves a bound: estimates and, up to rounding, exact values of :math:`\mathbb E f`.
+Only :math:`\varepsilon_1,\dots,\varepsilon_{K-1}` are sampled (the last hidden layer and the output layer are
+integrated out). The noise is the same for every x: each point sees the right law, and the estimate is a smooth
+function of x that can be ascended. The draws are scrambled Sobol points in independent replicates, so the standard
+error is honest, but for events rarer than one in all draws: what only they add is seen neither in the mean nor in its
+error. Nothing here proves a bound: estimates and, up to rounding, exact values of :math:`\mathbb E f`.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def certify(  # noqa: PLR0913 (the options of the command)
     """
     from rich.console import Console
 
-    from bnndp.options import Options
     from bnndp.cli.inputs import Neighbourhood, load_regression, read_boxes
     from bnndp.cli.job import Job, run
     from bnndp.cli.rows import RowFile
+    from bnndp.options import Options
 
     network = load_regression(model)
     box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm), domain))

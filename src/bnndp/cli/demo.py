@@ -25,8 +25,8 @@ def demo(
 
     from bnndp.attacks import inside_range
     from bnndp.certify import certify
-    from bnndp.options import Options
     from bnndp.cli.inputs import load_regression
+    from bnndp.options import Options
     from bnndp.regions import Box
     from bnndp.report.band import draw_band
     from bnndp.report.table import box_table

@@ -16,10 +16,10 @@ from torch import Tensor
 from bnndp.attacks import Inside, inside_range
 from bnndp.bounds import Bounds
 from bnndp.certify import certify
-from bnndp.options import Options
 from bnndp.cli.rows import RowFile, plain
 from bnndp.errors import CertError, InputError
 from bnndp.network import BayesianNetwork
+from bnndp.options import Options
 from bnndp.regions import Box
 
 __all__ = ["Job", "run"]

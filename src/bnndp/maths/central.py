@@ -1,4 +1,4 @@
-r"""Central moments of a standard rectified Gaussian :math:`\max(u+\xi,0)` and their largest values on an interval of u."""
+r"""Central moments of a standard rectified Gaussian :math:`\max(u+\xi,0)`, largest over an interval of u."""
 
 import torch
 from torch import Tensor

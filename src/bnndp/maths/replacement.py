@@ -33,10 +33,10 @@ _BLOCKS = 8
 _GAUSS_3 = 2 * math.sqrt(2 / math.pi)  # E |xi|^3
 
 TO_SECOND_MOMENT = 2 * PEAK / _PHI_1
-r"""Times :math:`\sqrt{s_0+V}`: error of :math:`\mathbb E[\mathrm{ReLU}^2]` (derivatives at most 2 phi(0)/rho, 2 phi(1)/rho^2)."""
+r"""Times :math:`\sqrt{s_0+V}`: the error of the mean of ReLU^2, whose derivatives are 2 phi(0)/rho, 2 phi(1)/rho^2."""
 
 TO_CDF = PEAK / _PHI_1
-r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\Phi(\cdot/\sqrt{s_0})` (derivatives phi(0)/rho^3, 0.5506/rho^4)."""
+r"""Over :math:`\sqrt{s_0}`: the error of the mean of Phi(. / sqrt(s0)); derivatives phi(0)/rho^3, 0.5506/rho^4."""
 
 TO_DENSITY_SQUARE = 3.4
 r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\varphi(\cdot/\sqrt{s_0})^2` (docs/theory.md, section 4)."""
@@ -62,7 +62,9 @@ def replacement_error(
     absolute = torch.sqrt(variance * fourth) + _GAUSS_3 * variance * torch.sqrt(variance)
     w3 = w * w * w
     by_three = _blocks(w3, absolute)
-    by_four = _blocks(w3, third) + (PEAK / (4 * _PHI_1)) * _blocks(w3 * w, fourth + 3 * variance * variance) / rho2.sqrt()
+    by_four = (
+        _blocks(w3, third) + (PEAK / (4 * _PHI_1)) * _blocks(w3 * w, fourth + 3 * variance * variance) / rho2.sqrt()
+    )
     step = (_PHI_1 / 6) * torch.minimum(by_three, by_four) / rho2
     return torch.where(by_three > 0, step, 0.0).nan_to_num(torch.inf, posinf=torch.inf).sum(1)
 
@@ -78,10 +80,10 @@ def _blocks(weight: Tensor, values: Tensor) -> Tensor:
 
 
 def conditional_replacement_error(base: Tensor, cube: Tensor) -> Tensor:
-    r"""The same given a random layer y, averaged over y: :math:`\varphi(1)(\sqrt3+\mathbb E|\xi|^3)\,\text{cube}/(6s_0)`.
+    r"""The same given a random layer y, averaged over y: :math:`\varphi(1)(\sqrt3+E|\xi|^3)\,\text{cube}/(6s_0)`.
 
-    ``cube`` (batch, rows) bounds :math:`\sum_j|w_j|^3\sqrt{\mathbb Ev_j\,\mathbb Es_j^2}`. A rectified Gaussian of variance v made from
-    variance s has :math:`c_4\le3s^2`, so :math:`\mathbb E|Y|^3\le\mathbb E\sqrt{v\,3s^2}` and :math:`\mathbb Ev^{3/2}\le\mathbb E\sqrt{v\,s^2}`, both at most that by Cauchy
-    and Schwarz.
+    ``cube`` (batch, rows) bounds :math:`\sum_j|w_j|^3\sqrt{\mathbb Ev_j\,\mathbb Es_j^2}`. A rectified Gaussian of
+    variance v made from variance s has :math:`c_4\le3s^2`, so :math:`\mathbb E|Y|^3\le\mathbb E\sqrt{v\,3s^2}` and
+    :math:`\mathbb Ev^{3/2}\le\mathbb E\sqrt{v\,s^2}`, both at most that by Cauchy and Schwarz.
     """
     return (_PHI_1 / 6) * (math.sqrt(3) + _GAUSS_3) * cube / base

@@ -25,7 +25,10 @@ HALF_PEAK = 0.5 * PEAK
 r"""Largest value of :math:`\sqrt s\,\partial g/\partial s=\tfrac12\varphi(m/\sqrt s)`."""
 
 MEAN_ABOVE = 0.0411
-r"""Largest :math:`\bigl(g(m,\sqrt s)-g(m,\sqrt{s_0})-\partial_sg(m,\sqrt{s_0})(s-s_0)\bigr)s_0^{3/2}/(s-s_0)^2` over all m and s >= 0."""
+r"""Largest :math:`D\,s_0^{3/2}/(s-s_0)^2` over all m and s >= 0.
+
+Here :math:`D=g(m,\sqrt s)-g(m,\sqrt{s_0})-\partial_sg(m,\sqrt{s_0})(s-s_0)`.
+"""
 
 MEAN_BELOW = HALF_PEAK + 1e-4
 """Largest value of the negative of the same quotient."""
@@ -52,10 +55,10 @@ def relu_scarf(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def excess(mean: Tensor, variance: Tensor, level: Tensor) -> Tensor:
-    r"""Upper bound of :math:`\mathbb E(s-\ell)_+` for any s with mean at most ``mean``, variance at most ``variance``."""
+    r"""Upper bound of :math:`\mathbb E(s-\ell)_+` for any s of at most this mean and at most this variance."""
     return relu_scarf(mean - level, variance)
 
 
 def shortfall(mean: Tensor, variance: Tensor, level: Tensor) -> Tensor:
-    r"""Upper bound of :math:`\mathbb E(\ell-s)_+` for any s with mean at least ``mean``, variance at most ``variance``."""
+    r"""Upper bound of :math:`\mathbb E(\ell-s)_+` for any s of at least this mean and at most this variance."""
     return relu_scarf(level - mean, variance)

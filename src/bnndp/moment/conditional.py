@@ -1,17 +1,20 @@
 r"""The mean of a hidden layer given the layer before it, taken apart (docs/theory.md, section 4).
 
-:math:`h_i=g(m_i,\sqrt{s_i})` is written with constants :math:`p_i,\psi_i,\kappa_i,s_{0,i}` and the centre :math:`M_i` of the range of the mean as
+:math:`h_i=g(m_i,\sqrt{s_i})` is written with constants :math:`p_i,\psi_i,\kappa_i,s_{0,i}` and the centre :math:`M_i`
+of the range of the mean as
 
 .. math:: h_i=\text{const}+p_im_i+\psi_is_i+\tfrac12\kappa_i(m_i-\mathbb Em_i)^2+\text{slope rest}+\text{spread rest},
 
-so that the variance of a combination of the :math:`h_i` is a variance of linear and quadratic forms of the layer before, plus rests.
+so that the variance of a combination of the :math:`h_i` is a variance of linear and quadratic forms of the layer
+before, plus rests.
 
-*Slope rest*, of the function :math:`g(m,\sqrt{s_0})`. First order (:math:`\kappa=0`): its derivative differs from p by
-:math:`\delta=\Phi(m/\sqrt{s_0})-p`. Second order (second layer only): p and :math:`\kappa` are the derivatives at M, and the rest is at most
-:math:`\varphi(1)|m-M|^3/(6s_0)`. Each neuron takes what is smaller.
+*Slope rest*, of the function :math:`g(m,\sqrt{s_0})`. First order (:math:`\kappa=0`): its derivative differs from p
+by :math:`\delta=\Phi(m/\sqrt{s_0})-p`. Second order (second layer only): p and :math:`\kappa` are the derivatives at
+M, and the rest is at most :math:`\varphi(1)|m-M|^3/(6s_0)`. Each neuron takes what is smaller.
 
-*Spread rest*. First order: :math:`|g(m,\sqrt s)-g(m,\sqrt{s_0})-\psi(s-s_0)|\le\psi|s-s_0|` for :math:`\psi=\varphi(0)/(2\sqrt{s_0})`. Second order:
-for :math:`\psi=\partial_sg(M,\sqrt{s_0})` it is at most :math:`\varphi(1)|m-M||s-s_0|/(2s_0)+K(s-s_0)^2/s_0^{3/2}`.
+*Spread rest*. First order: :math:`|g(m,\sqrt s)-g(m,\sqrt{s_0})-\psi(s-s_0)|\le\psi|s-s_0|` for
+:math:`\psi=\varphi(0)/(2\sqrt{s_0})`. Second order: for :math:`\psi=\partial_sg(M,\sqrt{s_0})` it is at most
+:math:`\varphi(1)|m-M||s-s_0|/(2s_0)+K(s-s_0)^2/s_0^{3/2}`.
 
 A neuron that is hardly ever active goes whole into the spread rest, with :math:`\sqrt{\mathbb Ez^2}` as its deviation.
 """
@@ -135,7 +138,7 @@ def _second_layer_parts(
 
 
 def _spread_rest(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
-    """psi and the deviation of the spread rest, of first or of second order, whichever is smaller."""
+    """Psi and the deviation of the spread rest, of first or of second order, whichever is smaller."""
     s0 = before.spread.upper.clamp_min(TINY)
     root, range_s = s0.sqrt(), before.spread.upper - before.spread.lower
     first = HALF_PEAK * (range_s.square() + before.spread_variance).sqrt() / root
@@ -149,7 +152,7 @@ def _spread_rest(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]
 
 
 def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
-    r"""Bounds of :math:`\mathbb E\,v(m,s)`, :math:`v(m,s)=\operatorname{Var}\mathrm{ReLU}(N(m,s))`, at the ends of M and S.
+    r"""Bounds of E v(m, s), :math:`v(m,s)=\operatorname{Var}\mathrm{ReLU}(N(m,s))`, at the ends of M and S.
 
     v increases in m and s; :math:`|\partial_m^2v|\le0.2877`, :math:`0\le\partial_sv\le1` (docs/theory.md, section 4).
     """
@@ -158,20 +161,20 @@ def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
     over = excess(before.spread.upper, before.spread_variance, s0)
     under = shortfall(before.spread.lower, before.spread_variance, s1)
     high = s0 * (standard_variance(ratio(mean.upper, s0.sqrt())) + ELEMENTARY) + curved + over
-    low = s1 * (standard_variance(ratio(mean.lower, s1.sqrt())) - ELEMENTARY) - curved - under
+    low = before.spread.lower * (standard_variance(ratio(mean.lower, s1.sqrt())) - ELEMENTARY) - curved - under
     high = torch.minimum(torch.minimum(high, before.spread.upper), torch.minimum(latent.variance, latent.second.upper))
     return Interval(low.clamp_min(0), high)
 
 
 def _noise_deviation(before: PreActivation, latent: Latent) -> Tensor:
-    """Standard deviation of v(m, s): its slopes are at most 0.4347 sqrt(s0) in m and 1 in s; or that of z^2 as a whole."""
+    """Deviation of v(m, s): its slopes are at most 0.4347 sqrt(s0) in m and 1 in s; or that of z^2 as a whole."""
     centred = ((before.spread.upper - before.spread.lower).square() + before.spread_variance).sqrt()  # ||s - s0||
     lipschitz = _VARIANCE_SLOPE * before.spread.upper.sqrt() * before.mean_variance.sqrt() + centred
     return torch.minimum(lipschitz, latent.fourth.sqrt()) * _UP
 
 
 def _through(before: PreActivation, below: Latent, sources: Sources, latent: Latent) -> Through:
-    """Spectral bound of A, the deviation of E[z_i^2 | before], whose gradient is 2 h mu + 2 Phi sigma^2 z, and Gram matrix."""
+    """Spectral bound of A, Gram matrix, and the deviation of E[z_i^2 | before] (gradient 2 h mu + 2 Phi sigma^2 z)."""
     mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
     if energy is None:
         raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")

@@ -1,7 +1,7 @@
 r"""The first hidden layer: x is not random, so its pre-activations are exactly Gaussian.
 
-With :math:`m_i(x)=\mu_i\cdot x+b_i` and :math:`r_i(x)=\sqrt{\sum_j\sigma_{ij}^2x_j^2+\sigma_{b,i}^2}` the mean output is
-:math:`\mathbb Ez_i=g(m_i(x),r_i(x))`, convex in x (Prop. ``prop:neuron``, corrected by errata items 5 and 6).
+With :math:`m_i(x)=\mu_i\cdot x+b_i` and :math:`r_i(x)=\sqrt{\sum_j\sigma_{ij}^2x_j^2+\sigma_{b,i}^2}` the mean output
+is :math:`\mathbb Ez_i=g(m_i(x),r_i(x))`, convex in x (Prop. ``prop:neuron``, corrected by errata items 5 and 6).
 
 Both planes are written as :math:`\alpha\,m_i(x)+\beta\,q_i(x)+\text{offset}+\text{dense}\cdot x` with
 :math:`q_i(x)=\sum_j\sigma_{ij}^2c_jx_j` and c the centre of the box, so that composing them costs two matrix products
@@ -132,8 +132,8 @@ def _rectangle_plane(layer: Linear, box: Box, ranges: _Ranges) -> Plane:
     r"""Plane ``alpha m + slope r + const`` above g on the rectangle of (m, r), then r(x) by an affine bound above.
 
     Any slopes will do with the constant from all four corners (errata item 5). ``slope >= 0``, and
-    :math:`r\le(s+s^*)/(2\sqrt{s^*})`, :math:`s(x)\le 2q(x)-\sum_j\sigma_j^2\check x_j\hat x_j+\sigma_b^2` (chord of each
-    coordinate's square).
+    :math:`r\le(s+s^*)/(2\sqrt{s^*})`, :math:`s(x)\le 2q(x)-\sum_j\sigma_j^2\check x_j\hat x_j+\sigma_b^2` (chord of
+    each coordinate's square).
     """
     m, r = ranges.m, ranges.r
     middle_m, middle_r = 0.5 * (m.lower + m.upper), 0.5 * (r.lower + r.upper)

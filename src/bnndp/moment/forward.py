@@ -128,7 +128,8 @@ def _pre_activation(layer: Linear, first: FirstLayer, chain: list[_Hidden], give
 def _spread_fourth(layer: Linear, first: FirstLayer, spread_variance: Tensor) -> Tensor:
     r"""E (s - E s)^4 in the second layer: a sum of independent terms, :math:`\sum c_4+3V_s^2`.
 
-    :math:`\|f-\mathbb Ef\|_4\le\sqrt3\,r\|f'\|_4` for Gaussians (logarithmic Sobolev inequality), so :math:`c_4(z_j^2)\le144\,r_j^4\,\mathbb Ez_j^4`.
+    :math:`\|f-\mathbb Ef\|_4\le\sqrt3\,r\|f'\|_4` for Gaussians (logarithmic Sobolev inequality), so
+    :math:`c_4(z_j^2)\le144\,r_j^4\,\mathbb Ez_j^4`.
     """
     single = 144 * first.sources.noise.square() * first.latent.fourth
     return up(
@@ -145,7 +146,7 @@ def _energy(layer: Linear, sources: Sources) -> Energy:
 
 
 def _first_terms(layer: Linear, sources: Sources, spread: Interval) -> dict[str, Any]:
-    """m as a sum of independent terms, for the second hidden layer: all moments are exact up to the box."""
+    """M as a sum of independent terms, for the second hidden layer: all moments are exact up to the box."""
     n, mu = layer.n_in + 20, layer.weight_mean
     noise = Interval(
         down(apply_rows(mu.square(), sources.variance.lower), n), up(apply_rows(mu.square(), sources.variance.upper), n)
@@ -169,7 +170,7 @@ def _first_terms(layer: Linear, sources: Sources, spread: Interval) -> dict[str,
 def _later_terms(
     layer: Linear, given: Layers, latents: list[Latent], first: FirstLayer, spread: Interval
 ) -> dict[str, Any]:
-    """m given the layer y before z, for deeper layers: independent terms with random variances."""
+    """M given the layer y before z, for deeper layers: independent terms with random variances."""
     n, mu, last = layer.n_in + 20, layer.weight_mean, given[-1][1]
     noise = Interval(
         down(apply_rows(mu.square(), last.noise.lower), n), up(apply_rows(mu.square(), last.noise.upper), n)

@@ -1,7 +1,7 @@
 r"""Bounds of E ReLU(X) for a hidden layer whose input is random, and their affine relaxation in the mean of X.
 
-Given z, X is Gaussian with mean m(z) and variance s(z); M = E m, S = E s. Four steps lead from E g(m, sqrt s) to g(M, rho),
-each with a bounded error (docs/theory.md, section 2):
+Given z, X is Gaussian with mean m(z) and variance s(z); M = E m, S = E s. Four steps lead from E g(m, sqrt s) to g(M,
+rho), each with a bounded error (docs/theory.md, section 2):
 
 1. s is replaced by a constant s0: by a Taylor step of second order in s, or by Scarf's bound on E(s - s0)_+;
 2. given the layer y before z, m is a sum of independent terms, which are replaced by Gaussians (Lindeberg);
@@ -9,13 +9,12 @@ each with a bounded error (docs/theory.md, section 2):
 4. the mean c(y) = E[m | y] is replaced by its mean M: below by Jensen's inequality, above by the largest curvature,
    :math:`\varphi(0)V_c/(2\rho)`.
 
-So :math:`g(M,\sqrt{s_1+n_1})-\text{errors}\le\mathbb E\,\mathrm{ReLU}(X)\le g(M,\sqrt{s_0+n_0})+\text{errors}`. Jensen's bound g(M, R), the
-curvature bound without step 2 and Scarf's bound hold beside it. Every bound is a convex increasing function of M with
-all else fixed over the box, so below a tangent and above the chord over the range of M are affine bounds; of several
-the tightest in the middle of the range is kept.
+So :math:`g(M,\sqrt{s_1+n_1})-\text{errors}\le\mathbb E\,\mathrm{ReLU}(X)\le g(M,\sqrt{s_0+n_0})+\text{errors}`.
+Jensen's bound g(M, R), the curvature bound without step 2 and Scarf's bound hold beside it. Every bound is a convex
+increasing function of M with all else fixed over the box, so below a tangent and above the chord over the range of M
+are affine bounds; of several the tightest in the middle of the range is kept.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +62,7 @@ class Enclosure:
 def relax(
     before: PreActivation, mean: Interval, tangent: Tensor | None = None, deltas: tuple[float, ...] = DELTAS
 ) -> tuple[Relaxation, Latent]:
-    """Affine bounds of E z in M for M in ``mean``, and the moments of z; ``tangent`` (batch, n) are points u* or None."""
+    """Affine bounds of E z in M for M in ``mean``, and the moments of z; ``tangent``: points u* (batch, n) or None."""
     enclosure = _enclose(before, mean, deltas)
     middle = 0.5 * (mean.lower + mean.upper)
     u = ratio(middle, enclosure.rho) if tangent is None else tangent
@@ -85,19 +84,20 @@ def relax(
 
 def _enclose(before: PreActivation, mean: Interval, deltas: tuple[float, ...]) -> Enclosure:
     rho, loss = _lower(before, mean)
-    best = _ends(lambda m: relu_scarf(m, before.spread.upper + before.mean_variance), mean)
+    ends = (mean.lower, 0.5 * (mean.lower + mean.upper), mean.upper)
+    total = before.spread.upper + before.mean_variance
+    best = [relu_scarf(m, total) for m in ends]
     for delta in deltas:
         s0 = (before.spread.upper + delta * before.spread_variance.sqrt()).clamp_min(TINY)
         step = HALF_PEAK * excess(before.spread.upper, before.spread_variance, s0) / s0.sqrt()
         if delta == 0:
-            step = torch.minimum(step, _taylor_in_s(before, s0, MEAN_ABOVE, MEAN_MIXED))
+            step = torch.minimum(step, _taylor_in_s(before, s0, MEAN_ABOVE))
         curved = step + HALF_PEAK * before.mean_variance / s0.sqrt()
         level = s0 + before.noise.upper
         gaussian = step + before.replacement.upper + _taylor_in_v(before, level, MEAN_ABOVE)
         gaussian = gaussian + HALF_PEAK * before.central / level.sqrt()
-        for variance, add in ((s0, curved), (level, gaussian)):
-            root = variance.sqrt()
-            best = _better(best, _ends(lambda m, root=root, add=add: expected_relu(m, root) + add, mean))
+        for root, add in ((s0.sqrt(), curved), (level.sqrt(), gaussian)):
+            best = _better(best, [expected_relu(m, root) + add for m in ends])
     slack = _ROUND * (mean.magnitude + best[2])
     return Enclosure(rho, loss, best[0] + slack, best[2] + slack)
 
@@ -106,20 +106,21 @@ def _lower(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
     """The better at the middle of M of Jensen's bound and of the four steps, as ``g(M, rho) - loss``."""
     s1 = before.spread.lower.clamp_min(TINY)
     step = PEAK * shortfall(before.spread.lower, before.spread_variance, s1) / s1.sqrt()
-    step = torch.minimum(step, _taylor_in_s(before, s1, MEAN_BELOW, MEAN_MIXED))
+    step = torch.minimum(step, _taylor_in_s(before, s1, MEAN_BELOW))
     level = s1 + before.noise.lower
     loss = step + before.replacement.lower + _taylor_in_v(before, level, MEAN_BELOW)
     rho = level.sqrt() * (1 - ELEMENTARY)
     middle = 0.5 * (mean.lower + mean.upper)
     gain = expected_relu(middle, rho) - loss > expected_relu(middle, before.jensen)  # false where loss is infinite
+    gain &= before.spread.lower >= TINY  # below it s1 is not a lower bound of S
     return torch.where(gain, rho, before.jensen), torch.where(gain, loss * (1 + ELEMENTARY), 0.0)
 
 
-def _taylor_in_s(before: PreActivation, s0: Tensor, curvature: float, mixed: float) -> Tensor:
+def _taylor_in_s(before: PreActivation, s0: Tensor, curvature: float) -> Tensor:
     """Error of step 1 at a level s0 that is an end of the range of S: second order, and Cov(d_s g(m, s0), s)."""
     square = before.spread_variance + (before.spread.upper - before.spread.lower).square()
     covariance = (before.mean_variance * before.spread_variance).sqrt()
-    return mixed * covariance / s0 + curvature * square / (s0 * s0.sqrt())
+    return MEAN_MIXED * covariance / s0 + curvature * square / (s0 * s0.sqrt())
 
 
 def _taylor_in_v(before: PreActivation, level: Tensor, curvature: float) -> Tensor:
@@ -129,15 +130,10 @@ def _taylor_in_v(before: PreActivation, level: Tensor, curvature: float) -> Tens
     return MEAN_MIXED * covariance / level + curvature * square / (level * level.sqrt())
 
 
-def _ends(above: Callable[[Tensor], Tensor], mean: Interval) -> tuple[Tensor, Tensor, Tensor]:
-    """Values of a convex increasing bound at the lower end, middle and upper end of the range of M."""
-    return above(mean.lower), above(0.5 * (mean.lower + mean.upper)), above(mean.upper)
-
-
-def _better(a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Of two bounds the one that is lower in the middle, element by element; NaN and infinity never win."""
+def _better(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
+    """Of two bounds, at the ends and the middle of M, the one lower in the middle; NaN and infinity never win."""
     take = b[1] < a[1]
-    return torch.where(take, b[0], a[0]), torch.where(take, b[1], a[1]), torch.where(take, b[2], a[2])
+    return [torch.where(take, y, x) for x, y in zip(a, b, strict=True)]
 
 
 def _latent(before: PreActivation, mean: Interval, enclosure: Enclosure) -> Latent:
@@ -173,7 +169,8 @@ def _second(before: PreActivation, mean: Interval) -> Interval:
     loss = _second_error(before, s1, SECOND_MIXED**2 * before.mean_variance / s1) + _second_error_v(before, s1 + n1)
     loss = loss + TO_SECOND_MOMENT * root * before.replacement.lower
     jensen = moments(mean.lower, before.jensen).second  # z -> E ReLU(w z + b)^2 is convex, so Jensen holds too
-    lower = torch.maximum(jensen, (moments(mean.lower, root).second - loss).nan_to_num(0.0, neginf=0.0))
+    near = torch.where(before.spread.lower >= TINY, moments(mean.lower, root).second - loss, 0.0)
+    lower = torch.maximum(jensen, near.nan_to_num(0.0, neginf=0.0))
     return Interval((lower - _ROUND * (mean.lower.clamp_min(0) + root).square()).clamp_min(0), upper)
 
 

@@ -30,10 +30,11 @@ class Slope:
 def slope(before: PreActivation, mean: Interval) -> Slope:
     r"""Bounds for every x of the box.
 
-    If m were Gaussian given the layer before, the mean would be :math:`\Phi(M/\sqrt{s_0+N})`; the replacement error and the
-    variance of E[m | before] bound the distance (:math:`|\Phi''|\le\varphi(1)`). The variance is at most :math:`\varphi(0)^2V_m/s_0` (Lipschitz),
-    at most q(1 - q) for a mean q, and in the second layer at most :math:`\mathbb E\varphi(m/\sqrt{s_0})^2D/s_0` (Poincare), where for a Gaussian m
-    :math:`\mathbb E\varphi^2=\varphi(M/\sqrt{s_0/2+N})\sqrt{s_0/(s_0+2N)}/(2\sqrt\pi)`.
+    If m were Gaussian given the layer before, the mean would be :math:`\Phi(M/\sqrt{s_0+N})`; the replacement error
+    and the variance of E[m | before] bound the distance (:math:`|\Phi''|\le\varphi(1)`). The variance is at most
+    :math:`\varphi(0)^2V_m/s_0` (Lipschitz), at most q(1 - q) for a mean q, and in the second layer at most
+    :math:`\mathbb E\varphi(m/\sqrt{s_0})^2D/s_0` (Poincare), where for a Gaussian m :math:`\mathbb
+    E\varphi^2=\varphi(M/\sqrt{s_0/2+N})\sqrt{s_0/(s_0+2N)}/(2\sqrt\pi)`.
     """
     s0, n = before.spread.upper.clamp_min(TINY), before.noise
     wide, narrow = (s0 + n.upper).sqrt(), (s0 + n.lower).sqrt()

@@ -1,11 +1,12 @@
 r"""Neurons that are hardly ever active: exponentially small bounds where Taylor steps leave a floor.
 
-In the second hidden layer m and s are functions of the independent sources :math:`z_l=\mathrm{ReLU}(\zeta_l)`. By the concentration of
-Lipschitz functions of Gaussians, :math:`P(m\ge M+\sqrt{2D\tau})\le e^{-\tau}` with :math:`D=\sum_l\mu_l^2r_l^2`. For
-:math:`f=z_l^2`, :math:`|f'|^2=4f`, so the logarithmic Sobolev inequality gives (Herbst's argument)
-:math:`\log\mathbb Ee^{\theta(f-\mathbb Ef)}\le2r_l^2\theta^2\mathbb Ef/(1-2r_l^2\theta)`, hence (Bernstein)
-:math:`P(s\ge S+\sqrt{2V\tau}+B\tau)\le e^{-\tau}` with :math:`V=4\sum_l\sigma_l^4r_l^2\mathbb Ez_l^2`, :math:`B=2\max_l\sigma_l^2r_l^2`. Sources that are active with a
-probability far below :math:`e^{-\tau}` are left out of D, V and B and their probabilities are added.
+In the second hidden layer m and s are functions of the independent sources :math:`z_l=\mathrm{ReLU}(\zeta_l)`. By the
+concentration of Lipschitz functions of Gaussians, :math:`P(m\ge M+\sqrt{2D\tau})\le e^{-\tau}` with
+:math:`D=\sum_l\mu_l^2r_l^2`. For :math:`f=z_l^2`, :math:`|f'|^2=4f`, so the logarithmic Sobolev inequality gives
+(Herbst's argument) :math:`\log\mathbb Ee^{\theta(f-\mathbb Ef)}\le2r_l^2\theta^2\mathbb Ef/(1-2r_l^2\theta)`, hence
+(Bernstein) :math:`P(s\ge S+\sqrt{2V\tau}+B\tau)\le e^{-\tau}` with :math:`V=4\sum_l\sigma_l^4r_l^2\mathbb Ez_l^2`,
+:math:`B=2\max_l\sigma_l^2r_l^2`. Sources that are active with a probability far below :math:`e^{-\tau}` are left out
+of D, V and B and their probabilities are added.
 
 Outside that event the Cauchy-Schwarz inequality is used: :math:`\mathbb E[z^p\mathbf 1]\le\sqrt{\mathbb Ez^{2p}P}`.
 """

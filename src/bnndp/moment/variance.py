@@ -1,10 +1,10 @@
 r"""Variances through layers whose coordinates are correlated (docs/theory.md, section 4).
 
-For rows u, by the law of total variance over the layer before,
-:math:`\operatorname{Var}(u\cdot z_k)=\sum_iu_i^2\,\mathbb E\operatorname{Var}(z_{k,i}\mid z_{k-1})+\operatorname{Var}(u\cdot h)`, and h is taken apart as in
-``conditional.py``: its linear part is a variance of the layer before with rows :math:`(u\circ p)\mu` (recursion, exact at the first
-layer), its squares :math:`s_i` one with rows :math:`(u\circ\psi)\sigma^2` of squares, its quadratic part has a closed form in the independent
-sources, and the standard deviations of all parts are added.
+For rows u, by the law of total variance over the layer before, :math:`\operatorname{Var}(u\cdot
+z_k)=\sum_iu_i^2\,\mathbb E\operatorname{Var}(z_{k,i}\mid z_{k-1})+\operatorname{Var}(u\cdot h)`, and h is taken apart
+as in ``conditional.py``: its linear part is a variance of the layer before with rows :math:`(u\circ p)\mu`
+(recursion, exact at the first layer), its squares :math:`s_i` one with rows :math:`(u\circ\psi)\sigma^2` of squares,
+its quadratic part has a closed form in the independent sources, and the standard deviations of all parts are added.
 """
 
 import torch
@@ -22,8 +22,8 @@ _UP = 1 + 1e-10  # covers the rounding of the sums of squares below
 def linear_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources) -> Tensor:
     """Upper bound of Var(rows @ z) for the outputs z of the last of ``layers``: (batch, rows).
 
-    ``rows`` are (rows, n) or (batch, rows, n); ``layers`` the hidden layers from the second on, ``latents`` the moments of
-    all hidden layers from the first on.
+    ``rows`` are (rows, n) or (batch, rows, n); ``layers`` the hidden layers from the second on, ``latents`` the
+    moments of all hidden layers from the first on.
     """
     if not layers:
         return apply_rows(rows.square(), sources.variance.upper) * _UP
@@ -74,10 +74,12 @@ def square_sum_variance(rows: Tensor, layers: Layers, latents: list[Latent], sou
 def _first_order(rows: Tensor, mu: Tensor, given: Conditional) -> Tensor:
     r"""Standard deviation of the slope rests of first order: (batch, rows).
 
-    :math:`\sum_iu_i(g(m_i,\sqrt{s_{0,i}})-p_im_i)` has gradient :math:`\sum_iu_i\delta_i\mu_{ij}` in the independent sources. By the Gaussian
-    Poincare inequality its variance is at most :math:`\mathbb E(u\circ\delta)^TA(u\circ\delta)`, :math:`A=\mu\,\mathrm{diag}(r^2)\mu^T`, and that at most
-    :math:`\lambda\sum_iu_i^2A_{ii}\mathbb E\delta_i^2`, :math:`\lambda=\lambda_{\max}` of A scaled to a unit diagonal. Sources that are hardly ever active are kept
-    out of A and added with absolute values and their probability.
+    :math:`\sum_iu_i(g(m_i,\sqrt{s_{0,i}})-p_im_i)` has gradient :math:`\sum_iu_i\delta_i\mu_{ij}` in the independent
+    sources. By the Gaussian Poincare inequality its variance is at most :math:`\mathbb
+    E(u\circ\delta)^TA(u\circ\delta)`, :math:`A=\mu\,\mathrm{diag}(r^2)\mu^T`, and that at most
+    :math:`\lambda\sum_iu_i^2A_{ii}\mathbb E\delta_i^2`, :math:`\lambda=\lambda_{\max}` of A scaled to a unit
+    diagonal. Sources that are hardly ever active are kept out of A and added with absolute values and their
+    probability.
     """
     absolute = apply_rows(rows.abs(), given.slope_rest)
     through = given.through
@@ -90,11 +92,12 @@ def _first_order(rows: Tensor, mu: Tensor, given: Conditional) -> Tensor:
 
 
 def _quadratic(rows: Tensor, mu: Tensor, given: Conditional) -> Tensor:
-    r"""Standard deviation of :math:`\tfrac12\sum_iu_i\kappa_iT_i^2`, :math:`T_i=\mu_i\cdot(z-\mathbb Ez)`, in the independent sources: (batch, rows).
+    r"""Deviation of :math:`\tfrac12\sum_iu_i\kappa_iT_i^2`, :math:`T_i=\mu_i\cdot(z-\mathbb Ez)`: (batch, rows).
 
-    With :math:`Q=\sum_iu_i\kappa_i\mu_i\mu_i^T` the variance of :math:`\tfrac12y^TQy` is
-    :math:`\tfrac12\sum_{jl}Q_{jl}^2v_jv_l+\tfrac14\sum_jQ_{jj}^2(c_j-3v_j^2)`, and the first sum is :math:`(u\kappa)^T(G\circ G)(u\kappa)`, :math:`G=\mu\,\mathrm{diag}(v)\mu^T`. Both
-    increase in the variances, so their upper ends serve the whole box.
+    In the independent sources, with :math:`Q=\sum_iu_i\kappa_i\mu_i\mu_i^T` the variance of :math:`\tfrac12y^TQy` is
+    :math:`\tfrac12\sum_{jl}Q_{jl}^2v_jv_l+\tfrac14\sum_jQ_{jj}^2(c_j-3v_j^2)`, and the first sum is
+    :math:`(u\kappa)^T(G\circ G)(u\kappa)`, :math:`G=\mu\,\mathrm{diag}(v)\mu^T`. Both increase in the variances, so
+    their upper ends serve the whole box.
     """
     through = given.through
     if through is None:

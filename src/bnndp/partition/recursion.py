@@ -6,6 +6,7 @@ Signed rows ``S = (V, -V)`` are bounded from above only. Layer k, counted from o
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +67,7 @@ def footprint(network: BayesianNetwork, cells: int = 2) -> int:
     sizes = network.sizes
     each = [
         16 * rows * (n_in + n_out) + 100 * (n_in + n_out) + (parts > 1) * parts * n_out * (8 * rows + 60)
-        for n_in, n_out in zip(sizes, sizes[1:], strict=False)
+        for n_in, n_out in itertools.pairwise(sizes)
     ]
     return 8 * parts * max(each)
 
