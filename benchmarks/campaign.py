@@ -23,12 +23,14 @@ from statistics import median
 
 import torch
 
+import bnndp
 from benchmarks.campaign_cases import Case, make_case
 from benchmarks.campaign_judge import Evidence, Finding, attack, claims_of, gather, judge
 from bnndp.attacks import Inside, candidates
 from bnndp.bounds import Bounds
 from bnndp.errors import CertError
 from bnndp.network import BayesianNetwork
+from bnndp.options import Options
 from bnndp.regions import Box
 
 __all__ = ["METHODS", "Report", "examine", "run"]
@@ -64,11 +66,8 @@ class Report:
 
 def certify(network: BayesianNetwork, box: Box, method: str) -> Bounds:
     """Bounds by one of METHODS; ``refined`` is the moment method with at most eight cells a box."""
-    from bnndp.certify import Options
-    from bnndp.certify import certify as run_certify
-
     options = Options(method="moment", refine=8) if method == "refined" else Options(method=method)
-    return run_certify(network, box, options)
+    return bnndp.certify(network, box, options)
 
 
 def examine(
@@ -163,7 +162,7 @@ def summary(reports: list[Report]) -> str:
         )
     pairs = sum(report.boxes for report in reports)
     lines.append(
-        f"{pairs} certified network x box pairs; a rate of failure above {3 / max(1, pairs):.1e} is excluded at 95 % if none failed."
+        f"{pairs} certified network x box pairs; none broken would exclude a rate above {3 / max(1, pairs):.1e} (95 %)."
     )
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -100,7 +101,7 @@ def _network(
     gain = float(dice.log_uniform(0.3, 2.0))
     std = dice.log_uniform(*scale)
     layers = []
-    for n_in, n_out in zip(sizes, sizes[1:], strict=False):
+    for n_in, n_out in pairwise(sizes):
         std = dice.log_uniform(*scale) if per_layer else std
         weight_std = std * (dice.normal(n_out, n_in).exp() if spread else torch.ones(n_out, n_in))
         layers.append(

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from benchmarks import campaign_oracle as oracle
 from benchmarks.campaign_cases import Case
-from bnndp.attacks import Inside, candidates, inside_range
+from bnndp.attacks import Inside, candidates, climb, inside_range
 from bnndp.bounds import Affine, Bounds
 from bnndp.maths.rounding import gamma
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
-from bnndp.sampling import Noise, ascent_direction, draw_noise, estimate
+from bnndp.sampling import ascent_direction, draw_noise, estimate
 
 __all__ = ["SIGMAS", "Claim", "Evidence", "Finding", "attack", "claims_of", "gather", "judge"]
 
@@ -140,7 +140,10 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int, str], ev
         excess = sign * float((truth - bound).mid())
     else:
         if oracle.sampled_neurons(network) <= 2:
-            means, errors = (t[0] for t in oracle.quadrature_mean(network, x[None], nodes=160))
+            means, errors = (
+                t[0]
+                for t in oracle.quadrature_mean(network, x[None], nodes=2048 // oracle.sampled_neurons(network) ** 3)
+            )
             name = "quadrature"
         else:
             means, errors = oracle.sampled_mean(network, x, 16 * evidence.samples, seed=evidence.seed + 7919)
@@ -169,21 +172,13 @@ def _climb(network: BayesianNetwork, claim: Claim, points: Tensor, samples: int,
     x = points.gather(0, best.permute(0, 2, 1).reshape(-1, regions, 1).expand(-1, -1, n))  # (starts * outputs, ...)
     rows = (sign * torch.eye(outputs, dtype=torch.float64))[None, :, None].expand(starts, -1, regions, -1)
     tilt = sign * affine.matrix.transpose(0, 1).expand(starts, outputs, regions, n).reshape(x.shape)
-    return _ascend(network, region, x, rows.reshape(-1, outputs), tilt, noise)
 
+    def objective(at: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = ascent_direction(network, at.reshape(-1, n), rows.reshape(-1, outputs), noise)
+        return (value.reshape(at.shape[:-1]) - (tilt * at).sum(-1))[..., None], slope.reshape(at.shape) - tilt
 
-def _ascend(network: BayesianNetwork, region: Box, x: Tensor, rows: Tensor, tilt: Tensor, noise: Noise) -> Tensor:
-    """Sign steps that shrink from half the box to a ten-thousandth of it; the best point of each path."""
-    half = 0.5 * (region.upper - region.lower)
-    top, best = torch.full(x.shape[:-1], -torch.inf, dtype=torch.float64), x
-    for step in range(_STEPS):
-        value, slope = ascent_direction(network, x.reshape(-1, region.n), rows, noise)
-        value = value.reshape(top.shape) - (tilt * x).sum(-1)
-        better = value > top
-        top, best = torch.where(better, value, top), torch.where(better[..., None], x, best)
-        direction = (slope.reshape(x.shape) - tilt).sign()
-        x = region.project(x + half * (1e-4 ** (step / _STEPS)) * direction)
-    return best
+    far = (torch.arange(starts) % 2 == 1)[:, None, None].expand(starts, outputs, regions).reshape(-1, regions, 1)
+    return climb(region, x, objective, far=far, steps=_STEPS)
 
 
 def _rounding(network: BayesianNetwork, region: Box) -> Tensor:

@@ -37,7 +37,8 @@ def tent(peak: float, h: float, *, sign: float = 1.0, std: float = 1e-4, deep: b
 
 def grid_range(network: BayesianNetwork, box: Box, count: int) -> tuple[Tensor, Tensor]:
     """Extremes over a dense grid of the only box: (outputs,) each."""
-    lines = [torch.linspace(float(a), float(b), count, dtype=torch.float64) for a, b in zip(box.lower[0], box.upper[0])]
+    ends = zip(box.lower[0].tolist(), box.upper[0].tolist(), strict=True)
+    lines = [torch.linspace(a, b, count, dtype=torch.float64) for a, b in ends]
     points = torch.cartesian_prod(*lines).reshape(-1, box.n)
     mean = estimate(network, points, draw_noise(network, 1, seed=0)).mean
     return mean.amin(0), mean.amax(0)

@@ -125,7 +125,9 @@ def test_three_hidden_layers_agree_with_samples_of_whole_networks(random_network
 def test_noise_is_determined_by_the_seed(random_network: NetworkFactory) -> None:
     network = random_network((1, 3, 3, 1))
     first, again, other = (draw_noise(network, 256, seed=seed).layers[0] for seed in (1, 1, 2))
-    assert first is not None and again is not None and other is not None
+    assert first is not None
+    assert again is not None
+    assert other is not None
     assert torch.equal(first, again)
     assert not torch.isin(first, other).any()
     assert not torch.isin(first[0], first[1]).any()  # replicates do not share draws either

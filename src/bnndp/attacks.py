@@ -9,6 +9,7 @@ chosen with one set of noise and valued with another, so the choice does not fla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,10 @@ from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 from bnndp.sampling import Noise, ascent_direction, draw_noise, estimate, is_exact
 
-__all__ = ["CONFIDENCE", "Inside", "candidates", "inside_range"]
+__all__ = ["CONFIDENCE", "Inside", "Objective", "candidates", "climb", "inside_range"]
+
+Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Value (points, batch, 1) and gradient (points, batch, n) at points (points, batch, n) of a batch of regions."""
 
 CONFIDENCE = 4.0
 """Standard errors in ``Inside.error`` (a t law with 31 degrees of freedom: 99.96 % for each value)."""
@@ -67,9 +71,9 @@ def inside_range(
     """
     if network.n_in != box.n:
         raise InputError(f"the network takes {network.n_in} inputs, but the box has {box.n}; give boxes of its inputs.")
-    for name, value in (("samples", samples), ("restarts", restarts), ("steps", steps)):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}.")
+    for name, given in (("samples", samples), ("restarts", restarts), ("steps", steps)):
+        if given < 1:
+            raise InputError(f"{name} must be at least 1, got {given}.")
     points = 1024 + 8 * network.n_out * restarts
     size = max(1, _MEMORY // (8 * points * max(box.n, network.n_out)))
     search = draw_noise(network, max(64, samples // 32), seed=3 * seed, replicates=1)
@@ -119,8 +123,13 @@ def _search(network: BayesianNetwork, box: Box, noise: Noise, *, seed: int, rest
     x = starts.gather(0, chosen.reshape(-1, box.batch, 1).expand(-1, -1, box.n)).reshape(-1, box.batch, box.n)
     rows = sign[:, None, None] * torch.eye(network.n_out, dtype=torch.float64, device=x.device)
     rows = rows[:, :, None, None].expand(*chosen.shape, network.n_out).reshape(-1, network.n_out)
+
+    def objective(points: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = ascent_direction(network, points.reshape(-1, box.n), rows, noise)
+        return value.reshape(-1, box.batch, 1), slope.reshape(points.shape)
+
     far = (torch.arange(restarts, device=x.device) % 2 == 0)[:, None].expand(chosen.shape).reshape(-1, box.batch, 1)
-    return _climb(network, box, x, rows, noise, far=far, steps=steps).reshape(shape)
+    return climb(box, x, objective, far=far, steps=steps).reshape(shape)
 
 
 def _choose_starts(scores: Tensor, restarts: int, seed: int) -> Tensor:
@@ -135,29 +144,19 @@ def _choose_starts(scores: Tensor, restarts: int, seed: int) -> Tensor:
     return torch.cat(order, dim=2)[:, :, :restarts]
 
 
-def _climb(
-    network: BayesianNetwork,
-    box: Box,
-    x: Tensor,  # (points, batch, n)
-    rows: Tensor,  # (points * batch, outputs)
-    noise: Noise,
-    *,
-    far: Tensor,  # (points, batch, 1): whether to aim at the extreme point of the region
-    steps: int,
-) -> Tensor:
-    """Ascend ``rows . mean`` from every point by steps that are kept only if they gain; they grow on success.
+def climb(box: Box, x: Tensor, objective: Objective, *, far: Tensor, steps: int) -> Tensor:
+    """Ascend the objective from every point by steps that are kept only if they gain; they grow on success.
 
-    Half of the points aim at the extreme point of the region along the gradient, so that the first step tries the
-    vertex and no scale is needed; the others follow the gradient itself, which settles better in the interior.
+    ``x`` is (points, batch, n). Where ``far`` (points, batch, 1) is true the aim is the extreme point of the region
+    along the gradient, so that the first step tries the vertex and no scale is needed; elsewhere the gradient itself
+    is followed, which settles better in the interior.
     """
-    value, slope = ascent_direction(network, x.reshape(-1, box.n), rows, noise)
-    value, slope = value.reshape(far.shape), slope.reshape(x.shape)
+    value, slope = objective(x)
     share = torch.where(far, 1.0, _SHORT_STEP).to(x.dtype)
     for _ in range(steps):
         aim = torch.where(far, _extreme(box, slope, x), _uphill(box, slope, x))
         trial = box.project(x + share * (aim - x))
-        new, new_slope = ascent_direction(network, trial.reshape(-1, box.n), rows, noise)
-        new, new_slope = new.reshape(far.shape), new_slope.reshape(x.shape)
+        new, new_slope = objective(trial)
         gain = new > value
         x, value, slope = (
             torch.where(gain, trial, x),
@@ -201,8 +200,7 @@ def _choose(network: BayesianNetwork, x: Tensor, noise: Noise) -> Tensor:
 
 
 def _value(network: BayesianNetwork, x: Tensor, noise: Noise) -> tuple[Tensor, ...]:
-    """Fields of :class:`Inside` for the chosen inputs (2, outputs, batch, n), from noise that had no part in the
-    choice.
+    """Fields of :class:`Inside` for the chosen inputs (2, outputs, batch, n); the noise had no part in the choice.
 
     Where the fresh values are in the wrong order (a range below the noise) the two inputs are exchanged.
     """

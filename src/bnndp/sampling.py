@@ -98,7 +98,7 @@ def expected_output(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor 
         z = (mean if eps is None else mean + std * eps).clamp_min(0)
     if below:
         mean, std = _pre_activation(below[-1], z)
-        z = _ExpectedRelu.apply(mean, std) if mean.requires_grad else expected_relu(mean, std)
+        z = _climbable_relu(mean, std) if mean.requires_grad else expected_relu(mean, std)
     return z.mean(1) @ last.weight_mean.T + last.bias_mean
 
 
@@ -161,6 +161,11 @@ class _ExpectedRelu(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         active, density = ctx.saved_tensors
         return gradients[0] * active, gradients[0] * density
+
+
+def _climbable_relu(mean: Tensor, std: Tensor) -> Tensor:
+    result: Tensor = _ExpectedRelu.apply(mean, std)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _pre_activation(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The picture of a one-dimensional network: certified band, mean from inside, networks drawn from the posterior."""
+"""The picture of a one-dimensional network: certified boxes, mean from inside, networks drawn from the posterior."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = ["draw_band", "sample_outputs"]
 
 _POINTS = 401  # of the curves
 _NETWORKS = 30  # drawn from the posterior
+_POINTS_A_CELL = 17  # of the distances
 _SAMPLES = 4096  # behind the mean
 
 
@@ -34,14 +35,24 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
     x = torch.linspace(box.lower.min().item(), box.upper.max().item(), _POINTS, dtype=torch.float64)[:, None]
     mean = estimate(network, x, draw_noise(network, _SAMPLES, seed=seed)).mean[:, 0]
     samples = sample_outputs(network, x, _NETWORKS, seed=seed)[..., 0]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
     FigureCanvasAgg(figure)  # pyplot would choose a backend, and might open a window
-    axes = figure.add_subplot()
-    drawn = axes.plot(x[:, 0].numpy(), samples.T.numpy(), color="0.75", linewidth=0.6)
-    band = axes.add_collection(PolyCollection(list(_corners(bounds)), facecolors="C0", alpha=0.45, linewidths=0))
-    (curve,) = axes.plot(x[:, 0].numpy(), mean.numpy(), color="C3", linewidth=1.2)
-    axes.legend([band, curve, drawn[0]], ["certified for E f(x)", "E f(x), from inside", "networks of the posterior"])
-    axes.set(xlabel="x", ylabel="f(x)")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    drawn = top.plot(x[:, 0].numpy(), samples.T.numpy(), color="0.8", linewidth=0.6)
+    whole = top.add_collection(
+        PolyCollection(list(_rectangles(box, bounds)), facecolors="C0", alpha=0.25, edgecolors="C0", linewidths=0.8)
+    )
+    (curve,) = top.plot(x[:, 0].numpy(), mean.numpy(), color="C3", linewidth=1.2)
+    top.legend(
+        [whole, curve, drawn[0]],
+        ["certified interval of each box", "E f(x), from inside", "networks of the posterior"],
+        fontsize="small",
+    )
+    top.set(ylabel="f(x)")
+    bottom.axhline(0, color="C3", linewidth=1.2)
+    for low, high, at in _distances(network, bounds, seed):
+        bottom.fill_between(at, low, high, color="C0", alpha=0.45, linewidth=0)
+    bottom.set(xlabel="x", ylabel="certified affine bounds - E f(x)")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
@@ -64,10 +75,18 @@ def _draw(mean: Tensor, std: Tensor, count: int, generator: torch.Generator) -> 
     return mean + std * noise
 
 
-def _corners(bounds: Bounds) -> np.ndarray:
-    """Quadrilaterals between the affine bounds of every box or, after a refinement, of every cell: (cells, 4, 2)."""
-    cells = bounds.affine if bounds.cells is None else bounds.cells.pieces
-    left, right = cells.region.lower, cells.region.upper
-    across = torch.cat([left, right, right, left], dim=-1)
-    height = torch.cat([cells.lower(left), cells.lower(right), cells.upper(right), cells.upper(left)], dim=-1)
+def _rectangles(box: Box, bounds: Bounds) -> np.ndarray:
+    """The certified interval over each box: (boxes, 4, 2)."""
+    across = torch.cat([box.lower, box.upper, box.upper, box.lower], dim=-1)
+    height = torch.cat([bounds.lower, bounds.lower, bounds.upper, bounds.upper], dim=-1)
     return torch.stack([across, height], dim=-1).numpy()
+
+
+def _distances(network: BayesianNetwork, bounds: Bounds, seed: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Affine bounds less the mean, and where: (points,) each, for every box or, after a refinement, every cell."""
+    cells = bounds.affine if bounds.cells is None else bounds.cells.pieces
+    share = torch.linspace(0, 1, _POINTS_A_CELL, dtype=torch.float64)
+    x = cells.region.lower + share * (cells.region.upper - cells.region.lower)  # (cells, points)
+    mean = estimate(network, x.reshape(-1, 1), draw_noise(network, _SAMPLES, seed=seed)).mean.reshape(x.shape)
+    low, high = (side.matrix[:, 0] * x + side.offset for side in (cells.lower, cells.upper))
+    return [(a.numpy(), b.numpy(), c.numpy()) for a, b, c in zip(low - mean, high - mean, x, strict=True)]
