@@ -78,7 +78,7 @@ def _speed(console: Console, _quick: bool) -> dict[str, Any]:
         table.add_row(f"one forward pass: {label}", f"{1e6 * seconds:.2f} us", f"one box = {passes:,.0f} passes")
     console.print(table)
     console.print(
-        f"A forward pass draws all weights once; 'batched' runs {speed.PASSES} 50 at a time. Bounds are "
+        f"A forward pass draws all weights once; 'batched' runs {speed.PASSES}, 50 at a time. Bounds are "
         "float64. Local reparametrisation draws pre-activations, not weights: the cheapest way to sample one output."
     )
     passes_by = {label: found.single / seconds for label, seconds in found.passes.items()}
@@ -104,12 +104,11 @@ def _cost(console: Console, quick: bool) -> list[dict[str, Any]]:
 def _memory(console: Console, quick: bool) -> dict[str, Any]:
     peak = memory.measure(1000 if quick else 10_000)
     table = Table("network", "boxes", "before", "peak", "time", title="Memory, in a process of its own")
-    gib = 2.0**30
     table.add_row(
         peak.network,
         f"{peak.boxes:,}",
-        f"{peak.before / gib:.2f} GiB",
-        f"{peak.peak / gib:.2f} GiB",
+        f"{peak.before / 1e9:.2f} GB",
+        f"{peak.peak / 1e9:.2f} GB",
         f"{peak.seconds:.1f} s",
     )
     console.print(table)

@@ -75,9 +75,9 @@ def quadrature_mean(network: BayesianNetwork, x: Tensor, nodes: int = 0) -> tupl
 
     Each rectified neuron is an atom at zero and a density above it; Gauss-Legendre nodes are laid on that part of
     [-8, 8] standard deviations where it is positive, so that its kink does not fall inside. For at most two sampled
-    neurons, with 512 or 96 nodes each. The error is twice the difference to half as many nodes.
+    neurons, with 512 or 64 nodes each. The error is twice the difference to half as many nodes.
     """
-    nodes = nodes or (512 if sampled_neurons(network) == 1 else 96)
+    nodes = nodes or (512 if sampled_neurons(network) == 1 else 64)
     fine, coarse = (
         torch.cat([_integrate(network, piece, count) for piece in x.split(8)]) for count in (nodes, nodes // 2)
     )

@@ -74,9 +74,8 @@ def options_of(name: str) -> TrainingOptions:
     match = _parse(name)
     depth, width = int(match["depth"]), int(match["width"])
     hidden = (width,) * depth
-    wide = width > 128  # there the noise of the weight draws decides, not the batch: many cheap steps
     if match["family"] == "converged":
-        steps, batch = (2000, 256) if wide else (4000, 512)
+        steps, batch = (4000, 512) if width <= 128 else (2000, 256)
         return TrainingOptions(
             hidden,
             NOISE_STD,
@@ -87,9 +86,10 @@ def options_of(name: str) -> TrainingOptions:
             learning_rate=1e-2,
             sampling="local",
         )
-    steps, batch = (10_000, 128) if wide else (4000, 1024)
+    # In wide layers the noise of the weight draws decides, not the batch: more and larger steps, each cheaper.
+    steps, batch, rate = (4000, 1024, 1e-2) if width <= 64 else (6000, 128, 2e-2)
     return TrainingOptions(
-        hidden, NOISE_STD, init_std=0.1, steps=steps, batch=batch, learning_rate=1e-2, sampling="weights"
+        hidden, NOISE_STD, init_std=0.1, steps=steps, batch=batch, learning_rate=rate, sampling="weights"
     )
 
 

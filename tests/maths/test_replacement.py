@@ -216,7 +216,7 @@ def other(function: str, m: Tensor, s0: float, variance: float) -> Tensor:
         return square(m, s)
     if function == "cdf":
         return active(m, s)
-    # phi(m / sqrt(s0))^2 = exp(-m^2 / s0) / (2 pi) is a Gaussian density of variance s0 / 2, times sqrt(pi s0) / (2 pi).
+    # phi(m / sqrt(s0))^2 = exp(-m^2 / s0) / (2 pi): a Gaussian density of variance s0 / 2, times sqrt(pi s0) / (2 pi).
     wide = math.sqrt(s0 / 2 + variance)
     return pdf(m / wide) / wide * math.sqrt(s0 / (4 * math.pi))
 

@@ -101,7 +101,7 @@ def region(case: Case) -> Box:
 
 
 def points(case: Case, count: int = 3) -> Tensor:
-    """Centre, one vertex (pulled into a ball) and random points: (count, n), or the only point of a box without width."""
+    """Centre, one vertex (pulled into a ball) and random points: (count, n); the only point of a box without width."""
     box = region(case)
     if case.radius == 0:
         return box.centre

@@ -126,7 +126,7 @@ def value(layer: Linear, plane: Plane, centre: Tensor, x: list[float], i: int) -
 
 
 def above(x: float, ball: arb) -> bool:
-    """``x >= truth``; the balls of a truth that is exactly 0 or 1 have a radius of their own, far below any float here."""
+    """``x >= truth``; a truth that is exactly 0 or 1 comes with a radius, far below any float here."""
     return bool(arb(x) + arb("1e-60") >= ball)
 
 

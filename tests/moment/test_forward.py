@@ -229,7 +229,15 @@ def test_quantities_of_an_ordinary_network_are_near_the_truth() -> None:
         "Vs": third.before.spread_variance[0] / draws[2].s.var(0),  # 2.8
         "Var Phi": slope(second.before, second.mean).variance[0].sum() / cdf.var(0).sum(),
     }
-    most = {"Var m": 2.6, "N above": 1.2, "N below": 1.35, "Vc": 8.0, "Vs of the second layer": 1.05, "Vs": 3.5, "Var Phi": 9.0}
+    most = {
+        "Var m": 2.6,
+        "N above": 1.2,
+        "N below": 1.35,
+        "Vc": 8.0,
+        "Vs of the second layer": 1.05,
+        "Vs": 3.5,
+        "Var Phi": 9.0,
+    }
     assert {name: ratio.max().item() for name, ratio in ratios.items() if not (ratio <= most[name]).all()} == {}
 
 

@@ -147,7 +147,7 @@ class TestPreActivation:
             at_most(central(at.m, 4), h.before.fourth[0], "E (m - E m)^4")
 
     def test_replacement(self, subject: Subject) -> None:
-        """Given y, m is a sum of independent terms; as a Gaussian of the same variance it would give nearly the same."""
+        """Given y, m is a sum of independent terms; a Gaussian of the same variance would give nearly the same."""
         for h, below, at in subject.pairs():
             layer, before = h.before.layer, h.before
             centre = below.h @ layer.weight_mean.T + layer.bias_mean

@@ -91,7 +91,7 @@ def run(network: BayesianNetwork, box: Box, parameters: forward.Parameters | Non
 
 @dataclass(frozen=True)
 class Draws:
-    """A hidden layer, drawn: ``m`` and ``s`` are the mean and variance of X given the layer before; (samples, n) each."""
+    """A hidden layer, drawn: m and s are the mean and variance of X given the layer before; (samples, n) each."""
 
     m: Tensor
     s: Tensor

@@ -55,6 +55,6 @@ def test_the_command_reports_and_ends_with_success(capsys: pytest.CaptureFixture
     assert main(["--only", "1", "--samples", "256", "--methods", "moment,best", "--out", out]) == 0
     text = capsys.readouterr().out
     assert "moment" in text
-    assert "10 certified network x box pairs" in text
+    assert "5 network x box pairs on 1 networks" in text
     with open(out, encoding="utf-8") as lines:
         assert len(lines.readlines()) == 2

@@ -38,7 +38,7 @@ r"""Times :math:`\sqrt{s_0+V}`: the error of the mean of ReLU^2, whose derivativ
 TO_CDF = PEAK / _PHI_1
 r"""Over :math:`\sqrt{s_0}`: the error of the mean of Phi(. / sqrt(s0)); derivatives phi(0)/rho^3, 0.5506/rho^4."""
 
-TO_DENSITY_SQUARE = 3.4
+TO_DENSITY_SQUARE = 4.7874
 r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\varphi(\cdot/\sqrt{s_0})^2` (docs/theory.md, section 4)."""
 
 
@@ -56,17 +56,16 @@ def replacement_error(
     two sums over the block. Both only make the bound larger.
     """
     w = weight.abs()
-    smooth = _blocks(w.square(), variance_lower)  # (batch, blocks, rows)
-    rho2 = base[:, None] + torch.cumsum(smooth, dim=1) - smooth
-    rho2 = torch.maximum(rho2 * (1 - 1e-12), base[:, None])  # the difference is rounded
-    absolute = torch.sqrt(variance * fourth) + _GAUSS_3 * variance * torch.sqrt(variance)
+    smooth = torch.cumsum(_blocks(w.square(), variance_lower), dim=1)  # (batch, blocks, rows)
+    rho2 = base[:, None] + torch.nn.functional.pad(smooth[:, :-1], (0, 0, 1, 0))  # only the blocks before
+    absolute = variance.sqrt() * fourth.sqrt() + _GAUSS_3 * variance * variance.sqrt()
     w3 = w * w * w
     by_three = _blocks(w3, absolute)
     by_four = (
         _blocks(w3, third) + (PEAK / (4 * _PHI_1)) * _blocks(w3 * w, fourth + 3 * variance * variance) / rho2.sqrt()
     )
     step = (_PHI_1 / 6) * torch.minimum(by_three, by_four) / rho2
-    return torch.where(by_three > 0, step, 0.0).nan_to_num(torch.inf, posinf=torch.inf).sum(1)
+    return torch.where(by_three == 0, 0.0, step).nan_to_num(torch.inf, posinf=torch.inf).sum(1)  # NaN is no bound
 
 
 def _blocks(weight: Tensor, values: Tensor) -> Tensor:

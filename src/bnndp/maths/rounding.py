@@ -7,13 +7,19 @@ moved outward by a multiple of the sum of absolute values. ``TINY`` covers what 
 
 from torch import Tensor
 
-__all__ = ["ELEMENTARY", "TINY", "UNIT", "down", "gamma", "up"]
+__all__ = ["ELEMENTARY", "LARGE", "SMALL", "TINY", "UNIT", "down", "gamma", "up"]
 
 UNIT = 2.0**-53
 """Unit roundoff of float64."""
 
 TINY = 1e-290
-"""Absolute term that covers underflow of any chain of products in this package."""
+"""Absolute term that covers underflow in sums of products."""
+
+SMALL = 1e-30
+"""Added to standard deviations from above where their eighth powers are taken, so that none of them underflows."""
+
+LARGE = 1e35
+"""Means and standard deviations above it have no bound: their eighth powers would overflow."""
 
 ELEMENTARY = 2.0**-44
 """Error granted to one evaluation of a function of ``maths``, relative to its scale (see maths/rectified.py).

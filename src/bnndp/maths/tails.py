@@ -49,7 +49,7 @@ def relu_scarf(mean: Tensor, variance: Tensor) -> Tensor:
     Scarf (1958); it increases in both arguments and is convex in the mean. Written so that a negative mean does not
     cancel: :math:`\tfrac12 V/(\sqrt{\mu^2+V}-\mu)` for :math:`\mu<0`.
     """
-    root = torch.sqrt(mean * mean + variance)
+    root = torch.hypot(mean, variance.sqrt())  # the square of a large mean would overflow
     left = 0.5 * variance / (root - mean).clamp_min(torch.finfo(mean.dtype).tiny)
     return torch.where(mean < 0, left, 0.5 * (mean + root))
 

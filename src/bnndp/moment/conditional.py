@@ -20,7 +20,7 @@ A neuron that is hardly ever active goes whole into the spread rest, with :math:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -82,15 +82,22 @@ def conditional(
     noise, deviation = _noise(before, mean, latent), _noise_deviation(before, latent)
     third = (latent.second.upper * latent.fourth).sqrt()  # E z^3
     cube = torch.minimum((noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt(), 2 * third)
-    parts = _deep_parts(before, mean)
-    through = None
-    if sources is not None:
-        through = _through(before, below, sources, latent)
-        deviation = torch.minimum(deviation, through.square_usual + through.square_extra)
-        parts = _second_layer_parts(before, mean, latent)
+    parts = _deep_parts(before, mean) if sources is None else _second_layer_parts(before, mean, latent)
     p, curvature, slope_rest, largest, plain = parts
     psi, spread_rest = _spread_rest(before, mean)
     plain = plain + spread_rest
+    through = None
+    if sources is not None:
+        latent = replace(latent, activity=_activity(before, mean, latent))
+        sd = (
+            p * before.mean_variance.sqrt()
+            + psi * before.spread_variance.sqrt()
+            + 0.5 * curvature * before.fourth.sqrt()
+        )
+        sd = sd + slope_rest + largest * _rare_deviation(before) + plain  # of h_i
+        square = torch.minimum(latent.mean.upper.square() + sd.square(), latent.second.upper) * _UP  # E h_i^2
+        through = _through(before, below, sources, latent, square)
+        deviation = torch.minimum(deviation, through.square_usual + through.square_extra)
     whole = latent.second.upper.sqrt()  # sd of E[z_i | before], whatever its shape
     rare = whole < slope_rest + plain
     p, psi, curvature, slope_rest, largest = (
@@ -173,7 +180,28 @@ def _noise_deviation(before: PreActivation, latent: Latent) -> Tensor:
     return torch.minimum(lipschitz, latent.fourth.sqrt()) * _UP
 
 
-def _through(before: PreActivation, below: Latent, sources: Sources, latent: Latent) -> Through:
+def _activity(before: PreActivation, mean: Interval, latent: Latent) -> Tensor:
+    r"""Upper bound of sqrt(E Phi(m / sqrt(s))^4) in the second layer.
+
+    For m < 0 the slope at s exceeds that at s0 by at most :math:`\varphi(1)(s-s_0)_+/(2s_0)`; for m >= 0, which has a
+    probability of at most :math:`e^{-M^2/(2D)}` if M < 0, by at most a half.
+    """
+    energy = before.energy
+    if energy is None:
+        return latent.activity
+    s0 = before.spread.upper.clamp_min(TINY)
+    s4 = before.spread_fourth.sqrt().sqrt() + before.spread.upper - before.spread.lower
+    energy_all = (energy.usual + energy.unlikely).clamp_min(TINY)
+    positive = torch.exp(-mean.upper.clamp_max(0).square() / (8 * energy_all))  # P(m >= 0)^(1/4)
+    norm4 = slope(before, mean).norm4 + MEAN_MIXED * s4 / s0 + 0.5 * positive
+    return torch.minimum(latent.activity, norm4.square() * _UP)
+
+
+def _rare_deviation(before: PreActivation) -> Tensor:
+    return torch.zeros_like(before.jensen) if before.energy is None else before.energy.rare.sqrt()
+
+
+def _through(before: PreActivation, below: Latent, sources: Sources, latent: Latent, mean_square: Tensor) -> Through:
     """Spectral bound of A, Gram matrix, and the deviation of E[z_i^2 | before] (gradient 2 h mu + 2 Phi sigma^2 z)."""
     mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
     if energy is None:
@@ -181,13 +209,13 @@ def _through(before: PreActivation, below: Latent, sources: Sources, latent: Lat
     factor = mu * energy.kept.sqrt()[:, None] / energy.usual.clamp_min(TINY).sqrt()[..., None]
     power = torch.linalg.matrix_power(factor @ factor.mT, 4)
     top = torch.linalg.matrix_norm(power).sqrt().sqrt().clamp(1, float(mu.shape[0]))[:, None] * _UP  # >= lambda_max
-    second, fourth = latent.second.upper, latent.fourth
+    fourth = latent.fourth
     spread = torch.minimum(  # E Phi^2 z_j^2: Phi <= 1, or Cauchy and Schwarz
         apply_rows(v4, sources.noise * below.second.upper),
         latent.activity * apply_rows(v4, sources.noise * below.fourth.sqrt()),
     )
     rare = apply_rows(mu.square(), energy.left * sources.active.sqrt())
-    usual = 2 * (second * energy.usual).sqrt()
+    usual = 2 * (mean_square * energy.usual).sqrt()
     extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * spread.sqrt()
     whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
     covariance = (mu * sources.variance.upper[:, None]) @ mu.mT

@@ -17,7 +17,7 @@ from bnndp.bounds import Interval
 from bnndp.maths.central import fourth_central, third_central
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, moments, ratio
-from bnndp.maths.rounding import ELEMENTARY, TINY, down, gamma, up
+from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY, down, gamma, up
 from bnndp.moment.records import Latent, Sources
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
@@ -173,21 +173,22 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
 
 def _latent(ranges: _Ranges) -> Latent:
     """Moments of z_i over the box: all increase in m and in r, so the ends of the ranges bound them."""
-    low, high = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, ranges.r.upper)
+    r_high = ranges.r.upper + SMALL
+    low, high = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, r_high)
     scale_low = ranges.m.lower.clamp_min(0) + ranges.r.lower
-    scale = ranges.m.upper.clamp_min(0) + ranges.r.upper
+    scale = ranges.m.upper.clamp_min(0) + r_high
     return Latent(
         mean=Interval((low.mean - ELEMENTARY * scale_low).clamp_min(0), high.mean + ELEMENTARY * scale),
         second=Interval((low.second - ELEMENTARY * scale_low**2).clamp_min(0), high.second + ELEMENTARY * scale**2),
-        variance=high.variance + ELEMENTARY * ranges.r.upper.square(),
+        variance=high.variance + ELEMENTARY * r_high.square(),
         fourth=high.fourth + ELEMENTARY * scale**4,
         activity=torch.ones_like(scale),
     )
 
 
 def _sources(ranges: _Ranges) -> Sources:
-    low, high = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, ranges.r.upper)
-    m, r = ranges.m, ranges.r
+    m, r = ranges.m, Interval(ranges.r.lower, ranges.r.upper + SMALL)
+    low, high = moments(m.lower, r.lower), moments(m.upper, r.upper)
     u_low = torch.minimum(ratio(m.lower, r.lower), ratio(m.lower, r.upper))
     u_high = torch.maximum(ratio(m.upper, r.lower), ratio(m.upper, r.upper))
     scale = m.upper.clamp_min(0) + r.upper

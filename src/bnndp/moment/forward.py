@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.errors import InputError
 from bnndp.maths.replacement import conditional_replacement_error, replacement_error
-from bnndp.maths.rounding import TINY, down, up
+from bnndp.maths.rounding import LARGE, SMALL, TINY, down, up
 from bnndp.moment.backward import backward
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
@@ -34,6 +35,10 @@ class Parameters:
 
     tangents: tuple[Tensor | None, ...] = ()
     deltas: tuple[float, ...] = DELTAS
+
+    def __post_init__(self) -> None:
+        if not all(delta >= 0 for delta in self.deltas):
+            raise InputError(f"deltas must be >= 0 (s0 is at least S), got {self.deltas!r}.")
 
     def tangent(self, k: int) -> Tensor | None:
         """The tangent points of hidden layer k, counted from zero."""
@@ -70,7 +75,23 @@ def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = No
             sources = None if chain else first.sources
             given.append((before, conditional(before, mean, latent, below, sources)))
         chain.append(_Hidden(before, mean, relaxation, latent, scale))
-    return _down(output, first, chain, box)
+    return _where_bounded(_down(output, first, chain, box), first, chain)
+
+
+def _where_bounded(found: AffineBounds, first: FirstLayer, chain: list[_Hidden]) -> AffineBounds:
+    """Infinite bounds for the boxes on which a mean or standard deviation is too large for its powers."""
+    if not chain:
+        return found
+    sizes = [first.latent.mean.upper, first.sources.noise.sqrt()]
+    for hidden in chain:
+        before = hidden.before
+        sizes += [hidden.mean.magnitude, before.spread.upper.sqrt(), before.mean_variance.sqrt()]
+    fine = torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]  # NaN is not fine
+    low, high = (
+        Affine(torch.where(fine[..., None], side.matrix, 0.0), torch.where(fine, side.offset, end))
+        for side, end in ((found.lower, -torch.inf), (found.upper, torch.inf))
+    )
+    return AffineBounds(low, high, found.region)
 
 
 def _affine_layer(layer: Linear, box: Box) -> AffineBounds:
@@ -105,9 +126,9 @@ def _pre_activation(layer: Linear, first: FirstLayer, chain: list[_Hidden], give
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
     spread = Interval(
         down(apply_rows(variance, below.second.lower) + constant, n),
-        up(apply_rows(variance, below.second.upper) + constant, n),
+        up(apply_rows(variance, below.second.upper) + constant, n) + SMALL**2,
     )
-    spread_variance = up(square_sum_variance(variance, given, latents, first.sources), n)
+    spread_variance = up(square_sum_variance(variance, given, latents, first.sources), n) + SMALL**4
     terms = (
         _first_terms(layer, first.sources, spread) if not chain else _later_terms(layer, given, latents, first, spread)
     )
@@ -145,12 +166,16 @@ def _energy(layer: Linear, sources: Sources) -> Energy:
     return Energy(usual, rare, unlikely, kept, left)
 
 
+def _noise(mu: Tensor, variance: Interval, n: int) -> Interval:
+    """Range of the variance of a sum of independent terms with weights ``mu``."""
+    low, high = (apply_rows(mu.square(), end) for end in (variance.lower, variance.upper))
+    return Interval(down(low, n), up(high, n) + SMALL**2)
+
+
 def _first_terms(layer: Linear, sources: Sources, spread: Interval) -> dict[str, Any]:
     """M as a sum of independent terms, for the second hidden layer: all moments are exact up to the box."""
     n, mu = layer.n_in + 20, layer.weight_mean
-    noise = Interval(
-        down(apply_rows(mu.square(), sources.variance.lower), n), up(apply_rows(mu.square(), sources.variance.upper), n)
-    )
+    noise = _noise(mu, sources.variance, n)
     low, high = (
         up(
             replacement_error(
@@ -172,9 +197,7 @@ def _later_terms(
 ) -> dict[str, Any]:
     """M given the layer y before z, for deeper layers: independent terms with random variances."""
     n, mu, last = layer.n_in + 20, layer.weight_mean, given[-1][1]
-    noise = Interval(
-        down(apply_rows(mu.square(), last.noise.lower), n), up(apply_rows(mu.square(), last.noise.upper), n)
-    )
+    noise = _noise(mu, last.noise, n)
     cube = up(apply_rows(mu.abs() ** 3, last.cube), n)
     fourth = up(apply_rows(mu.abs(), latents[-1].fourth.sqrt().sqrt()), n) ** 4
     low, high = (conditional_replacement_error(s0.clamp_min(TINY), cube) for s0 in (spread.lower, spread.upper))

@@ -24,7 +24,7 @@ from bnndp.bounds import Interval
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.replacement import TO_SECOND_MOMENT
-from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY
 from bnndp.maths.tails import (
     HALF_PEAK,
     MEAN_ABOVE,
@@ -112,7 +112,7 @@ def _lower(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
     rho = level.sqrt() * (1 - ELEMENTARY)
     middle = 0.5 * (mean.lower + mean.upper)
     gain = expected_relu(middle, rho) - loss > expected_relu(middle, before.jensen)  # false where loss is infinite
-    gain &= before.spread.lower >= TINY  # below it s1 is not a lower bound of S
+    gain &= before.spread.lower >= SMALL**2  # below it powers of s1 underflow
     return torch.where(gain, rho, before.jensen), torch.where(gain, loss * (1 + ELEMENTARY), 0.0)
 
 
@@ -169,7 +169,7 @@ def _second(before: PreActivation, mean: Interval) -> Interval:
     loss = _second_error(before, s1, SECOND_MIXED**2 * before.mean_variance / s1) + _second_error_v(before, s1 + n1)
     loss = loss + TO_SECOND_MOMENT * root * before.replacement.lower
     jensen = moments(mean.lower, before.jensen).second  # z -> E ReLU(w z + b)^2 is convex, so Jensen holds too
-    near = torch.where(before.spread.lower >= TINY, moments(mean.lower, root).second - loss, 0.0)
+    near = torch.where(before.spread.lower >= SMALL**2, moments(mean.lower, root).second - loss, 0.0)
     lower = torch.maximum(jensen, near.nan_to_num(0.0, neginf=0.0))
     return Interval((lower - _ROUND * (mean.lower.clamp_min(0) + root).square()).clamp_min(0), upper)
 

@@ -50,7 +50,9 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
         kept = sources.active > 0.01 * math.exp(-tau)
         noise = torch.where(kept, sources.noise, 0.0)
         left = torch.where(kept, 0.0, sources.active).sum(-1, keepdim=True)
-        above = (2 * tau * apply_rows(mu2, noise)).sqrt() * _UP
+        # Without the sources left out the mean of m is larger by their share with negative weights.
+        shift = apply_rows(layer.weight_mean.clamp_max(0).abs(), torch.where(kept, 0.0, below.mean.upper))
+        above = ((2 * tau * apply_rows(mu2, noise)).sqrt() + shift) * _UP
         bernstein = 4 * apply_rows(v2.square(), noise * below.second.upper)
         largest = 2 * (v2 * noise[:, None, :]).amax(-1)
         high = (spread.upper + (2 * tau * bernstein).sqrt() + tau * largest) * _UP
@@ -63,7 +65,7 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
 
 def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
     """The best over the levels; ``fourth`` (batch, n) bounds E z^4 without them."""
-    eighth = (mean.upper.clamp_min(0) + tail.mean8 + _XI_8 * tail.spread8) ** 8 * _UP
+    fourth_of_eighth = (mean.upper.clamp_min(0) + tail.mean8 + _XI_8 * tail.spread8) ** 4 * _UP  # sqrt(E z^8)
     second = torch.full_like(fourth, torch.inf)
     best4, activity = fourth, torch.ones_like(fourth)
     for level in tail.levels:
@@ -71,8 +73,8 @@ def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
         at = moments(m, r)
         scale = m.clamp_min(0) + r
         p = level.probability
-        best4 = torch.minimum(best4, at.fourth + ELEMENTARY * scale**4 + (eighth * p).sqrt())
-        second = torch.minimum(second, at.second + ELEMENTARY * scale**2 + (fourth * p).sqrt())
+        best4 = torch.minimum(best4, at.fourth + ELEMENTARY * scale**4 + fourth_of_eighth * p.sqrt())
+        second = torch.minimum(second, at.second + ELEMENTARY * scale**2 + fourth.sqrt() * p.sqrt())
         probability = torch.where(m < 0, cdf(ratio(m, r)) + ELEMENTARY, 1.0)  # below zero it falls with s too
         activity = torch.minimum(activity, (probability**4 + p).sqrt())
     return Rarity(second * _UP, best4 * _UP, activity * _UP)

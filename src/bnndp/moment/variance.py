@@ -10,6 +10,7 @@ its quadratic part has a closed form in the independent sources, and the standar
 import torch
 from torch import Tensor
 
+from bnndp.maths.rounding import gamma
 from bnndp.moment.conditional import Conditional, Layers
 from bnndp.moment.records import Latent, Sources
 from bnndp.regions import apply_rows
@@ -41,7 +42,10 @@ def central_variance(rows: Tensor, layers: Layers, latents: list[Latent], source
     )
     squares = (rows * given.psi[:, None]) @ before.layer.weight_std.square()
     curved = square_sum_variance(squares, layers[:-1], latents[:-1], sources)
-    part = linear.sqrt() + curved.sqrt() + apply_rows(rows.abs(), given.plain_rest)
+    # The rows of the linear part may cancel: what rounding leaves out is covered by the sizes of their terms.
+    size = given.slope * apply_rows(before.layer.weight_mean.abs(), latents[-2].variance.sqrt())
+    lost = gamma(4 * rows.shape[-1]) * apply_rows(rows.abs(), size)
+    part = linear.sqrt() + curved.sqrt() + apply_rows(rows.abs(), given.plain_rest) + lost
     if given.through is not None:
         part = (
             part
@@ -104,7 +108,8 @@ def _quadratic(rows: Tensor, mu: Tensor, given: Conditional) -> Tensor:
         return torch.zeros_like(apply_rows(rows, given.curvature))
     weight = rows * given.curvature[:, None]  # (batch, rows, n)
     pairs = ((weight @ through.gram) * weight).sum(-1).clamp_min(0)
-    # The quadratic form may cancel: what rounding leaves out is covered by the sizes of its terms.
-    lost = 1e-13 * ((weight.abs() @ through.gram) * weight.abs()).sum(-1)
+    # The quadratic form may cancel: what rounding leaves out is covered by the sizes of its terms, G_ik^2 <= G_ii G_kk.
+    size = apply_rows(weight.abs(), through.gram.diagonal(dim1=-2, dim2=-1).sqrt())
+    lost = gamma(8 * (rows.shape[-1] + mu.shape[-1])) * size.square()
     diagonal = (weight @ mu.square()).square()
     return (0.5 * (pairs + lost) + 0.25 * apply_rows(diagonal, through.kurtosis)).sqrt()
