@@ -52,7 +52,10 @@ def _piece(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affine
 def _named(affine: AffineBounds, name: str) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """With its interval; where float64 overflowed there is no bound, and the interval says so by its infinite end."""
     found = affine.interval()
-    interval = Interval(found.lower.nan_to_num(-torch.inf, -torch.inf), found.upper.nan_to_num(torch.inf, torch.inf))
+    interval = Interval(
+        torch.where(found.lower.isfinite(), found.lower, -torch.inf),
+        torch.where(found.upper.isfinite(), found.upper, torch.inf),
+    )
     return affine, interval, (name,) * affine.region.batch
 
 

@@ -6,7 +6,7 @@ whose lower bound lies above it cannot matter for the lower end and are left alo
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +27,14 @@ class _Cells:
     affine: AffineBounds
     interval: Interval  # (cells, outputs)
     owner: Tensor  # (cells,)
-    boxes: int
+    reach: (
+        Interval  # (boxes, outputs): the lower end cannot rise above its upper, the upper end not fall below its lower
+    )
+
+    @property
+    def boxes(self) -> int:
+        """Number of boxes."""
+        return self.reach.lower.shape[0]
 
     def ends(self) -> Interval:
         """Smallest lower and largest upper bound over the cells of each box: (boxes, outputs)."""
@@ -40,9 +47,10 @@ class _Cells:
 def refine(network: BayesianNetwork, affine: AffineBounds, interval: Interval, options: Options) -> PiecewiseAffine:
     """Split until every box has ``options.refine`` cells, is within the tolerance, or the time is over."""
     start = time.monotonic()
-    batch = affine.region.batch
-    cells = _Cells(affine, interval, torch.arange(batch, device=interval.lower.device), batch)
+    owner = torch.arange(affine.region.batch, device=interval.lower.device)
+    cells = _Cells(affine, interval, owner, Interval(interval.lower, interval.upper))
     while options.time_limit is None or time.monotonic() - start < options.time_limit:
+        cells = replace(cells, reach=_reach(cells))
         chosen = _choose(cells, options)
         if not bool(chosen.any()):
             break
@@ -53,10 +61,7 @@ def refine(network: BayesianNetwork, affine: AffineBounds, interval: Interval, o
 def _choose(cells: _Cells, options: Options) -> Tensor:
     """Which cells to split next: those that decide an end of their box, the worst first, within the number allowed."""
     region, ends = cells.affine.region, cells.ends()
-    centre = region.centre
-    # No end can pass the bound at a centre: the mean there is a value of the box.
-    floor = _reduce(cells.affine.upper(centre), cells.owner, cells.boxes, "amin")
-    ceiling = _reduce(cells.affine.lower(centre), cells.owner, cells.boxes, "amax")
+    floor, ceiling = cells.reach.upper, cells.reach.lower
     low_gap, high_gap = floor - ends.lower, ends.upper - ceiling  # (boxes, outputs)
     low = _excess(floor[cells.owner] - cells.interval.lower, low_gap[cells.owner], options.tolerance)
     high = _excess(cells.interval.upper - ceiling[cells.owner], high_gap[cells.owner], options.tolerance)
@@ -70,6 +75,19 @@ def _choose(cells: _Cells, options: Options) -> Tensor:
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=order.device) - first[cells.owner[order]]
     return (score > 0) & (rank < room[cells.owner])
+
+
+def _reach(cells: _Cells) -> Interval:
+    """The bounds at one point of each cell: the mean there is a value of the box, so no end can pass them."""
+    region = cells.affine.region
+    point = region.project(region.centre)
+    known = region.contains(point)[:, None]  # a cell may lie outside the ball it was cut from
+    above = torch.where(known, cells.affine.upper(point), torch.inf)
+    below = torch.where(known, cells.affine.lower(point), -torch.inf)
+    return Interval(
+        torch.maximum(cells.reach.lower, _reduce(below, cells.owner, cells.boxes, "amax")),
+        torch.minimum(cells.reach.upper, _reduce(above, cells.owner, cells.boxes, "amin")),
+    )
 
 
 def _excess(gap: Tensor, largest: Tensor, tolerance: float) -> Tensor:
@@ -100,7 +118,7 @@ def _split(network: BayesianNetwork, cells: _Cells, chosen: Tensor, options: Opt
             torch.cat([interval.lower[keep], inner.lower]), torch.cat([interval.upper[keep], inner.upper])
         ),
         owner=torch.cat([cells.owner[keep], cells.owner[chosen].repeat(2)]),
-        boxes=cells.boxes,
+        reach=cells.reach,
     )
 
 

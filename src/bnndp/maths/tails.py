@@ -50,8 +50,8 @@ def relu_scarf(mean: Tensor, variance: Tensor) -> Tensor:
     cancel: :math:`\tfrac12 V/(\sqrt{\mu^2+V}-\mu)` for :math:`\mu<0`.
     """
     root = torch.hypot(mean, variance.sqrt())  # the square of a large mean would overflow
-    left = 0.5 * variance / (root - mean).clamp_min(torch.finfo(mean.dtype).tiny)
-    return torch.where(mean < 0, left, 0.5 * (mean + root))
+    left = 0.25 * variance / (0.5 * root - 0.5 * mean).clamp_min(torch.finfo(mean.dtype).tiny)
+    return torch.where(mean < 0, left, 0.5 * mean + 0.5 * root)
 
 
 def excess(mean: Tensor, variance: Tensor, level: Tensor) -> Tensor:
