@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 import traceback
@@ -148,30 +149,32 @@ def _examine_index(index: int, *, methods: tuple[str, ...], seed: int, samples: 
 
 
 def summary(reports: list[Report]) -> str:
-    """A table: a row for each method and depth."""
-    head = (
-        f"{'method':<10}{'depth':>6}{'pairs':>7}{'violated':>9}{'blind':>7}{'cleared':>9}{'refused':>8}{'crashed':>8}"
-    )
-    lines = [head + f"{'margin':>11}{'ratio':>8}{'s/net':>8}"]
-    keys = sorted({(report.method, report.depth) for report in reports})
-    for method, depth in keys:
+    """A table with a row for each method and depth; pairs that a method refused or crashed on are not counted."""
+    names = ("pairs", "violated", "blind", "cleared", "refused", "crashed", "margin", "ratio", "s/net")
+    lines = [f"{'method':<10}{'depth':>6}" + "".join(f"{name:>10}" for name in names)]
+    for method, depth in sorted({(report.method, report.depth) for report in reports}):
         group = [report for report in reports if (report.method, report.depth) == (method, depth)]
-        violated = sum(len({finding.box for finding in report.violations}) for report in group)
-        cleared = sum(len(report.findings) - len(report.violations) for report in group)
-        ratios = [ratio for report in group for ratio in report.ratios]
-        lines.append(
-            f"{method:<10}{depth:>6}{sum(report.boxes for report in group):>7}{violated:>9}{sum(report.blind for report in group):>7}{cleared:>9}"
-            f"{sum(report.refused for report in group):>8}"
-            f"{sum(bool(report.failure) and not report.refused for report in group):>8}"
-            f"{min(report.margin for report in group):>11.2e}{median(ratios) if ratios else float('nan'):>8.2f}"
-            f"{sum(report.seconds for report in group) / len(group):>8.3f}"
+        judged = [report for report in group if not report.failure]
+        ratios = [ratio for report in judged for ratio in report.ratios]
+        counts = (
+            sum(report.boxes for report in judged),
+            sum(len({finding.box for finding in report.violations}) for report in judged),
+            sum(report.blind for report in judged),
+            sum(len(report.findings) - len(report.violations) for report in judged),
+            sum(report.refused for report in group),
+            len(group) - len(judged) - sum(report.refused for report in group),
         )
-    networks = {report.index: report.boxes for report in reports}
+        margin = min((report.margin for report in judged), default=math.nan)
+        seconds = sum(report.seconds for report in judged) / max(1, len(judged))
+        row = "".join(f"{count:>10}" for count in counts)
+        row += f"{margin:>10.1e}{median(ratios) if ratios else math.nan:>10.2f}{seconds:>10.3f}"
+        lines.append(f"{method:<10}{depth:>6}{row}")
+    networks = {report.index: report.boxes for report in reports if not report.failure}
+    pairs, rate = sum(networks.values()), 3 / max(1, len(networks))
     lines.append(
-        f"{sum(networks.values())} network x box pairs on {len(networks)} networks. The boxes of a network and the methods "
-        f"are not independent: no violation\nexcludes a rate above {3 / max(1, len(networks)):.1e} a network (95 %). "
-        "Blind: the noise of the sampled mean hides any error of that interval."
+        f"{pairs} network x box pairs on {len(networks)} networks; their boxes and the methods are not independent:"
     )
+    lines.append(f"no violation excludes a rate above {rate:.1e} a network (95 %). Blind: noise would hide any error.")
     return "\n".join(lines)
 
 
