@@ -48,7 +48,7 @@ def _tightness(console: Console, quick: bool) -> list[dict[str, Any]]:
         console.print("The authors' posteriors are absent (BNNDP_DATA is not set): sine1d_1x256 is skipped.")
     methods = ("moment",) if quick else tightness.METHODS
     for case in tightness.CASES:
-        for suffix in ("", "-converged"):
+        for suffix in ("", "-scaled"):
             console.print(f"measuring {case.name}{suffix} ...", style="dim")
             rows += tightness.measure(case, suffix, methods=methods, boxes=10 if quick else tightness.BOXES)
     table = Table(

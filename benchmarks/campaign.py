@@ -171,9 +171,7 @@ def summary(reports: list[Report]) -> str:
         lines.append(f"{method:<10}{depth:>6}{row}")
     networks = {report.index: report.boxes for report in reports if not report.failure}
     pairs, rate = sum(networks.values()), 3 / max(1, len(networks))
-    lines.append(
-        f"{pairs} network x box pairs on {len(networks)} networks; their boxes and the methods are not independent:"
-    )
+    lines.append(f"{pairs} network x box pairs on {len(networks)} networks; boxes and methods are not independent:")
     lines.append(f"no violation excludes a rate above {rate:.1e} a network (95 %). Blind: noise would hide any error.")
     return "\n".join(lines)
 

@@ -1,6 +1,5 @@
 """One pass of a method over a batch of boxes, cut into pieces that fit the memory."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -26,8 +25,22 @@ def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affi
             f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
         )
     size = piece_size(network, options)
-    pieces = [_piece(network, box[start : start + size], options) for start in range(0, box.batch, size)]
-    return _joined([p[0] for p in pieces], box), _intervals([p[1] for p in pieces]), sum((p[2] for p in pieces), ())
+    if box.batch <= size:
+        return _piece(network, box, options)
+    # The bounds of many boxes may fill the memory by themselves: they are written once, where they stay.
+    shape = (box.batch, network.n_out)
+    like = {"dtype": torch.float64, "device": box.lower.device}
+    low, high = (Affine(torch.empty(*shape, box.n, **like), torch.empty(shape, **like)) for _ in range(2))
+    interval = Interval(torch.empty(shape, **like), torch.empty(shape, **like))
+    names: tuple[str, ...] = ()
+    for start in range(0, box.batch, size):
+        part = slice(start, min(start + size, box.batch))
+        affine, ends, name = _piece(network, box[part], options)
+        for whole, piece in ((low, affine.lower), (high, affine.upper)):
+            whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
+        interval.lower[part], interval.upper[part] = ends.lower, ends.upper
+        names += name
+    return AffineBounds(low, high, box), interval, names
 
 
 def piece_size(network: BayesianNetwork, options: Options) -> int:
@@ -75,17 +88,3 @@ def _intersection(
 
 def _choose(take: Tensor, a: Affine, b: Affine) -> Affine:
     return Affine(torch.where(take[..., None], a.matrix, b.matrix), torch.where(take, a.offset, b.offset))
-
-
-def _intervals(parts: Sequence[Interval]) -> Interval:
-    return Interval(torch.cat([p.lower for p in parts]), torch.cat([p.upper for p in parts]))
-
-
-def _joined(parts: Sequence[AffineBounds], box: Box) -> AffineBounds:
-    if len(parts) == 1:
-        return parts[0]
-    low, high = (
-        Affine(torch.cat([side.matrix for side in sides]), torch.cat([side.offset for side in sides]))
-        for sides in ([p.lower for p in parts], [p.upper for p in parts])
-    )
-    return AffineBounds(low, high, box)

@@ -24,7 +24,7 @@ class Options:
     refine: int = 1
     tolerance: float = 0.0
     time_limit: float | None = None
-    memory: int = 2 * 2**30
+    memory: int = 2**30
     mass: float = 0.9
     cells: int = 2
 

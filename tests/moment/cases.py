@@ -60,6 +60,7 @@ CASES = (
     Case("one source", sizes=(1, 1, 8, 6, 1), radius=0.0, shift=(2.0,), seed=21),
     Case("many inputs", sizes=(20, 8, 8, 5, 1), radius=0.05, seed=23),
     Case("no mean weights", mean=0.0, radius=0.0, std=(0.5, 0.9), seed=24),
+    Case("spread only", sizes=(1, 1, 6, 5, 1), mean=0.0, shift=(3.0,), radius=0.0, std=(1.0, 1.0), seed=26),
     Case("l2 ball", sizes=(6, 8, 8, 5, 1), radius=0.3, norm=2.0, seed=25),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 import oracles
 import pytest
@@ -166,6 +166,24 @@ def test_a_single_chain_at_a_point_is_tight_for_small_deviations() -> None:
     truth = narrow_mean(net, [0.3])[0]
     assert interval.lower.item() - 1e-11 <= truth <= interval.upper.item() + 1e-11
     assert (interval.upper - interval.lower).item() <= 1e-6
+
+
+@pytest.mark.parametrize("power", [-900, -300, -120, 120, 300, 900])
+@pytest.mark.parametrize("sizes", [(2, 1, 4, 2), (2, 1, 1, 3, 1)])
+def test_units_of_a_layer_do_not_matter(sizes: tuple[int, ...], power: int) -> None:
+    """A layer times 2^power and the next one divided by it is the same network, at the ends of float64 too."""
+    for seed, k in product(range(2), range(len(sizes) - 2)):
+        net = random_network(sizes, seed, 0.3, shift=0.5)
+        layers, c = list(net.linears), 2.0**power
+        a, b = layers[k], layers[k + 1]
+        layers[k] = Linear(c * a.weight_mean, c * a.weight_std, c * a.bias_mean, c * a.bias_std)
+        layers[k + 1] = Linear(b.weight_mean / c, b.weight_std / c, b.bias_mean, b.bias_std)
+        x = torch.full((1, 2), 0.3, dtype=F64)
+        truth = torch.from_numpy(narrow_mean(net, x[0].tolist()))
+        interval = bound(BayesianNetwork.from_linears(layers), Box(x, x)).interval()
+        # Not bounded at all is an answer; a NaN is one, too, that the caller turns into it.
+        assert not (interval.lower > truth + 1e-10 * (1 + truth.abs())).any()
+        assert not (interval.upper < truth - 1e-10 * (1 + truth.abs())).any()
 
 
 # Free parameters
