@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.attacks import inside_range
-from bnndp.bounds import Bounds
+from bnndp.bounds import Bounds, Interval
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.methods import one_pass
 from bnndp.network import BayesianNetwork
@@ -74,8 +74,8 @@ class Robustness:
 
     verdict: tuple[Verdict, ...]
     change: Tensor  # (batch,): the mean output changes by at most this within the region
-    found: Tensor  # (batch,): it provably changes by at least this, between the point and ``witness``
-    witness: Tensor  # (batch, n): the input of the region at which that change was found
+    found: Tensor  # (batch,): it provably changes by at least this between x* and ``witness``; 0 where it was certified
+    witness: Tensor  # (batch, n): the input of the region at which that change was found, x* itself where certified
 
 
 def adversarial_robustness(
@@ -90,7 +90,7 @@ def adversarial_robustness(
     """Whether ``|| y(x') - y(x) ||_norm <= gamma`` for the mean output y and every x' of the region around each x.
 
     CERTIFIED and FALSIFIED are both proved: the first by the bounds on the region, the second by the bounds at the
-    point and at an input found by attack.
+    point and at an input found by attack. Only what is not certified is attacked.
     """
     if not gamma >= 0:
         raise InputError(f"gamma must be >= 0, got {gamma!r}.")
@@ -103,17 +103,26 @@ def adversarial_robustness(
     at, region = certify(network, point, options), certify(network, box, options)
     largest = torch.maximum(region.upper - at.lower, at.upper - region.lower).clamp_min(0)
     change = _norm(largest, norm) * (1 + 1e-12)
+    found, witness = torch.zeros_like(change), point.lower.clone()
+    left = ~(change <= gamma)
+    if bool(left.any()):
+        found[left], witness[left] = _attack(
+            network, box[left], Interval(at.lower[left], at.upper[left]), norm, options
+        )
+    verdict = tuple(_decide(c, f, gamma) for c, f in zip(change.tolist(), found.tolist(), strict=True))
+    return Robustness(verdict, change, found, witness)
+
+
+def _attack(network: BayesianNetwork, box: Box, at: Interval, norm: float, options: Options) -> tuple[Tensor, Tensor]:
+    """The largest change from the point with bounds ``at`` that can be proved, and the input where it is: per box."""
     inside = inside_range(network, box)
     candidates = torch.cat([inside.x_lower, inside.x_upper], dim=1)  # (batch, 2 outputs, n)
     batch, several, n = candidates.shape
     there = certify(network, Box(candidates.reshape(-1, n), candidates.reshape(-1, n)), options)
     low, high = (end.reshape(batch, several, -1) for end in (there.lower, there.upper))
     smallest = torch.maximum(low - at.upper[:, None], at.lower[:, None] - high).clamp_min(0)
-    distance = _norm(smallest, norm) * (1 - 1e-12)  # (batch, 2 outputs)
-    found, index = distance.max(dim=1)
-    witness = candidates[torch.arange(batch), index]
-    verdict = tuple(_decide(c, f, gamma) for c, f in zip(change.tolist(), found.tolist(), strict=True))
-    return Robustness(verdict, change, found, witness)
+    found, index = (_norm(smallest, norm) * (1 - 1e-12)).max(dim=1)
+    return found, candidates[torch.arange(batch), index]
 
 
 def _norm(values: Tensor, norm: float) -> Tensor:

@@ -28,10 +28,9 @@ def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affi
     if box.batch <= size:
         return _piece(network, box, options)
     # The bounds of many boxes may fill the memory by themselves: they are written once, where they stay.
-    shape = (box.batch, network.n_out)
-    like = {"dtype": torch.float64, "device": box.lower.device}
-    low, high = (Affine(torch.empty(*shape, box.n, **like), torch.empty(shape, **like)) for _ in range(2))
-    interval = Interval(torch.empty(shape, **like), torch.empty(shape, **like))
+    shape, empty = (box.batch, network.n_out), box.lower.new_empty
+    low, high = (Affine(empty((*shape, box.n)), empty(shape)) for _ in range(2))
+    interval = Interval(empty(shape), empty(shape))
     names: tuple[str, ...] = ()
     for start in range(0, box.batch, size):
         part = slice(start, min(start + size, box.batch))
