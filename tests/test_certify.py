@@ -16,6 +16,7 @@ import oracles
 import pytest
 import torch
 from flint import arb, ctx
+from partition.truth import narrow_mean
 from torch import Tensor
 
 import bnndp
@@ -386,6 +387,24 @@ def test_between_what_is_found_and_what_is_proved_it_stays_undecided(random_netw
     assert loose.found.max().item() < gamma < loose.change.min().item()
     answer = adversarial_robustness(network, x, box, gamma)
     assert answer.verdict == (Verdict.UNDECIDED, Verdict.UNDECIDED)
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0, INF])
+def test_the_gap_at_a_point_counts_against_both_verdicts(random_network: object, norm: float) -> None:
+    """With two hidden layers even single points have an interval; its far end counts, for what is proved and found."""
+    for seed in range(6):
+        network = random_network((2, 1, 5, 2), seed, std=1.5)
+        x = tensor([[0.4, 0.9]])
+        box = Box.ball(x, 0.1)
+        answer = adversarial_robustness(network, x, box, 0.0, norm=norm)
+        at, region = certify(network, Box(x, x)), certify(network, box)
+        assert (at.width > 1e-3).any()
+        largest = torch.maximum(region.upper - at.lower, at.upper - region.lower)
+        change = torch.linalg.vector_norm(largest, ord=norm).item()
+        assert answer.change.item() == pytest.approx(change, rel=1e-9)
+        there, here = (tensor(narrow_mean(network, p[0].tolist()).tolist()) for p in (answer.witness, x))
+        moved = torch.linalg.vector_norm(there - here, ord=norm).item()
+        assert answer.found.item() <= moved + 1e-10 * (1 + here.abs().max().item())  # of the quadrature
 
 
 def test_a_point_does_not_change(random_network: object) -> None:
