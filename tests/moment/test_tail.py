@@ -80,6 +80,20 @@ def test_a_neuron_far_below_zero_is_known_to_be_quiet() -> None:
     assert found.latent.activity.item() < 1e-5
 
 
+def test_many_rare_sources_add_up() -> None:
+    """Five hundred sources, each left out for being active three times in a million: one of them is, in one of 700."""
+    n, u = 500, -4.55
+    zero = torch.zeros(n, 1, dtype=F64)
+    first = Linear(zero, zero, torch.full((n,), u, dtype=F64), torch.ones(n, dtype=F64))
+    second = Linear(torch.ones(1, n, dtype=F64), torch.zeros(1, n), torch.zeros(1), torch.ones(1))
+    last = linear([[1.0]], [[0.0]], [0.0], [0.0])
+    found = run(BayesianNetwork.from_linears([first, second, last]), Box([0.0], [0.0])).hidden[0]
+    mean = n * float(oracles.expected_relu(u, 1.0))
+    for level in found.before.tail.levels:
+        one = float(oracles.cdf(u - mean - level.above.item()))  # P(one source alone is above the level)
+        assert -math.expm1(n * math.log1p(-one)) <= level.probability.item()
+
+
 def test_levels_of_squares() -> None:
     """``s = sigma^2 z^2`` of one active source: P(s > level) from the normal law."""
     for mean, sigma in ((0.0, 1.0), (3.0, 0.5), (-1.0, 2.0)):

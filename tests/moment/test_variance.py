@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+import oracles
 import torch
+from flint import arb
 from moment.truth import Pass, at_most, central, draw, run
 from torch import Tensor
 
@@ -68,6 +70,18 @@ def test_differences_of_equal_neurons_vanish_but_for_the_rests() -> None:
     rows = torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=F64)
     bound = central_variance(rows, found.given[:1], found.latents[:2], found.first.sources)[0]
     assert bound[0] <= 0.01 * bound[1]
+
+
+def test_a_root_varies_more_than_its_tangent() -> None:
+    """m = 0 and s = z^2 of one source: E[z_2 | z] = phi(0) z has 5 % more variance than its linear part in s."""
+    source = Linear(torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([3.0]), torch.ones(1))
+    second = Linear(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1), torch.zeros(1))
+    last = Linear(torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
+    found = run(BayesianNetwork.from_linears([source, second, last, last]), Box([0.0], [0.0]))
+    truth = (oracles.rectified(3.0, 1.0).variance / (2 * arb.pi())).mid()
+    bound = central_variance(torch.ones(1, 1, dtype=F64), found.given[:1], found.latents[:2], found.first.sources)
+    assert oracles.above(bound.item(), truth)
+    assert bound.item() <= 6 * float(truth)
 
 
 def test_the_noise_of_the_layer_itself() -> None:
