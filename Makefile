@@ -49,10 +49,10 @@ format: $(READY)  ## put all files into the format that check asks for
 	$(BIN)/ruff format .
 
 bench: $(READY)  ## tightness and speed, as ratios in one run
-	$(BIN)/python benchmarks/bench.py $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
-	$(BIN)/python benchmarks/campaign.py $(ARGS)
+	$(BIN)/python -m benchmarks.campaign $(ARGS)
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

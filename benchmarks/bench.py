@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 150)  # a pipe has no width, and 80 columns cut the tables
     results: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version(), "quick": options.quick}
     parts = {"tightness": _tightness, "speed": _speed, "cost": _cost, "memory": _memory}
     for part in options.only:
