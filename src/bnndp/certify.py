@@ -52,6 +52,11 @@ def certify(network: BayesianNetwork, box: Box, options: Options | None = None) 
     (0.9, 1.1)
     """
     options = options or Options()
+    _expect("network", network, BayesianNetwork, "load one with bnndp.load(path)")
+    _expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
+    _expect("options", options, Options, "give bnndp.Options(...)")
+    if box.batch == 0:
+        raise InputError("there is no box to certify: the batch is empty.")
     if network.task != "regression":
         raise UnsupportedLayerError(
             f"certify bounds the mean output of regression networks; this one is for {network.task}, whose mean logits "
@@ -68,9 +73,19 @@ def certify(network: BayesianNetwork, box: Box, options: Options | None = None) 
     return Bounds(lower, upper, affine, method, cells)
 
 
+def _expect(name: str, value: object, kind: type, advice: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}; {advice}.")
+
+
 @dataclass(frozen=True, slots=True)
 class Robustness:
-    """Answer to Definition ``def:AdversarialRObustness`` for a batch of points and regions."""
+    """Answer to Definition ``def:AdversarialRObustness`` for a batch of points and regions.
+
+    ``change`` is a proved upper bound of the change of the mean output within each region, ``found`` a proved lower
+    bound of the largest change, attained at ``witness``. What is certified is not attacked: there ``found`` is 0 and
+    ``witness`` the point itself.
+    """
 
     verdict: tuple[Verdict, ...]
     change: Tensor  # (batch,): the mean output changes by at most this within the region
@@ -97,7 +112,12 @@ def adversarial_robustness(
     if not norm >= 1:
         raise InputError(f"norm must be >= 1, got {norm!r}.")
     options = options or Options()
+    _expect("box", box, Box, "give bnndp.Box.ball(x, eps)")
     point = Box(x, x)
+    if point.lower.shape != box.lower.shape:
+        raise InputError(
+            f"x has shape {tuple(point.lower.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+        )
     if not bool(box.contains(point.lower).all()):
         raise InputError("each point x must lie in its region; give the region around it.")
     at, region = certify(network, point, options), certify(network, box, options)

@@ -37,6 +37,10 @@ class Linear:
             if got != want:
                 raise InputError(f"{field} must have shape {tuple(want)} to fit weight_mean, got {tuple(got)}.")
 
+    def __repr__(self) -> str:
+        """Sizes only."""
+        return f"Linear({self.n_in} -> {self.n_out})"
+
     @property
     def n_in(self) -> int:
         """Number of inputs of the layer."""
@@ -99,6 +103,10 @@ class BayesianNetwork:
         for linear in linears:
             layers += [Relu(), linear] if layers else [linear]
         return cls(tuple(layers), task)
+
+    def __repr__(self) -> str:
+        """Sizes and task only: the weights are in ``layers``."""
+        return f"BayesianNetwork({'-'.join(map(str, self.sizes))}, {self.task})"
 
     @property
     def linears(self) -> tuple[Linear, ...]:

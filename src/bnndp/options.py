@@ -31,7 +31,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
-        if not self.refine >= 1:
+        if type(self.refine) is not int or not self.refine >= 1:
             raise InputError(f"refine is the largest number of cells a box and must be >= 1, got {self.refine!r}.")
         if not self.tolerance >= 0:
             raise InputError(f"tolerance must be >= 0, got {self.tolerance!r}.")

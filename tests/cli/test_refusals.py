@@ -214,7 +214,9 @@ def test_bad_places_for_the_output(bnndp: Any, model: Path, inputs: Path, tmp_pa
         inputs: "input of this command",
         model: "input of this command",
         tmp_path / "folder" / ".." / "model.safetensors": "input of this command",
-        Path("/dev/null"): "not a regular file",
+        Path("/dev/null"): "need a file of their own",
+        Path("/dev/stdout"): "need a file of their own",
+        Path("-"): "need a file of their own",
         tmp_path / ("n" * 250 + ".jsonl"): "cannot be written",
     }
     for place, words in places.items():

@@ -44,14 +44,17 @@ def certify(  # noqa: PLR0913 (the options of the command)
     time_limit: Annotated[
         float | None, typer.Option(min=0, callback=_finite, metavar="SECONDS", help="Time for the splitting, in all.")
     ] = None,
-    attack: Annotated[bool, typer.Option("--attack", help="Find the range from inside too.")] = False,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")] = 0,
 ) -> None:
     """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
 
     Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, seconds:
     numbers for a network with one output, lists for several. The inside_* are the extremes that the attack found, null
-    without --attack; seconds is the time of the certification, without the attack, shared out over its chunk.
+    without --attack; method is the one that gave the interval (with --method best: moment, partition or both); seconds
+    is the time of the certification, without the attack, shared out over its chunk.
     """
     from rich.console import Console
 

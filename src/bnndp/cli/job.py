@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +28,6 @@ __all__ = ["Job", "run"]
 _CELLS = 4096  # cells a chunk: enough to fill the machine, few enough that the progress bar moves
 _BOXES = 256  # boxes a chunk; fixed, so that the same command gives the same bits
 _ATTACKED = 16  # boxes a chunk when they are attacked too
-_LEAST_TIME = 1e-3  # seconds of refinement left to a chunk when the limit has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,16 @@ def _parts(job: Job, source: Path) -> Iterator[_Part]:
     total = job.box.batch
     limit = job.options.time_limit
     deadline = None if limit is None else time.monotonic() + limit
-    for start in range(0, total, job.chunk):
-        stop = min(start + job.chunk, total)
-        options = job.options
-        if deadline is not None:  # the time left is shared among the boxes left
-            share = (deadline - time.monotonic()) * (stop - start) / (total - start)
-            options = replace(options, time_limit=max(share, _LEAST_TIME))
+    stop = 0
+    while stop < total:
+        left = math.inf if deadline is None else deadline - time.monotonic()
+        now = (
+            job if left > 0 else replace(job, options=replace(job.options, refine=1))
+        )  # the time for splitting is over
+        start, stop = stop, min(stop + now.chunk, total)
+        options = now.options
+        if 0 < left < math.inf:  # it is shared among the boxes left
+            options = replace(options, time_limit=left * (stop - start) / (total - start))
         box = job.box[start:stop]
         begin = time.perf_counter()
         try:
@@ -132,7 +136,7 @@ def _summary(figures: list[_Figures]) -> Table:
     found = [part.inside for part in figures if part.inside is not None]
     table = Table("boxes", "outputs", "method", "mean width", "largest width")
     cells = [str(width.shape[0]), str(width.shape[1]), ", ".join(sorted(set().union(*(p.methods for p in figures))))]
-    cells += [f"{width.mean().item():.6g}", f"{width.max().item():.6g}"]
+    cells += [f"{width.mean().item():.4g}", f"{width.max().item():.4g}"]
     if found:
         table.add_column("mean inside")
         table.add_column("ratio")
@@ -145,4 +149,4 @@ def _summary(figures: list[_Figures]) -> Table:
 def _tightness(width: Tensor, inside: Tensor) -> list[str]:
     """Mean range from inside, and certified over inside: a ratio of means, as single ranges may be zero."""
     mean = inside.mean().item()
-    return [f"{mean:.6g}", f"{width.mean().item() / mean:.3f}" if mean > 0 else "-"]
+    return [f"{mean:.4g}", f"{width.mean().item() / mean:.3f}" if mean > 0 else "-"]

@@ -36,6 +36,10 @@ class RowFile:
         return self
 
     def _check(self) -> None:
+        if str(self.path) == "-" or self.path.absolute().parts[1:2] in (("dev",), ("proc",)):
+            raise InputError(
+                f"{self.path}: the bounds are renamed into place and need a file of their own; change --out."
+            )
         if not self._target.parent.is_dir():
             raise InputError(f"{self.path}: the folder {self._target.parent} does not exist; make it or change --out.")
         if self._target.exists() and not self._target.is_file():
