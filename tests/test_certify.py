@@ -488,3 +488,35 @@ except bnndp.CertError as error:
     plain = here.getvalue()
     assert plain == optimised
     assert len(plain.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model.safetensors", "box"), "network must be a BayesianNetwork, got str"),
+        (("network", "array"), r"box must be a Box, got Tensor; give bnndp\.Box"),
+        (("network", "box", {"refine": 2}), "options must be a Options, got dict"),
+        (("network", "empty"), "there is no box"),
+    ],
+)
+def test_wrong_kinds_of_arguments_are_named(random_network: object, arguments: tuple[object, ...], words: str) -> None:
+    known = {
+        "network": random_network((2, 3, 1), 0),
+        "box": Box([[0.0, 0.0]], [[1.0, 1.0]]),
+        "array": torch.zeros(1, 2),
+        "empty": Box(torch.zeros(0, 2), torch.zeros(0, 2)),
+    }
+    with pytest.raises(InputError, match=words):
+        certify(*(known.get(a, a) if isinstance(a, str) else a for a in arguments))
+
+
+def test_every_region_needs_its_point(random_network: object) -> None:
+    network, box = random_network((2, 3, 1), 0), Box.ball(torch.zeros(3, 2), 0.1)
+    with pytest.raises(InputError, match=r"x has shape \(1, 2\), the regions \(3, 2\)"):
+        adversarial_robustness(network, torch.zeros(2), box, 0.1)
+
+
+def test_networks_print_their_sizes(random_network: object) -> None:
+    network = random_network((2, 3, 1), 0)
+    assert repr(network) == "BayesianNetwork(2-3-1, regression)"
+    assert repr(network.linears[0]) == "Linear(2 -> 3)"
