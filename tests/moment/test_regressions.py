@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bnndp.certify import certify
 from bnndp.maths.normal import cdf
 from bnndp.maths.rectified import expected_relu
 from bnndp.maths.replacement import replacement_error
@@ -104,3 +105,29 @@ def test_bounds_do_not_tighten_with_the_scale(random_network: object, power: int
     width = (plain.upper - plain.lower).item()
     assert found.lower.item() / c <= plain.lower.item() + 1e-6 * width + 1e-12
     assert found.upper.item() / c >= plain.upper.item() - 1e-6 * width - 1e-12
+
+
+@pytest.mark.parametrize(("std", "weight"), [(1e-163, 1.0), (1e-170, 1e200), (1e-150, 1.0), (1e-100, 1e90)])
+def test_tiny_deviations_of_the_first_layer(std: float, weight: float) -> None:
+    """Their squares underflow; E f(x) = weight * std * x / sqrt(2 pi)."""
+    hidden = Linear(tensor(0)[None], tensor(std)[None], tensor(0), tensor(0))
+    network = BayesianNetwork.from_linears(
+        [hidden, Linear(tensor(weight)[None], tensor(0)[None], tensor(0), tensor(0))]
+    )
+    bounds = certify(network, Box([[1.0]], [[2.0]]))
+    assert bounds.lower.item() <= weight * std / math.sqrt(2 * math.pi) * (1 + 1e-12)
+    assert bounds.upper.item() >= 2 * weight * std / math.sqrt(2 * math.pi) * (1 - 1e-12)
+
+
+def test_eighth_powers_of_tiny_weights() -> None:
+    """||s - E s||_4 of the second layer with a rare, huge source and tiny deviations, against quadrature."""
+    scale, std = 1e34, 1.5e-42
+    first = Linear(tensor(0)[None], tensor(0)[None], tensor(-3.7 * scale), tensor(scale))
+    second = Linear(tensor(0)[None], tensor(std)[None], tensor(0), tensor(1e-8))
+    layer = first_layer(first, ORIGIN)
+    before = pre_activation(second, layer, [layer.latent], [])
+    nodes, weight = rectified_quadrature(-3.7, 1)
+    spread = (std * scale * nodes) ** 2
+    centred = spread - (weight * spread).sum()
+    truth = (weight * centred**4).sum().item()
+    assert before.spread_fourth.item() >= truth

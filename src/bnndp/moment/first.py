@@ -159,7 +159,7 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
     corner = corner.reshape(-1, box.n)  # (vertices, n_in)
     points = torch.where(corner[:, None, :] > 0, box.upper, box.lower)  # (vertices, batch, n_in)
     m = points @ layer.weight_mean.mT + layer.bias_mean
-    s = points.square() @ layer.weight_std.square().mT + layer.bias_std.square()
+    s = points.square() @ layer.weight_std.square().mT + layer.bias_std.square() + TINY  # squares may underflow
     scale = points.abs() @ layer.weight_mean.abs().mT + layer.bias_mean.abs() + s.sqrt()
     value = expected_relu(m, s.sqrt()) + (ELEMENTARY + gamma(box.n + 8)) * scale
     weight = (2 * corner - 1) / corner.shape[0]

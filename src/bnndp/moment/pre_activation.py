@@ -67,9 +67,8 @@ def _spread_fourth(layer: Linear, first: FirstLayer, spread_variance: Tensor) ->
     :math:`c_4(z_j^2)\le144\,r_j^4\,\mathbb Ez_j^4`.
     """
     single = 144 * first.sources.noise.square() * first.latent.fourth
-    return up(
-        apply_rows(layer.weight_std.square().square().square(), single) + 3 * spread_variance.square(), layer.n_in
-    )
+    power = layer.weight_std.square().square().square().clamp_min(TINY)  # it may underflow while z is large
+    return up(apply_rows(power, single) + 3 * spread_variance.square(), layer.n_in)
 
 
 def _energy(layer: Linear, sources: Sources) -> Energy:
