@@ -15,7 +15,9 @@ from bnndp.regions import Box
 
 __all__ = ["one_pass", "piece_size"]
 
-_FLOATS_A_ENTRY = 12  # live float64 numbers for each entry of the largest matrix of a backward pass, measured
+_FLOATS_A_ENTRY = (
+    12  # float64 numbers alive for each entry of the largest matrix: an estimate, `make bench` measures the peak
+)
 
 
 def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
