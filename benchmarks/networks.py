@@ -1,6 +1,7 @@
-"""The networks of the benchmarks: posteriors on the noisy sine sets, trained on demand and kept in ``.cache/networks``.
+"""The networks of the benchmarks: posteriors trained on demand and kept in ``.cache/networks``.
 
-Two families, both honest fits of the evidence lower bound with the noise of the data as the noise of the likelihood:
+Two families on the noisy sine sets, both honest fits of the evidence lower bound with the noise of the data as
+the noise of the likelihood:
 
 ``paper`` (names such as ``sine2d-2x64``): in the manner of the authors' published posteriors. Prior N(0, 1) on every
 weight and bias, standard deviations that start at 0.1, Adam, one draw of all weights a step (as Pyro's ``AutoNormal``
@@ -13,7 +14,16 @@ prior over functions independent of the width; standard deviations that start at
 quiet gradients fit function and standard deviations better. Its ELBO still rises slowly where the training ends (2x64:
 4208 after the 4000 steps taken here, 4890 after 8000, 5355 after 16,000 smaller ones): neurons return to the prior.
 
-Settings were chosen by the error of the mean function and by the ELBO alone, never by how well a network certifies.
+On MNIST (``mnist-1x128``, ``mnist-2x64``) posteriors are as uncertain as the mean-field ELBO leaves them: prior
+N(0, 0.2^2) on every weight and bias, temperature one (the KL term has its full weight: nothing is tempered), local
+reparametrisation. Measured on the test set: accuracy 97.6 and 97.5 %, calibration error 0.027 and 0.022; standard
+deviation of the logits on its first 100 images 1.41 and 1.26. Half of the standard deviations of the first layer stay
+within 1 % of the prior's. The ELBO still rises slowly where training ends (2x64: -16,200 for a training of 3000 steps,
+-14,500 for the 9000 taken here). Temperature 0.3 was tried (3000 steps, rate 3e-3): accuracy 97.8 against 97.1 and
+97.2 %, but an ELBO lower by 4100 and 5200; the logits are uncertain enough without it.
+
+Settings were chosen by the error of the mean function or the accuracy, by the ELBO and, on MNIST, by the standard
+deviation of the logits, never by how well a network certifies.
 Run ``python benchmarks/networks.py --all`` to train everything (once), or name the networks wanted.
 """
 
@@ -23,7 +33,7 @@ import argparse
 import hashlib
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -32,12 +42,12 @@ from rich.table import Table
 
 import bnndp.demo
 import bnndp.files
-from bnndp.data import noisy_sine
+from bnndp.data import ClassificationData, RegressionData, mnist, noisy_sine
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
-from bnndp.training import Card, TrainingOptions, train
+from bnndp.training import Card, ClassificationCard, RegressionCard, Scores, TrainingOptions, train
 
-__all__ = ["FAMILIES", "NAMES", "network", "options_of"]
+__all__ = ["FAMILIES", "MNIST_NAMES", "NAMES", "network", "options_of"]
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "networks"
 SHAPES = {
@@ -46,14 +56,21 @@ SHAPES = {
 }
 FAMILIES = ("paper", "scaled")
 NAMES = tuple(f"{data}-{shape}" for data, shapes in SHAPES.items() for shape in shapes)
+MNIST_NAMES = ("mnist-1x128", "mnist-2x64")
 DEMO = "sine1d-2x32"
 DEMO_FILE = Path(bnndp.demo.__file__).parent / bnndp.demo.NAME
 NOISE_STD = 0.1
-_PATTERN = re.compile(r"sine(?P<inputs>\d+)d-(?P<depth>\d+)x(?P<width>\d+)(?:-(?P<family>paper|scaled))?")
+_PATTERN = re.compile(
+    r"(?:sine(?P<inputs>\d+)d|mnist)-(?P<depth>\d+)x(?P<width>\d+)(?(inputs)(?:-(?P<family>paper|scaled))?)"
+)
+_LATER = ("temperature",)  # options younger than the first networks: at their defaults they leave names alone
 
 
 def network(name: str) -> BayesianNetwork:
-    """The posterior called ``sine<inputs>d-<layers>x<width>[-scaled]``, from the cache or trained now."""
+    """The posterior called ``sine<inputs>d-<layers>x<width>[-scaled]`` or ``mnist-<layers>x<width>``.
+
+    It comes from the cache or is trained now; MNIST is read from the folder that BNNDP_DATA names.
+    """
     path = path_of(name)
     if not path.exists():
         _train(name, path)
@@ -63,13 +80,20 @@ def network(name: str) -> BayesianNetwork:
 def card(name: str) -> Card:
     """The training card of a network (trained now if it is not in the cache)."""
     network(name)
-    return Card(**json.loads(path_of(name).with_suffix(".json").read_text())["card"])
+    found = json.loads(path_of(name).with_suffix(".json").read_text())["card"]
+    if not _is_mnist(name):
+        return RegressionCard(**found)
+    parts = {part: Scores(**found.pop(part)) for part in ("train", "held_out")}
+    return ClassificationCard(**parts, **found)
 
 
 def path_of(name: str) -> Path:
     """Where the network lies once it is trained: the name and a digest of all settings that decide it."""
-    settings = json.dumps({"noise_std": NOISE_STD, **asdict(options_of(name))}, sort_keys=True)
-    return CACHE / f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}.safetensors"
+    options = options_of(name)
+    usual = {field.name: field.default for field in fields(options) if field.name in _LATER}
+    settings = {key: value for key, value in asdict(options).items() if key not in usual or value != usual[key]}
+    text = json.dumps({"noise_std": NOISE_STD, **settings}, sort_keys=True)
+    return CACHE / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.safetensors"
 
 
 def options_of(name: str) -> TrainingOptions:
@@ -77,6 +101,10 @@ def options_of(name: str) -> TrainingOptions:
     match = _parse(name)
     depth, width = int(match["depth"]), int(match["width"])
     hidden = (width,) * depth
+    if _is_mnist(name):
+        return TrainingOptions(
+            hidden, prior_std=0.2, init_std=0.05, steps=9000, batch=200, learning_rate=1e-2, warm_up=0.2
+        )
     if match["family"] == "scaled":
         steps, batch = (4000, 512) if width <= 128 else (2000, 256)
         return TrainingOptions(
@@ -102,16 +130,28 @@ def _parse(name: str) -> re.Match[str]:
     match = _PATTERN.fullmatch(name)
     if match is None:
         raise InputError(
-            f"{name!r} is not a network of the benchmarks; names look like {NAMES[3]} or {NAMES[3]}-scaled."
+            f"{name!r} is not a network of the benchmarks; names look like {NAMES[3]}, {NAMES[3]}-scaled "
+            f"or {MNIST_NAMES[0]}."
         )
     return match
 
 
-def _train(name: str, path: Path) -> None:
+def _is_mnist(name: str) -> bool:
+    return _parse(name)["inputs"] is None
+
+
+def _data(name: str) -> tuple[RegressionData, RegressionData] | tuple[ClassificationData, ClassificationData]:
+    """The training set of a network and the set it is tried on."""
+    if _is_mnist(name):
+        return mnist("train"), mnist("test")
     n_in = int(_parse(name)["inputs"])
+    return noisy_sine(n_in, noise_std=NOISE_STD, seed=0), noisy_sine(n_in, noise_std=NOISE_STD, points=2048, seed=1)
+
+
+def _train(name: str, path: Path) -> None:
     options = options_of(name)
-    data = noisy_sine(n_in, noise_std=NOISE_STD, seed=0)
-    trained = train(data, options, held_out=noisy_sine(n_in, noise_std=NOISE_STD, points=2048, seed=1))
+    data, held_out = _data(name)
+    trained = train(data, options, held_out=held_out)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"name": name, "options": asdict(options), "card": asdict(trained.card)}
     path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
@@ -125,6 +165,27 @@ def _std_quantiles(posterior: BayesianNetwork) -> str:
     return "\n".join(" ".join(f"{value:.4f}" for value in row.tolist()) for row in rows)
 
 
+_COLUMNS = {
+    RegressionCard: ("RMSE clean", "held out"),
+    ClassificationCard: ("accuracy", "held out", "NLL", "ECE", "logit sd"),
+}
+_COMMON = ("ELBO", "s", "weight std: min, 10 %, median, 90 %, max")
+
+
+def _figures(fit: Card) -> tuple[str, ...]:
+    """The figures of a card under the columns of its kind."""
+    if isinstance(fit, RegressionCard):
+        return f"{fit.rmse_clean:.4f}", f"{fit.rmse_held_out:.4f}"
+    tried = fit.held_out
+    return (
+        f"{fit.train.accuracy:.4f}",
+        f"{tried.accuracy:.4f}",
+        f"{tried.nll:.4f}",
+        f"{tried.calibration_error:.4f}",
+        f"{tried.logit_std:.2f}",
+    )
+
+
 def sorted_quantiles(values: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     """Nearest-rank quantiles (``torch.quantile`` refuses large tensors)."""
     return values.sort().values[(levels * (values.numel() - 1)).round().long()]
@@ -134,30 +195,27 @@ def main() -> None:
     """Train or read the networks named on the command line and print their cards."""
     parser = argparse.ArgumentParser(description="Train the networks of the benchmarks.")
     parser.add_argument("names", nargs="*", help="for example sine2d-2x64 sine2d-2x64-scaled")
-    parser.add_argument("--all", action="store_true", help="all networks of both families")
+    parser.add_argument(
+        "--all", action="store_true", help="all networks on the sine sets, of both families, and on MNIST"
+    )
     parser.add_argument("--demo", action="store_true", help="write the network of the package's demo anew")
     arguments = parser.parse_args()
     names = arguments.names
     if arguments.all:
-        names = [*NAMES, *(f"{name}-scaled" for name in NAMES)]
+        names = [*NAMES, *(f"{name}-scaled" for name in NAMES), *MNIST_NAMES]
     torch.set_num_threads(1)
     if arguments.demo:
         names = [*names, DEMO]
         bnndp.files.save(network(DEMO), DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
-    table = Table("network", "RMSE clean", "held out", "ELBO", "s", "weight std: min, 10 %, median, 90 %, max")
+    tables = {kind: Table("network", *columns, *_COMMON) for kind, columns in _COLUMNS.items()}
     for name in names:
         posterior, fit = network(name), card(name)
-        table.add_row(
-            name,
-            f"{fit.rmse_clean:.4f}",
-            f"{fit.rmse_held_out:.4f}",
-            f"{fit.elbo:.0f}",
-            f"{fit.seconds:.0f}",
-            _std_quantiles(posterior),
-            end_section=True,
-        )
+        common = (f"{fit.elbo:.0f}", f"{fit.seconds:.0f}", _std_quantiles(posterior))
+        tables[type(fit)].add_row(name, *_figures(fit), *common, end_section=True)
         print(f"{name}: {path_of(name).relative_to(CACHE.parent.parent)}", flush=True)
-    Console(width=None).print(table)
+    for table in tables.values():
+        if table.row_count:
+            Console(width=None).print(table)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 from bnndp.sampling import Noise, ascent_direction, draw_noise, estimate, is_exact
 
-__all__ = ["CONFIDENCE", "Inside", "Objective", "candidates", "climb", "inside_range"]
+__all__ = ["CONFIDENCE", "Inside", "Objective", "candidates", "climb", "extreme", "inside_range"]
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Value (points, batch, 1) and gradient (points, batch, n) at points (points, batch, n) of a batch of regions."""
@@ -154,7 +154,7 @@ def climb(box: Box, x: Tensor, objective: Objective, *, far: Tensor, steps: int)
     value, slope = objective(x)
     share = torch.where(far, 1.0, _SHORT_STEP).to(x.dtype)
     for _ in range(steps):
-        aim = torch.where(far, _extreme(box, slope, x), _uphill(box, slope, x))
+        aim = torch.where(far, extreme(box, slope, x), _uphill(box, slope, x))
         trial = box.project(x + share * (aim - x))
         new, new_slope = objective(trial)
         gain = new > value
@@ -175,7 +175,7 @@ def _uphill(box: Box, slope: Tensor, x: Tensor) -> Tensor:
     return box.project(x + 0.5 * width * scaled / torch.where(largest > 0, largest, 1.0))
 
 
-def _extreme(box: Box, slope: Tensor, x: Tensor) -> Tensor:
+def extreme(box: Box, slope: Tensor, x: Tensor) -> Tensor:
     """The point of each region farthest along ``slope`` (points, batch, n); coordinates without slope stay."""
     if box.within is None:
         return torch.where(slope > 0, box.upper, torch.where(slope < 0, box.lower, x))

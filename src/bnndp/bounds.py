@@ -25,6 +25,13 @@ class Interval:
         """``max |value|``."""
         return self.lower.abs().maximum(self.upper.abs())
 
+    def where_sign(self, signs: Tensor) -> Interval:
+        """The part of each interval on which ``signs * value >= 0``, for signs -1, 0 and 1; crossed where empty."""
+        return Interval(
+            torch.where(signs > 0, self.lower.clamp_min(0), self.lower),
+            torch.where(signs < 0, self.upper.clamp_max(0), self.upper),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:
@@ -65,15 +72,15 @@ class PiecewiseAffine:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``lower <= E f(x) <= upper`` for every x of each box, over the whole posterior.
+    """``lower <= E f(x) <= upper`` for every x of each box, over the whole posterior; E softmax for classifiers.
 
-    ``affine`` holds on each whole box; ``cells`` are the pieces of a refinement (None after a single pass).
+    ``affine`` holds on each whole box (regression only); ``cells`` are the pieces of a refinement (None after a single pass).
     A bound that is not a number or crossed never reaches a caller: it is refused here.
     """
 
     lower: Tensor  # (batch, outputs)
     upper: Tensor  # (batch, outputs)
-    affine: AffineBounds
+    affine: AffineBounds | None
     method: tuple[str, ...]  # of each box: which method gave the interval
     cells: PiecewiseAffine | None = None
 

@@ -1,4 +1,4 @@
-"""Certification of regression networks: bounds of the mean output, and the verdict on adversarial robustness.
+"""Certification: bounds of the mean output or of the expected softmax, and the verdict on adversarial robustness.
 
 The mean of a Bayesian network at x is the value function V_0(x) of a dynamic program over its layers (Adams et al.
 2023, Theorem ``Theorem:ValueIteration``). A method gives affine functions below and above V_0 on a box; their smallest
@@ -7,7 +7,6 @@ and largest values bound the mean for every x of the box, over the whole posteri
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 
@@ -16,33 +15,23 @@ from torch import Tensor
 
 from bnndp.attacks import inside_range
 from bnndp.bounds import Bounds, Interval
-from bnndp.errors import InputError, UnsupportedLayerError
+from bnndp.classify import expected_softmax
+from bnndp.errors import InputError
 from bnndp.methods import one_pass
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.refine import refine
 from bnndp.regions import Box
+from bnndp.verdict import Verdict, judge
 
 __all__ = ["Robustness", "Verdict", "adversarial_robustness", "certify"]
-
-
-class Verdict(enum.Enum):
-    """The answer to a claim. It has no truth value: compare it by name."""
-
-    CERTIFIED = "certified"
-    """Proved for every input of the region."""
-    FALSIFIED = "falsified"
-    """Proved wrong: an input of the region breaks the claim."""
-    UNDECIDED = "undecided"
-    """The bounds are too loose to tell, or the time ran out."""
-
-    def __bool__(self) -> bool:
-        raise TypeError("Compare a Verdict by name (verdict is Verdict.CERTIFIED); it has no truth value.")
 
 
 @torch.no_grad()
 def certify(network: BayesianNetwork, box: Box, options: Options | None = None) -> Bounds:
     """Bounds of the mean output of ``network`` for every x of each box, over the whole unbounded posterior.
+
+    For a classifier the bounds are those of its expected softmax, one for each class.
 
     >>> from bnndp.network import Linear
     >>> hidden = Linear(torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1))
@@ -57,11 +46,8 @@ def certify(network: BayesianNetwork, box: Box, options: Options | None = None) 
     _expect("options", options, Options, "give bnndp.Options(...)")
     if box.batch == 0:
         raise InputError("there is no box to certify: the batch is empty.")
-    if network.task != "regression":
-        raise UnsupportedLayerError(
-            f"certify bounds the mean output of regression networks; this one is for {network.task}, whose mean logits "
-            "say nothing about its expected softmax."
-        )
+    if network.task == "classification":
+        return _expected_softmax(network, box, options)
     affine, interval, method = one_pass(network, box, options)
     if options.refine == 1:
         return Bounds(interval.lower, interval.upper, affine, method)
@@ -71,6 +57,19 @@ def certify(network: BayesianNetwork, box: Box, options: Options | None = None) 
     lower.scatter_reduce_(0, index, cells.interval.lower, "amin", include_self=False)
     upper.scatter_reduce_(0, index, cells.interval.upper, "amax", include_self=False)
     return Bounds(lower, upper, affine, method, cells)
+
+
+def _expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> Bounds:
+    """Bounds of E softmax; a refinement cuts every box into equal cells and keeps their union."""
+    cells, owner = box, torch.arange(box.batch, device=box.lower.device)
+    while 2 * cells.batch <= options.refine * box.batch and bool((cells.upper > cells.lower).any()):
+        cells, owner = cells.split((cells.upper - cells.lower).argmax(-1)), owner.repeat(2)
+    interval, method = expected_softmax(network, cells, options)
+    index = owner[:, None].expand_as(interval.lower)
+    shape = (box.batch, network.n_out)
+    lower = interval.lower.new_zeros(shape).scatter_reduce_(0, index, interval.lower, "amin", include_self=False)
+    upper = interval.upper.new_zeros(shape).scatter_reduce_(0, index, interval.upper, "amax", include_self=False)
+    return Bounds(lower, upper, None, method[: box.batch])
 
 
 def _expect(name: str, value: object, kind: type, advice: str) -> None:
@@ -113,6 +112,8 @@ def adversarial_robustness(
         raise InputError(f"norm must be >= 1, got {norm!r}.")
     options = options or Options()
     _expect("box", box, Box, "give bnndp.Box.ball(x, eps)")
+    if network.task != "regression":
+        raise InputError(f"gamma bounds the change of a regression network; for {network.task} use robust_decision.")
     point = Box(x, x)
     if point.lower.shape != box.lower.shape:
         raise InputError(
@@ -129,7 +130,8 @@ def adversarial_robustness(
         found[left], witness[left] = _attack(
             network, box[left], Interval(at.lower[left], at.upper[left]), norm, options
         )
-    verdict = tuple(_decide(c, f, gamma) for c, f in zip(change.tolist(), found.tolist(), strict=True))
+    pairs = zip(change.tolist(), found.tolist(), strict=True)
+    verdict = tuple(judge(proved=c <= gamma, broken=f > gamma) for c, f in pairs)
     return Robustness(verdict, change, found, witness)
 
 
@@ -147,12 +149,3 @@ def _attack(network: BayesianNetwork, box: Box, at: Interval, norm: float, optio
 
 def _norm(values: Tensor, norm: float) -> Tensor:
     return torch.linalg.vector_norm(values, ord=norm, dim=-1)
-
-
-def _decide(change: float, found: float, gamma: float) -> Verdict:
-    """The only place that gives a verdict; NaN compares false and stays undecided."""
-    if change <= gamma:
-        return Verdict.CERTIFIED
-    if found > gamma:
-        return Verdict.FALSIFIED
-    return Verdict.UNDECIDED

@@ -17,7 +17,8 @@ class Options:
     into at most ``refine`` cells and stops early for a box whose interval is proved to be within ``tolerance`` of the
     exact range at both ends, and for all when ``time_limit`` seconds have passed. ``mass`` and ``cells`` belong to the
     partition method: the probability left outside the main rectangle of a layer (any value is sound; a large one is
-    tighter, see docs/theory-partition.md) and the number of regions N_k of a layer.
+    tighter, see docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps
+    by which the moment method optimises its lower planes for every box and row; 0: one pass.
     """
 
     method: str = "auto"
@@ -27,12 +28,15 @@ class Options:
     memory: int = 2**30
     mass: float = 0.9
     cells: int = 2
+    optimise: int = 0
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
         if type(self.refine) is not int or not self.refine >= 1:
             raise InputError(f"refine is the largest number of cells a box and must be >= 1, got {self.refine!r}.")
+        if type(self.optimise) is not int or not self.optimise >= 0:
+            raise InputError(f"optimise is a number of steps and must be >= 0, got {self.optimise!r}.")
         if not self.tolerance >= 0:
             raise InputError(f"tolerance must be >= 0, got {self.tolerance!r}.")
         if self.time_limit is not None and not self.time_limit > 0:

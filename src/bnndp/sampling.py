@@ -28,7 +28,19 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork, Linear
 
-__all__ = ["Estimate", "Noise", "ascent_direction", "draw_noise", "estimate", "expected_output", "is_exact"]
+__all__ = [
+    "Estimate",
+    "Noise",
+    "ascent_direction",
+    "draw_noise",
+    "estimate",
+    "expected_output",
+    "gather",
+    "gaussian_noise",
+    "is_exact",
+    "piece_size",
+    "pre_activation",
+]
 
 REPLICATES = 32
 """Independent scrambles of the Sobol points; the standard error has ``REPLICATES - 1`` degrees of freedom."""
@@ -51,7 +63,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standardised Gaussian noise of the hidden layers 1 to K-1, shared by all points; None where nothing is random."""
+    """Standardised Gaussian noise of the sampled layers, shared by all points; None where nothing is random.
+
+    For the mean output these are the hidden layers 1 to K-1, for the mean softmax all linear layers.
+    """
 
     layers: tuple[Tensor | None, ...]  # each (replicates, draws, n_out of the layer)
 
@@ -77,15 +92,25 @@ def is_exact(network: BayesianNetwork) -> bool:
 
 def draw_noise(network: BayesianNetwork, samples: int, *, seed: int, replicates: int = REPLICATES) -> Noise:
     """At least ``samples`` draws of the noise in ``replicates`` independent scrambles, determined by ``seed``."""
+    return gaussian_noise(network.linears[:-2], samples, seed=seed, replicates=replicates)
+
+
+def gaussian_noise(
+    layers: Sequence[Linear], samples: int, *, seed: int, replicates: int = REPLICATES, antithetic: bool = False
+) -> Noise:
+    """Noise of these layers, at least ``samples`` draws in all; ``antithetic`` makes half of each part minus the rest.
+
+    The halves of an antithetic part depend on each other, its mean stays unbiased and the parts independent.
+    """
     if samples < 1 or replicates < 1:
         raise InputError(f"samples and replicates must be at least 1, got {samples} and {replicates}.")
-    widths = [layer.n_out if _is_random(layer) else 0 for layer in network.linears[:-2]]
+    widths = [layer.n_out if _is_random(layer) else 0 for layer in layers]
     dimension = sum(widths)
     if dimension == 0:
         return Noise((None,) * len(widths))
-    draws = math.ceil(samples / replicates)
-    parts = [_gaussian(dimension, draws, seed * REPLICATES + index) for index in range(replicates)]
-    noise = torch.stack(parts).to(network.linears[0].weight_mean.device)
+    draws = math.ceil(samples / replicates / (2 if antithetic else 1))
+    parts = torch.stack([_gaussian(dimension, draws, seed * REPLICATES + index) for index in range(replicates)])
+    noise = (torch.cat([parts, -parts], dim=1) if antithetic else parts).to(layers[0].weight_mean.device)
     return Noise(tuple(part if part.shape[-1] else None for part in noise.split(widths, dim=-1)))
 
 
@@ -94,10 +119,10 @@ def expected_output(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor 
     *below, last = network.linears
     z = x[:, None]  # (points, draws, n), one draw until a layer is random
     for layer, eps in zip(below[:-1], noise, strict=True):
-        mean, std = _pre_activation(layer, z)
+        mean, std = pre_activation(layer, z)
         z = (mean if eps is None else mean + std * eps).clamp_min(0)
     if below:
-        mean, std = _pre_activation(below[-1], z)
+        mean, std = pre_activation(below[-1], z)
         z = _climbable_relu(mean, std) if mean.requires_grad else expected_relu(mean, std)
     return z.mean(1) @ last.weight_mean.T + last.bias_mean
 
@@ -111,16 +136,20 @@ def estimate(
 ) -> Estimate:
     """Mean and standard error of the outputs at any number of points, in pieces that fit into ``memory`` bytes."""
     points = x.reshape(-1, x.shape[-1])
-    size = _piece(network, noise, memory, tensors=8)
+    size = piece_size(network, noise, memory, tensors=8)
     with torch.no_grad():
         parts = [
             torch.cat([expected_output(network, piece, noise.part(index)) for piece in points.split(size)])
             for index in range(noise.replicates)
         ]
-    values = torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out)
-    mean = values.mean(0)
-    spread = values.std(0) / math.sqrt(len(parts)) if len(parts) > 1 else torch.zeros_like(mean)
-    return Estimate(mean, spread, values)
+    return gather(torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out))
+
+
+def gather(replicates: Tensor) -> Estimate:  # (replicates, ...)
+    """Mean and standard error of independent estimates; of a single one, which stands for an exact value, zero."""
+    count = replicates.shape[0]
+    mean = replicates.mean(0)
+    return Estimate(mean, replicates.std(0) / math.sqrt(count) if count > 1 else torch.zeros_like(mean), replicates)
 
 
 def ascent_direction(
@@ -132,7 +161,7 @@ def ascent_direction(
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of ``rows . E f(x)``, estimated with all replicates of the noise."""
-    size = _piece(network, noise, memory, tensors=8 * max(1, network.depth))
+    size = piece_size(network, noise, memory, tensors=8 * max(1, network.depth))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         total, slope = torch.zeros_like(points[:, 0]), torch.zeros_like(points)
@@ -168,7 +197,7 @@ def _climbable_relu(mean: Tensor, std: Tensor) -> Tensor:
     return result
 
 
-def _pre_activation(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
+def pre_activation(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of ``W z + b`` given z (points, draws, n_in): each (points, draws, n_out)."""
     mean = z @ layer.weight_mean.T + layer.bias_mean
     variance = (z * z) @ (layer.weight_std**2).T + layer.bias_std**2
@@ -190,6 +219,10 @@ def _is_random(layer: Linear) -> bool:
     return bool((layer.weight_std > 0).any() | (layer.bias_std > 0).any())
 
 
-def _piece(network: BayesianNetwork, noise: Noise, memory: int, *, tensors: int) -> int:
-    """Points at a time, so that ``tensors`` activations of the widest layer fit into ``memory`` bytes."""
-    return max(1, memory // (8 * tensors * noise.draws * max(network.sizes)))
+def piece_size(network: BayesianNetwork, noise: Noise, memory: int, *, tensors: int) -> int:
+    """Points at a time, so that ``tensors`` activations of the widest layer fit into ``memory`` bytes.
+
+    Draws multiply the layers only, not the inputs.
+    """
+    n_in, *widths = network.sizes
+    return max(1, memory // (8 * (tensors * noise.draws * max(widths) + 4 * n_in)))

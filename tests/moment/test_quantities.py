@@ -213,12 +213,12 @@ class TestSlope:
 class TestRelaxation:
     """The affine bounds of E z in M; the same draws serve both sides, so their errors nearly cancel."""
 
-    def test_lower(self, subject: Subject) -> None:
+    @pytest.mark.parametrize("shift", [None, 0.0, -0.7, 1.3])
+    def test_lower(self, subject: Subject, shift: float | None) -> None:
         for h, _, at in subject.pairs():
             r = h.relaxation
-            at_least(
-                mean(at.h - r.lower_slope[0] * at.m, at.h.abs().mean(0) + at.m.abs().mean(0)), r.lower_offset[0], "E z"
-            )
+            a, b = r.lower(None if shift is None else r.tangent[:, None] + shift)
+            at_least(mean(at.h - a[0, 0] * at.m, at.h.abs().mean(0) + at.m.abs().mean(0)), b[0, 0], "E z")
 
     def test_upper(self, subject: Subject) -> None:
         for h, _, at in subject.pairs():
@@ -231,7 +231,8 @@ class TestRelaxation:
         for h, _, at in subject.pairs():
             r = h.relaxation
             m = at.m.mean(0).abs() * (1 - 1e-9)
-            for a, b in ((r.lower_slope, r.lower_offset), (r.upper_slope, r.upper_offset)):
+            planes = [r.lower(None if shift is None else r.tangent[:, None] + shift) for shift in (None, -0.7, 1.3)]
+            for a, b in (*((a[0], b[0]) for a, b in planes), (r.upper_slope, r.upper_offset)):
                 largest = a[0].abs() * m + b[0].abs()
                 at_most(Estimate(largest, mean(at.m).error, largest), r.size[0], "|slope M| + |offset|")
 

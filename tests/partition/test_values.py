@@ -13,8 +13,8 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork
 from bnndp.partition.layers import Layer, Region
 from bnndp.partition.outer import Outer
-from bnndp.partition.planes import lower_planes, upper_planes
-from bnndp.partition.recursion import _compose, _forward, _relax
+from bnndp.partition.planes import compose, lower_planes, upper_planes
+from bnndp.partition.recursion import _forward, _relax
 from bnndp.partition.values import Value, _mixture
 
 
@@ -110,7 +110,7 @@ def test_composition_rounds_upward() -> None:
     low, high = lower_planes(layer, corner), upper_planes(layer, region, layer.ranges(region))
     matrix = torch.randn(1, 1, 40, 64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     offset = -(matrix * high.offset[:, :, None]).sum(-1)
-    found = _compose(layer, Affine(matrix, offset), region, low, high, torch.zeros_like(offset))
+    found = compose(layer, Affine(matrix, offset), region, low, high, torch.zeros_like(offset))
     z = corner.flatten().tolist()
     upper = [plane(layer, high, layer.var_upper, z, h) for h in range(64)]
     lower = [plane(layer, low, layer.var_lower, z, h) for h in range(64)]

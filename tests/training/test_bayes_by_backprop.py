@@ -2,16 +2,16 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from training.truth import divergence, random_network, sampled_outputs
 
 from bnndp.data import RegressionData, noisy_sine
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.network import BayesianNetwork
 from bnndp.training.bayes_by_backprop import TrainingOptions, elbo, train
 
 NOISE, PRIOR = 0.5, 2.0
@@ -107,29 +107,6 @@ class TestLinearRegression:
         assert scaled.bias_std.item() == pytest.approx(bias, rel=1e-4)
 
 
-def random_network(sizes: tuple[int, ...], seed: int = 0, scale: float = 0.3) -> BayesianNetwork:
-    generator = torch.Generator().manual_seed(seed)
-    linears = []
-    for n_in, n_out in pairwise(sizes):
-        shapes = ((n_out, n_in), (n_out, n_in), (n_out,), (n_out,))
-        w, ws, b, bs = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
-        linears.append(Linear(w, scale * ws.abs() + 0.01, b, scale * bs.abs() + 0.01))
-    return BayesianNetwork.from_linears(linears)
-
-
-def sampled_outputs(network: BayesianNetwork, x: Tensor, draws: int, seed: int = 0) -> Tensor:
-    """Outputs of ``draws`` networks drawn from the posterior, weights shared by all points: (draws, points, n_out)."""
-    generator = torch.Generator().manual_seed(seed)
-    z = x.expand(draws, *x.shape)
-    for k, layer in enumerate(network.linears):
-        noise = torch.randn(draws, *layer.weight_mean.shape, generator=generator, dtype=torch.float64)
-        bias_noise = torch.randn(draws, layer.n_out, generator=generator, dtype=torch.float64)
-        weight = layer.weight_mean + layer.weight_std * noise
-        bias = layer.bias_mean + layer.bias_std * bias_noise
-        z = (z.relu() if k else z) @ weight.transpose(-1, -2) + bias[:, None]
-    return z
-
-
 @pytest.mark.parametrize("sizes", [(2, 5, 1), (2, 4, 4, 2), (1, 3, 3, 3, 1)])
 class TestAgainstWeightDraws:
     DRAWS = 20_000
@@ -141,16 +118,9 @@ class TestAgainstWeightDraws:
         options = TrainingOptions(sizes[1:-1], NOISE, prior_std=PRIOR)
         likelihood = torch.distributions.Normal(sampled_outputs(network, x, self.DRAWS), NOISE)
         draws = likelihood.log_prob(data.y).sum((1, 2))
-        divergence = sum(
-            torch.distributions.kl_divergence(
-                torch.distributions.Normal(mean, std), torch.distributions.Normal(torch.zeros_like(mean), PRIOR)
-            ).sum()
-            for layer in network.linears
-            for mean, std in ((layer.weight_mean, layer.weight_std), (layer.bias_mean, layer.bias_std))
-        )
         estimate = torch.tensor([elbo(network, data, replace(options, seed=s), samples=100) for s in range(20)])
         error = math.sqrt(draws.var().item() / self.DRAWS + estimate.var().item() / 20)
-        assert abs((draws.mean() - divergence).item() - estimate.mean().item()) <= 5 * error
+        assert abs((draws.mean() - divergence(network, PRIOR)).item() - estimate.mean().item()) <= 5 * error
 
 
 class TestSine:
@@ -224,6 +194,7 @@ class TestSine:
         {"steps": 0},
         {"batch": 0},
         {"warm_up": 1.0},
+        {"temperature": 0.0},
     ],
     ids=str,
 )

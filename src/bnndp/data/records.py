@@ -1,4 +1,4 @@
-"""The record of a regression set: inputs, targets and, where it is known, the function without noise."""
+"""The records that training reads: inputs with real targets, or with the labels of classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["RegressionData"]
+__all__ = ["ClassificationData", "RegressionData"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +57,46 @@ class RegressionData:
         return f"RegressionData(points={self.points}, inputs={self.n_in}, outputs={self.n_out})"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassificationData:
+    """Points ``x`` and their labels ``y``, the numbers of the classes from 0 to ``classes - 1``.
+
+    >>> ClassificationData(torch.zeros(5, 2), torch.tensor([0, 1, 2, 1, 0]), classes=3)
+    ClassificationData(points=5, inputs=2, classes=3)
+    """
+
+    x: Tensor  # (points, n_in), float64
+    y: Tensor  # (points,), int64
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise InputError(f"classes must be at least 2, got {self.classes}.")
+        object.__setattr__(self, "x", _matrix("x", self.x))
+        object.__setattr__(self, "y", _labels(self.y, self.classes))
+        if self.x.shape[0] != self.y.shape[0]:
+            raise InputError(f"x has {self.x.shape[0]} points, y has {self.y.shape[0]}; give one label for each input.")
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return self.x.shape[0]
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        return self.x.shape[1]
+
+    @property
+    def n_out(self) -> int:
+        """Number of outputs of a network for this set: a logit for each class."""
+        return self.classes
+
+    def __repr__(self) -> str:
+        """Size only."""
+        return f"ClassificationData(points={self.points}, inputs={self.n_in}, classes={self.classes})"
+
+
 def _matrix(field: str, value: Tensor) -> Tensor:
     """The tensor in float64 with two dimensions, or an error that names its first value that is not finite."""
     tensor = torch.as_tensor(value).detach().to(torch.float64)
@@ -68,5 +108,23 @@ def _matrix(field: str, value: Tensor) -> Tensor:
         raise InputError(
             f"{field}[{row}, {column}] is not finite: {tensor[row, column].item()} "
             f"({int(bad.sum())} such of {bad.numel()}); remove or repair those points."
+        )
+    return tensor
+
+
+def _labels(value: Tensor, classes: int) -> Tensor:
+    """The labels in int64 with one dimension, or an error that names the first one that is not a class."""
+    tensor = torch.as_tensor(value).detach()
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InputError(f"y has dtype {tensor.dtype}; labels must be whole numbers of an integer dtype.")
+    if tensor.ndim != 1:
+        raise InputError(f"y must have shape (points,), one label a point, got {tuple(tensor.shape)}.")
+    tensor = tensor.to(torch.int64)
+    bad = (tensor < 0) | (tensor >= classes)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise InputError(
+            f"y[{row}] is {int(tensor[row])} ({int(bad.sum())} such of {bad.numel()}); "
+            f"labels must be in 0..{classes - 1}."
         )
     return tensor

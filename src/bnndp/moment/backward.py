@@ -7,6 +7,7 @@ step is taken off the constant at once, with the magnitude of the quantities on 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,40 +19,72 @@ from bnndp.moment.records import Relaxation
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["backward"]
+__all__ = ["Choice", "Relaxed", "backward", "lower_bound"]
+
+Relaxed = Sequence[tuple[Linear, Relaxation, Tensor]]
+"""Of the hidden layers 2 to k: the layer, its relaxation and the scale ``|W| E z + |b|`` of its means (batch, n)."""
 
 
-def backward(
-    rows: Linear,
-    relaxed: Sequence[tuple[Linear, Relaxation, Tensor]],
-    first: FirstLayer,
-    box: Box,
-) -> AffineBounds:
-    """Affine bounds in x of ``rows.weight_mean @ E z_k + rows.bias_mean`` on the box.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    r"""What may be chosen for each row without losing soundness; of the hidden layers 1 to k, (batch, rows, n) or None.
 
-    ``relaxed`` holds, for the hidden layers 2 to k, the layer, its relaxation and the scale ``|W| E z + |b|`` of its
-    means (batch, n); ``first`` the first hidden layer.
+    ``tangents`` are the tangent points u of the lower planes; None: those of the layer. ``multipliers`` belong to cells
+    on which the sign of some means M_i is known: :math:`\beta_i\ge0` times that sign. Where :math:`\pm M_i(x)\ge0`,
+    a lower bound of :math:`f-\beta_i(\pm M_i)` is one of f (Lagrange; Wang et al. 2021, beta-CROWN).
     """
-    weight = torch.cat([rows.weight_mean, -rows.weight_mean])
-    bias = torch.cat([rows.bias_mean, -rows.bias_mean])
-    matrix = weight.expand(box.batch, *weight.shape)  # (batch, 2 rows, n_k): lower bounds of +row and -row
-    constant = bias.expand(box.batch, -1)  # (batch, 2 rows)
-    for layer, relaxation, scale in reversed(relaxed):
-        matrix, constant = _through_relu(matrix, constant, relaxation)
-        matrix, constant = _through_linear(matrix, constant, layer, scale)
-    matrix, constant = _through_first(matrix, constant, first)
-    n = rows.n_out
+
+    tangents: Sequence[Tensor | None] = ()
+    multipliers: Sequence[Tensor | None] = ()
+
+    def of(self, k: int) -> tuple[Tensor | None, Tensor | None]:
+        """Tangents and multipliers of hidden layer k, counted from zero."""
+        return (
+            self.tangents[k] if k < len(self.tangents) else None,
+            self.multipliers[k] if k < len(self.multipliers) else None,
+        )
+
+
+def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:
+    """Affine bounds in x of ``rows.weight_mean @ E z_k + rows.bias_mean`` on the box."""
+    weight, bias, n = rows.weight_mean, rows.bias_mean, rows.n_out
+    found = lower_bound(torch.cat([weight, -weight]), torch.cat([bias, -bias]), relaxed, first, box)
     return AffineBounds(
-        Affine(matrix[:, :n], constant[:, :n]),
-        Affine(-matrix[:, n:], -constant[:, n:]),
+        Affine(found.matrix[:, :n], found.offset[:, :n]),
+        Affine(-found.matrix[:, n:], -found.offset[:, n:]),
         box,
     )
 
 
-def _through_relu(matrix: Tensor, constant: Tensor, relaxation: Relaxation) -> tuple[Tensor, Tensor]:
+def lower_bound(
+    weight: Tensor,  # (rows, n_k), or (batch, rows, n_k)
+    bias: Tensor,  # (rows,) or (batch, rows)
+    relaxed: Relaxed,
+    first: FirstLayer,
+    box: Box,
+    choice: Choice | None = None,
+) -> Affine:
+    """An affine function of x below ``weight @ E z_k + bias`` on the box (or cell); differentiable in the choice."""
+    choice = choice or Choice()
+    matrix = weight.expand(box.batch, *weight.shape[-2:])
+    constant = bias.expand(box.batch, bias.shape[-1])
+    for k in range(len(relaxed), 0, -1):
+        layer, relaxation, scale = relaxed[k - 1]
+        tangent, multiplier = choice.of(k)
+        matrix, constant = _through_relu(matrix, constant, relaxation, tangent)
+        if multiplier is not None:
+            matrix = matrix - multiplier
+        matrix, constant = _through_linear(matrix, constant, layer, scale)
+    return Affine(*_through_first(matrix, constant, first, box, *choice.of(0)))
+
+
+def _through_relu(
+    matrix: Tensor, constant: Tensor, relaxation: Relaxation, tangent: Tensor | None
+) -> tuple[Tensor, Tensor]:
     positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
-    slope = positive * relaxation.lower_slope[:, None] + negative * relaxation.upper_slope[:, None]
-    offset = apply_rows(positive, relaxation.lower_offset) + apply_rows(negative, relaxation.upper_offset)
+    low_slope, low_offset = relaxation.lower(tangent)
+    slope = positive * low_slope + negative * relaxation.upper_slope[:, None]
+    offset = (positive * low_offset).sum(-1) + apply_rows(negative, relaxation.upper_offset)
     lost = apply_rows(positive - negative, relaxation.size) + constant.abs()
     return slope, constant + offset - gamma(2 * matrix.shape[-1] + 8) * lost - TINY
 
@@ -62,15 +95,21 @@ def _through_linear(matrix: Tensor, constant: Tensor, layer: Linear, scale: Tens
     return matrix @ layer.weight_mean, shifted
 
 
-def _through_first(matrix: Tensor, constant: Tensor, first: FirstLayer) -> tuple[Tensor, Tensor]:
+def _through_first(
+    matrix: Tensor, constant: Tensor, first: FirstLayer, box: Box, tangent: Tensor | None, multiplier: Tensor | None
+) -> tuple[Tensor, Tensor]:
     positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
-    low, high, layer = first.lower, first.upper, first.layer
-    alpha = positive * low.alpha[:, None] + negative * high.alpha[:, None]
-    beta = positive * low.beta[:, None] + negative * high.beta[:, None]
+    low, high, layer = first.lower_at(first.tangent[:, None] if tangent is None else tangent), first.upper, first.layer
+    alpha = positive * low.alpha + negative * high.alpha[:, None]
+    beta = positive * low.beta + negative * high.beta[:, None]
+    lost = apply_rows(positive - negative, first.size) + constant.abs()
+    if multiplier is not None:
+        alpha = alpha - multiplier
+        m_size = apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs()
+        lost = lost + apply_rows(multiplier.abs(), m_size) * 1.001  # the size itself is rounded
     slope = alpha @ layer.weight_mean + (beta @ layer.weight_std.square()) * first.centre[:, None]
     if high.dense is not None:
         slope = slope + negative @ high.dense
-    offset = apply_rows(positive, low.offset) + apply_rows(negative, high.offset) + alpha @ layer.bias_mean
-    lost = apply_rows(positive - negative, first.size) + constant.abs()
+    offset = (positive * low.offset).sum(-1) + apply_rows(negative, high.offset) + alpha @ layer.bias_mean
     error = gamma(4 * layer.n_out + 16)  # four products of length n_out, each term within first.size
     return slope, constant + offset - error * lost - TINY

@@ -8,7 +8,7 @@ Both planes are written as :math:`\alpha\,m_i(x)+\beta\,q_i(x)+\text{offset}+\te
 with the shared matrices :math:`\mu` and :math:`\sigma^2` and no matrix of each box.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,11 +18,12 @@ from bnndp.maths.central import fourth_central, third_central
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY, down, gamma, up
+from bnndp.maths.tails import PEAK
 from bnndp.moment.records import Latent, Sources
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["FirstLayer", "Plane", "first_layer"]
+__all__ = ["FirstLayer", "Plane", "Ranges", "first_layer"]
 
 _MOST_VERTICES = 16  # boxes with at most so many vertices get the chord over all of them
 
@@ -38,20 +39,7 @@ class Plane:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstLayer:
-    """Bounds of the first hidden layer on a box: planes in x, moments, and the independent sources."""
-
-    layer: Linear
-    centre: Tensor  # (batch, n_in)
-    lower: Plane
-    upper: Plane
-    size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
-    latent: Latent
-    sources: Sources
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranges:
+class Ranges:
     """Ranges over the box of m(x) and r(x), and r(x) at the centre."""
 
     m: Interval
@@ -60,18 +48,57 @@ class _Ranges:
     r_centre: Tensor
 
 
-def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None) -> FirstLayer:
-    """Relax the first layer on ``box``; ``tangent`` (batch, n) are the points u* of the lower planes, or None."""
+@dataclass(frozen=True, slots=True)
+class FirstLayer:
+    """Bounds of the first hidden layer on a box: planes in x, moments, and the independent sources."""
+
+    layer: Linear
+    centre: Tensor  # (batch, n_in)
+    tangent: Tensor  # (batch, n): u* of the lower planes where nobody asks for another one
+    ranges: Ranges
+    upper: Plane
+    size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
+    latent: Latent
+    sources: Sources
+
+    @property
+    def lower(self) -> Plane:
+        """The lower planes at the default tangent points."""
+        return self.lower_at(self.tangent)
+
+    def lower_at(self, u: Tensor) -> Plane:  # u (batch, n) or (batch, rows, n)
+        r"""``g(m, r) >= Phi(u) m + phi(u) r`` (g is convex and of degree one), ``r(x) >= (q(x) + sigma_b^2)/r(c)``.
+
+        The second is the inequality of Cauchy and Schwarz; both hold for every x and every u.
+        """
+        m, r, r_centre = self.ranges.m, self.ranges.r.upper, self.ranges.r_centre
+        root = up(r_centre, self.layer.n_in + 8).clamp_min(TINY)
+        slack = ELEMENTARY * (m.magnitude + r)
+        if u.ndim == 3:
+            r_centre, root, slack = r_centre[:, None], root[:, None], slack[:, None]
+        beta = torch.where(r_centre > 0, pdf(u) / root, 0.0)
+        return Plane(cdf(u), beta, beta * self.layer.bias_std.square() - slack, None)
+
+
+def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: Tensor | None = None) -> FirstLayer:
+    """Relax the first layer on ``box``; ``tangent`` (batch, n) are the points u* of the lower planes, or None.
+
+    ``signs`` (batch, n) of -1, 0 and 1 restricts it to the cell of the x with ``signs * m(x) >= 0``.
+    """
     ranges = _ranges(layer, box)
-    low = _lower_plane(layer, box, ranges, tangent)
+    if signs is not None:
+        ranges = replace(ranges, m=ranges.m.where_sign(signs))
+    u = ratio(ranges.m_centre, ranges.r_centre) if tangent is None else tangent
     high = _upper_plane(layer, box, ranges)
     m_size = up(apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs(), box.n)
     q_size = apply_rows(layer.weight_std.square(), box.magnitude * box.centre.abs())
-    size = torch.stack([_size(plane, m_size, q_size, box) for plane in (low, high)]).amax(0)
-    return FirstLayer(layer, box.centre, low, high, size, _latent(ranges), _sources(ranges))
+    steepest = torch.where(ranges.r_centre > 0, PEAK / ranges.r_centre.clamp_min(TINY), 0.0)  # beta of any lower plane
+    any_lower = m_size + steepest * (q_size + layer.bias_std.square()) + ELEMENTARY * (m_size + ranges.r.upper)
+    size = torch.maximum(any_lower, _size(high, m_size, q_size, box))
+    return FirstLayer(layer, box.centre, u, ranges, high, size, _latent(ranges), _sources(ranges))
 
 
-def _ranges(layer: Linear, box: Box) -> _Ranges:
+def _ranges(layer: Linear, box: Box) -> Ranges:
     m = Interval(box.minimum(layer.weight_mean, layer.bias_mean), box.maximum(layer.weight_mean, layer.bias_mean))
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
     least = torch.maximum(box.lower, -box.upper).clamp_min(0).square()  # min x_j^2: zero where the box holds 0
@@ -80,23 +107,10 @@ def _ranges(layer: Linear, box: Box) -> _Ranges:
     r = Interval(down(s_low.sqrt(), 1), up(s_high.sqrt(), 1))
     m_centre = apply_rows(layer.weight_mean, box.centre) + layer.bias_mean
     r_centre = (apply_rows(variance, box.centre.square()) + constant).sqrt()
-    return _Ranges(m, r, m_centre, r_centre)
+    return Ranges(m, r, m_centre, r_centre)
 
 
-def _lower_plane(layer: Linear, box: Box, ranges: _Ranges, tangent: Tensor | None) -> Plane:
-    r"""``g(m, r) >= Phi(u*) m + phi(u*) r`` (g is convex and of degree one), ``r(x) >= (q(x) + sigma_b^2)/r(c)``.
-
-    The second is the inequality of Cauchy and Schwarz; both hold for every x and every u*.
-    """
-    u = ratio(ranges.m_centre, ranges.r_centre) if tangent is None else tangent
-    alpha, slope = cdf(u), pdf(u)
-    beta = torch.where(ranges.r_centre > 0, slope / up(ranges.r_centre, box.n + 8).clamp_min(TINY), 0.0)
-    slack = ELEMENTARY * (ranges.m.magnitude + ranges.r.upper)
-    offset = beta * layer.bias_std.square() - slack
-    return Plane(alpha, beta, offset, None)
-
-
-def _upper_plane(layer: Linear, box: Box, ranges: _Ranges) -> Plane:
+def _upper_plane(layer: Linear, box: Box, ranges: Ranges) -> Plane:
     """The lowest at the centre of the candidates: chord in m at the largest r, plane on the rectangle, vertices."""
     candidates = [_interval_plane(ranges), _rectangle_plane(layer, box, ranges)]
     q_centre = apply_rows(layer.weight_std.square(), box.centre.square())
@@ -119,7 +133,7 @@ def _upper_plane(layer: Linear, box: Box, ranges: _Ranges) -> Plane:
     )
 
 
-def _interval_plane(ranges: _Ranges) -> Plane:
+def _interval_plane(ranges: Ranges) -> Plane:
     """Chord of the convex ``g(., r_upper)`` over the range of m; g increases in r."""
     low, high = (expected_relu(end, ranges.r.upper) for end in (ranges.m.lower, ranges.m.upper))
     alpha = ((high - low) / (ranges.m.upper - ranges.m.lower).clamp_min(TINY)).clamp(0, 1)
@@ -128,7 +142,7 @@ def _interval_plane(ranges: _Ranges) -> Plane:
     return Plane(alpha, torch.zeros_like(alpha), offset, None)
 
 
-def _rectangle_plane(layer: Linear, box: Box, ranges: _Ranges) -> Plane:
+def _rectangle_plane(layer: Linear, box: Box, ranges: Ranges) -> Plane:
     r"""Plane ``alpha m + slope r + const`` above g on the rectangle of (m, r), then r(x) by an affine bound above.
 
     Any slopes will do with the constant from all four corners (errata item 5). ``slope >= 0``, and
@@ -171,7 +185,7 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
     return matrix, (value - flat).amax(0) + lost
 
 
-def _latent(ranges: _Ranges) -> Latent:
+def _latent(ranges: Ranges) -> Latent:
     """Moments of z_i over the box: all increase in m and in r, so the ends of the ranges bound them."""
     r_high = ranges.r.upper + SMALL
     low, high = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, r_high)
@@ -186,7 +200,7 @@ def _latent(ranges: _Ranges) -> Latent:
     )
 
 
-def _sources(ranges: _Ranges) -> Sources:
+def _sources(ranges: Ranges) -> Sources:
     m, r = ranges.m, Interval(ranges.r.lower, ranges.r.upper + SMALL)
     low, high = moments(m.lower, r.lower), moments(m.upper, r.upper)
     u_low = torch.minimum(ratio(m.lower, r.lower), ratio(m.lower, r.upper))

@@ -1,5 +1,6 @@
 """The moment method: forward over the layers for moments, backward from each for the ranges of its means."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import InputError
 from bnndp.maths.rounding import LARGE, TINY, gamma
-from bnndp.moment.backward import backward
+from bnndp.moment.backward import Relaxed, backward
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
 from bnndp.moment.pre_activation import pre_activation
@@ -17,7 +18,7 @@ from bnndp.moment.relax import DELTAS, relax
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Parameters", "bound"]
+__all__ = ["Hidden", "HiddenLayers", "Parameters", "bound", "hidden_layers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,13 @@ class Parameters:
     """What may be chosen freely in the pass without losing soundness, so that it can be optimised.
 
     ``tangents[k]`` are the points u* (batch, n_k) of the lower planes of hidden layer k, or None for its middle;
-    ``deltas`` the levels s0 = S + delta sqrt(Vs) tried for the upper bounds.
+    ``deltas`` the levels s0 = S + delta sqrt(Vs) tried for the upper bounds. ``signs[k]`` (batch, n_k) of -1, 0 and 1
+    restrict the box to the cell of those x on which the means of hidden layer k have these signs.
     """
 
     tangents: tuple[Tensor | None, ...] = ()
     deltas: tuple[float, ...] = DELTAS
+    signs: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(delta >= 0 for delta in self.deltas):
@@ -39,9 +42,13 @@ class Parameters:
         """The tangent points of hidden layer k, counted from zero."""
         return self.tangents[k] if k < len(self.tangents) else None
 
+    def sign(self, k: int) -> Tensor | None:
+        """The signs of hidden layer k, counted from zero."""
+        return self.signs[k] if k < len(self.signs) else None
+
 
 @dataclass(frozen=True, slots=True)
-class _Hidden:
+class Hidden:
     """One hidden layer after the first, relaxed on the box."""
 
     before: PreActivation
@@ -51,38 +58,83 @@ class _Hidden:
     scale: Tensor  # |W| E z + |b|: the size of the terms of its means
 
 
-def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
-    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
-    parameters = parameters or Parameters()
-    *hidden, output = network.linears
-    if not hidden:
-        return _affine_layer(output, box)
-    first = first_layer(hidden[0], box, parameters.tangent(0))
-    chain: list[_Hidden] = []
+@dataclass(frozen=True, slots=True)
+class HiddenLayers:
+    """All hidden layers on a box: the first, those after it, and what the layers above need of them."""
+
+    first: FirstLayer
+    chain: list[Hidden]
+    given: Layers  # layers 2 to K taken apart; the last only if asked for
+    box: Box
+    signs: tuple[Tensor, ...] = ()  # of the cell, see Parameters
+
+    @property
+    def relaxed(self) -> Relaxed:
+        """What the backward pass needs of the layers after the first."""
+        return [(h.before.layer, h.relaxation, h.scale) for h in self.chain]
+
+    @property
+    def ranges(self) -> list[Interval]:
+        """Ranges of the means of all hidden layers, first to last."""
+        return [self.first.ranges.m, *(h.mean for h in self.chain)]
+
+    @property
+    def empty(self) -> Tensor:
+        """Cells (batch,) that provably hold no x: a mean has no value of its sign on the box."""
+        return torch.stack([(m.lower > m.upper).any(-1) for m in self.ranges]).any(0)
+
+    @property
+    def latents(self) -> list[Latent]:
+        """Moments of all hidden layers, first to last."""
+        return [self.first.latent, *(hidden.latent for hidden in self.chain)]
+
+    @property
+    def fine(self) -> Tensor:
+        """Boxes (batch, 1) on which no mean or standard deviation is too large for its powers; NaN is not fine."""
+        sizes = [self.first.latent.mean.upper, self.first.sources.noise.sqrt()]
+        for hidden in self.chain:
+            before = hidden.before
+            sizes += [hidden.mean.magnitude, before.spread.upper.sqrt(), before.mean_variance.sqrt()]
+        return torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]
+
+
+def hidden_layers(
+    layers: Sequence[Linear], box: Box, parameters: Parameters, *, take_last_apart: bool = False
+) -> HiddenLayers:
+    """The forward pass over the hidden layers; ``take_last_apart`` for what is random above the last of them."""
+    first = first_layer(layers[0], box, parameters.tangent(0), parameters.sign(0))
+    chain: list[Hidden] = []
     given: Layers = []
-    for k, layer in enumerate(hidden[1:], start=1):
+    for k, layer in enumerate(layers[1:], start=1):
         latents = [first.latent, *(h.latent for h in chain)]
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
         planes = _down(layer, first, chain, box).interval()
         mean = _intersection(planes, _interval_means(layer, latents[-1].mean, scale))
+        signs = parameters.sign(k)
+        mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
-        if k + 1 < len(hidden):
+        if take_last_apart or k + 1 < len(layers):
             sources = None if chain else first.sources
             given.append((before, conditional(before, mean, latent, latents[-1], sources)))
-        chain.append(_Hidden(before, mean, relaxation, latent, scale))
-    return _where_bounded(_down(output, first, chain, box), first, chain)
+        chain.append(Hidden(before, mean, relaxation, latent, scale))
+    return HiddenLayers(first, chain, given, box, parameters.signs)
 
 
-def _where_bounded(found: AffineBounds, first: FirstLayer, chain: list[_Hidden]) -> AffineBounds:
+def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
+    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
+    *hidden, output = network.linears
+    if not hidden:
+        return _affine_layer(output, box)
+    layers = hidden_layers(hidden, box, parameters or Parameters())
+    return _where_bounded(_down(output, layers.first, layers.chain, box), layers)
+
+
+def _where_bounded(found: AffineBounds, layers: HiddenLayers) -> AffineBounds:
     """Infinite bounds for the boxes on which a mean or standard deviation is too large for its powers."""
-    if not chain:
+    if not layers.chain:
         return found
-    sizes = [first.latent.mean.upper, first.sources.noise.sqrt()]
-    for hidden in chain:
-        before = hidden.before
-        sizes += [hidden.mean.magnitude, before.spread.upper.sqrt(), before.mean_variance.sqrt()]
-    fine = torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]  # NaN is not fine
+    fine = layers.fine
     low, high = (
         Affine(torch.where(fine[..., None], side.matrix, 0.0), torch.where(fine, side.offset, end))
         for side, end in ((found.lower, -torch.inf), (found.upper, torch.inf))
@@ -98,7 +150,7 @@ def _affine_layer(layer: Linear, box: Box) -> AffineBounds:
     return AffineBounds(exact, exact, box)
 
 
-def _down(rows: Linear, first: FirstLayer, chain: list[_Hidden], box: Box) -> AffineBounds:
+def _down(rows: Linear, first: FirstLayer, chain: list[Hidden], box: Box) -> AffineBounds:
     return backward(rows, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bnndp.bounds import Interval
+from bnndp.maths.normal import cdf, pdf
 from bnndp.network import Linear
 
 __all__ = ["Energy", "Latent", "Level", "PreActivation", "Relaxation", "Sources", "Tail"]
@@ -95,10 +96,20 @@ class PreActivation:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """Affine bounds of E z_i in the mean M_i = E X_i: ``slope * M + offset`` below and above, on the box."""
+    r"""Affine bounds of E z_i in the mean M_i = E X_i: ``slope * M + offset`` below and above, on the box.
 
-    lower_slope: Tensor
-    lower_offset: Tensor
+    Below, :math:`\mathbb Ez\ge g(M,\rho)-\text{loss}\ge\Phi(u)M+\varphi(u)\rho-\text{loss}` for every u: the tangent
+    point u is free.
+    """
+
+    tangent: Tensor  # u where nobody asks for another one
+    rho: Tensor
+    loss: Tensor
     upper_slope: Tensor
     upper_offset: Tensor
-    size: Tensor  # |slope * M| + |offset| is at most this: the scale of rounding errors
+    size: Tensor  # |slope * M| + |offset| is at most this for any tangent point: the scale of rounding errors
+
+    def lower(self, tangent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Slope and offset of the lower plane, (batch, 1, n), or (batch, rows, n) at the points of ``tangent``."""
+        u = self.tangent[:, None] if tangent is None else tangent
+        return cdf(u), pdf(u) * self.rho[:, None] - self.loss[:, None]

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Interval
-from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.replacement import TO_SECOND_MOMENT
 from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY
@@ -66,10 +65,8 @@ def relax(
     enclosure = _enclose(before, mean, deltas)
     middle = 0.5 * (mean.lower + mean.upper)
     u = ratio(middle, enclosure.rho) if tangent is None else tangent
-    scale = mean.magnitude + enclosure.rho + enclosure.loss
-    lower_slope = cdf(u)
     # g is convex and of degree one: its tangent plane at u is Phi(u) M + phi(u) rho.
-    lower_offset = pdf(u) * enclosure.rho - enclosure.loss - _ROUND * scale
+    loss = enclosure.loss + _ROUND * (mean.magnitude + enclosure.rho + enclosure.loss)
     top = mean.magnitude + enclosure.high_end
     upper_slope = (enclosure.high_end - enclosure.low_end) / (mean.upper - mean.lower).clamp_min(TINY)
     upper_slope = upper_slope.clamp(0, 1)
@@ -77,8 +74,8 @@ def relax(
         enclosure.low_end - upper_slope * mean.lower, enclosure.high_end - upper_slope * mean.upper
     )
     upper_offset = upper_offset + _ROUND * top
-    size = mean.magnitude + torch.maximum(lower_offset.abs(), upper_offset.abs())
-    relaxation = Relaxation(lower_slope, lower_offset, upper_slope, upper_offset, size)
+    size = mean.magnitude + torch.maximum(PEAK * enclosure.rho + loss, upper_offset.abs())
+    relaxation = Relaxation(u, enclosure.rho, loss, upper_slope, upper_offset, size)
     return relaxation, _latent(before, mean, enclosure)
 
 

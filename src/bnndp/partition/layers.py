@@ -80,6 +80,11 @@ class Layer:
         """Number of inputs."""
         return self.mean.shape[1]
 
+    @property
+    def n_out(self) -> int:
+        """Number of neurons."""
+        return self.mean.shape[0]
+
     def point(self, z: Tensor) -> tuple[Tensor, Tensor]:  # z (..., n_in)
         """``m(z)`` and ``r(z)`` to working accuracy: (..., n_out). Only for choices, never for a bound."""
         return z @ self.mean.T + self.bias, (z * z @ self.var_upper.T + self.bias_var_upper).sqrt()

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.bounds import Affine
 from bnndp.maths.normal import pdf
 from bnndp.maths.rectified import expected_relu, ratio, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.partition.layers import Layer, Ranges, Region
 
-__all__ = ["Planes", "lower_planes", "upper_planes", "vertex_slopes"]
+__all__ = ["Planes", "compose", "lower_planes", "upper_planes", "vertex_slopes"]
 
 _FEW = 3  # up to this many inputs the 2^n vertices of a region are enumerated
 _SMALL = 1e-100  # a tangent of the square root at a smaller standard deviation is replaced by a constant
@@ -85,6 +86,25 @@ def upper_planes(layer: Layer, region: Region, ranges: Ranges) -> Planes:
     best = height.argmin(0, keepdim=True)
     a, c, offset = (value.expand_as(height).gather(0, best)[0] for value in (alpha, c, offset))
     return Planes(a, c, t, offset)
+
+
+def compose(layer: Layer, base: Affine, region: Region, low: Planes, high: Planes, extra: Tensor) -> Affine:
+    """Above ``base`` at E[z_k | z] plus ``extra`` for every z of the regions, with all rounding in the offset.
+
+    ``base`` has a matrix (batch, regions or 1, rows, n_out); that of the result is (batch, regions, rows, n_in).
+    """
+    plus, minus = base.matrix.clamp_min(0), base.matrix.clamp_max(0)
+    a = plus * high.a[:, :, None] + minus * low.a[:, :, None]
+    spread_high = ((plus * high.c[:, :, None]) @ layer.var_upper) * high.t[:, :, None]
+    spread_low = ((minus * low.c[:, :, None]) @ layer.var_lower) * low.t[:, :, None]
+    matrix = a @ layer.mean + spread_high + spread_low
+    size = a.abs() @ layer.mean.abs() + spread_high.abs() + spread_low.abs()  # sums of one sign: no cancellation
+    high_offset, low_offset = high.offset[:, :, None], low.offset[:, :, None]
+    offset = (plus * high_offset + minus * low_offset).sum(-1) + base.offset + extra
+    total = (size @ region.magnitude[..., None])[..., 0] + base.offset.abs() + extra.abs()
+    total = total + (plus * high_offset.abs() - minus * low_offset.abs()).sum(-1)
+    error = gamma(sum(layer.mean.shape) + 32) * total + TINY * (1 + region.magnitude.sum(-1, keepdim=True))
+    return Affine(matrix, offset + error)
 
 
 def vertex_slopes(ranges: Ranges) -> tuple[Tensor, Tensor]:

@@ -15,11 +15,11 @@ from torch import Tensor
 from bnndp.bounds import Affine, AffineBounds
 from bnndp.errors import InputError
 from bnndp.maths.rectified import expected_relu
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import TINY
 from bnndp.network import BayesianNetwork
 from bnndp.partition.layers import Layer, Region
 from bnndp.partition.outer import Outer
-from bnndp.partition.planes import Planes, lower_planes, upper_planes
+from bnndp.partition.planes import compose, lower_planes, upper_planes
 from bnndp.partition.rectangles import Rectangle, main_rectangle, nominal_probability, refine
 from bnndp.partition.values import Cells, Value, blended, complement, refined
 from bnndp.regions import Box
@@ -110,29 +110,13 @@ def _back_up(layer: Layer, value: Value, region: Region) -> Affine:
     low, high = lower_planes(layer, region.at), upper_planes(layer, region, ranges)
     base = Affine(value.main.matrix[:, None], value.main.offset[:, None])
     if value.rectangle is None:
-        return _compose(layer, base, region, low, high, torch.zeros_like(base.offset))
-    whole = _compose(layer, base, region, low, high, complement(value, value.rectangle, ranges))
+        return compose(layer, base, region, low, high, torch.zeros_like(base.offset))
+    whole = compose(layer, base, region, low, high, complement(value, value.rectangle, ranges))
     if value.cells is None:
         return whole
     blend = blended(value.cells, nominal_probability(value.cells.rectangles, *layer.point(region.at)))
     extra = refined(value, value.cells, value.rectangle, ranges, blend)
-    return _lower_of(whole, _compose(layer, blend, region, low, high, extra), region)
-
-
-def _compose(layer: Layer, base: Affine, region: Region, low: Planes, high: Planes, extra: Tensor) -> Affine:
-    """``base`` at the bounds of E z_k, plus ``extra``, with all rounding in the offset."""
-    plus, minus = base.matrix.clamp_min(0), base.matrix.clamp_max(0)
-    a = plus * high.a[:, :, None] + minus * low.a[:, :, None]
-    spread_high = ((plus * high.c[:, :, None]) @ layer.var_upper) * high.t[:, :, None]
-    spread_low = ((minus * low.c[:, :, None]) @ layer.var_lower) * low.t[:, :, None]
-    matrix = a @ layer.mean + spread_high + spread_low
-    size = a.abs() @ layer.mean.abs() + spread_high.abs() + spread_low.abs()  # sums of one sign: no cancellation
-    high_offset, low_offset = high.offset[:, :, None], low.offset[:, :, None]
-    offset = (plus * high_offset + minus * low_offset).sum(-1) + base.offset + extra
-    total = (size @ region.magnitude[..., None])[..., 0] + base.offset.abs() + extra.abs()
-    total = total + (plus * high_offset.abs() - minus * low_offset.abs()).sum(-1)
-    error = gamma(sum(layer.mean.shape) + 32) * total + TINY * (1 + region.magnitude.sum(-1, keepdim=True))
-    return Affine(matrix, offset + error)
+    return _lower_of(whole, compose(layer, blend, region, low, high, extra), region)
 
 
 def _importance(layer: Layer, value: Value, region: Region) -> Tensor:

@@ -1,0 +1,125 @@
+"""One pass for classification: bounds of the expected softmax on a batch of boxes, cut into pieces that fit the memory.
+
+Two questions are answered, each by the method of the options: the range of every class's probability, and a lower
+bound of given combinations of them, which is what a decision needs (docs/theory.md, section 7).
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.errors import InputError
+from bnndp.maths.softmax import consistent
+from bnndp.moment.exponential import margin_tails
+from bnndp.moment.margins import margins
+from bnndp.moment.softmax import class_interval, row_bound
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.partition import softmax as partition
+from bnndp.regions import Box
+
+__all__ = ["bound_rows", "expected_softmax"]
+
+_FLOATS_A_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix, as in methods.py
+_CALM = 0.02  # margins of less variance than this need no exponential moments: the second order is as good
+
+
+def expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, tuple[str, ...]]:
+    """Bounds (batch, classes) of E softmax for every x of each box, and the method that gave them."""
+    _check(network, box)
+    parts, names = [], []
+    for piece in _pieces(network, box, options, references=network.n_out):
+        interval, name = _classes(network, box[piece], options)
+        parts.append(interval)
+        names += [name] * (piece.stop - piece.start)
+    return Interval(torch.cat([p.lower for p in parts]), torch.cat([p.upper for p in parts])), tuple(names)
+
+
+def bound_rows(
+    network: BayesianNetwork,
+    box: Box,
+    rows: Tensor,  # (batch, rows, classes)
+    label: Tensor,  # (batch,): the class whose margins are used, the largest where the rows should hold
+    options: Options,
+) -> Tensor:  # (batch, rows)
+    """Lower bound of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known."""
+    _check(network, box)
+    parts = [
+        _rows(network, box[piece], rows[piece], label[piece], options)
+        for piece in _pieces(network, box, options, references=1)
+    ]
+    return torch.cat(parts).nan_to_num(-torch.inf)
+
+
+def _check(network: BayesianNetwork, box: Box) -> None:
+    if box.n != network.n_in:
+        raise InputError(
+            f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
+        )
+    if network.n_out < 2:
+        raise InputError(f"a classifier needs at least 2 logits, the network has {network.n_out}.")
+
+
+def _pieces(network: BayesianNetwork, box: Box, options: Options, *, references: int) -> Iterator[slice]:
+    """Slices of the batch that keep the intermediate tensors within ``options.memory`` bytes."""
+    sizes = network.sizes
+    widest = max(sizes[1:-1], default=1)
+    rows = max(references * network.n_out * (4 if options.optimise else 1), 2 * widest)
+    size = 8 * _FLOATS_A_ENTRY * rows * (sizes[0] + widest)
+    if options.method in ("partition", "best"):
+        size = max(size, partition.footprint(network, options.cells))
+    step = max(1, options.memory // size)
+    for start in range(0, box.batch, step):
+        yield slice(start, min(start + step, box.batch))
+
+
+def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, str]:
+    found: list[Interval] = []
+    if options.method != "partition":
+        found.append(_moment_classes(network, box, options))
+    if options.method in ("partition", "best"):
+        found.append(partition.bound_softmax(network, box, cells=options.cells).probability)
+    low, high = (pick([getattr(f, end) for f in found]) for pick, end in ((_largest, "lower"), (_smallest, "upper")))
+    name = {"partition": "partition", "best": "moment+partition"}.get(options.method, "moment")
+    return Interval(*consistent(low, high)), name
+
+
+def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Interval:
+    classes = network.n_out
+    every = torch.arange(classes, device=box.lower.device).expand(box.batch, -1)
+    known = margins(network, box, every, steps=options.optimise)
+    tails = torch.ones_like(known.mean)
+    open_ = (known.variance.amax((-1, -2)) > _CALM).nonzero()[:, 0]
+    if open_.numel():
+        found = margin_tails(network, box[open_.repeat_interleave(classes)], every[open_].reshape(-1))
+        tails[open_] = found.reshape(-1, classes, classes)
+    return class_interval(known, tails)
+
+
+def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
+    found: list[Tensor] = []
+    if options.method != "partition":
+        found.append(_moment_rows(network, box, rows, label, options))
+    if options.method in ("partition", "best"):
+        found.append(partition.bound_rows(network, box, rows, cells=options.cells))
+    return _largest([f.nan_to_num(-torch.inf) for f in found])
+
+
+def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
+    """By moments; by exponential moments too where that does not decide and the margins are uncertain."""
+    known = margins(network, box, label[:, None], steps=options.optimise)
+    bound = row_bound(rows, known, label)
+    open_ = ~(bound > 0).all(-1) & (known.variance.amax((-1, -2)) > _CALM)
+    at = open_.nonzero()[:, 0]
+    if at.numel():
+        part = known[at]
+        tails = margin_tails(network, box[at], label[at])
+        again = row_bound(rows[at], part, label[at], tails)
+        bound[at] = torch.maximum(bound[at], again)
+    return bound
+
+
+_largest: Callable[[list[Tensor]], Tensor] = lambda values: torch.stack(values).amax(0)  # noqa: E731
+_smallest: Callable[[list[Tensor]], Tensor] = lambda values: torch.stack(values).amin(0)  # noqa: E731

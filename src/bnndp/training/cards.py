@@ -1,0 +1,108 @@
+"""Training cards: how well a posterior fits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bnndp.data import ClassificationData, RegressionData
+from bnndp.errors import InputError
+from bnndp.network import BayesianNetwork
+from bnndp.sampling import draw_noise, estimate
+from bnndp.training.elbo import elbo
+from bnndp.training.options import TrainingOptions
+from bnndp.training.predictive import calibration_error, predict
+
+__all__ = ["Card", "ClassificationCard", "RegressionCard", "Scores", "evaluate", "scores"]
+
+_POINTS, _DRAWS = 1024, 256  # of a card of regression
+_LABELLED_POINTS, _LABELLED_DRAWS = 10_000, 128  # of a card of classification
+_ELBO_DRAWS = 2**16  # points times samples
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionCard:
+    """Errors of the mean function E f(x) on the first 1024 points of each set, and the ELBO of all training points."""
+
+    rmse_train: float
+    rmse_clean: float | None  # against the function without noise, where it is known
+    rmse_held_out: float | None
+    elbo: float  # of all points, estimated; the KL term has weight one whatever the temperature
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How well E softmax predicts the labels of a set."""
+
+    points: int  # the first so many of the set
+    accuracy: float  # of argmax E softmax
+    nll: float  # mean of -log E softmax of the right class
+    calibration_error: float  # expected calibration error, 15 bins
+    logit_std: float  # standard deviation of the logits, mean over classes and points
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationCard:
+    """Scores of the predictive distribution on each set, and the ELBO of all training points."""
+
+    train: Scores
+    held_out: Scores | None
+    elbo: float  # of all points, estimated; the KL term has weight one whatever the temperature
+    seconds: float
+
+
+Card = RegressionCard | ClassificationCard
+
+
+def evaluate(
+    network: BayesianNetwork,
+    data: RegressionData | ClassificationData,
+    options: TrainingOptions,
+    *,
+    held_out: RegressionData | ClassificationData | None = None,
+    seconds: float = 0.0,
+) -> Card:
+    """The card of a posterior trained on ``data`` with ``options``."""
+    if held_out is not None and type(held_out) is not type(data):
+        raise InputError(
+            f"held_out is {type(held_out).__name__}, the training set {type(data).__name__}; give two of one kind."
+        )
+    bound = elbo(network, data, options, samples=max(1, min(8, _ELBO_DRAWS // data.points)))
+    if isinstance(data, ClassificationData):
+        return ClassificationCard(
+            train=scores(network, data),
+            held_out=scores(network, held_out) if isinstance(held_out, ClassificationData) else None,
+            elbo=bound,
+            seconds=seconds,
+        )
+    return RegressionCard(
+        rmse_train=_rmse(network, data.x, data.y),
+        rmse_clean=None if data.clean is None else _rmse(network, data.x, data.clean),
+        rmse_held_out=_rmse(network, held_out.x, held_out.y) if isinstance(held_out, RegressionData) else None,
+        elbo=bound,
+        seconds=seconds,
+    )
+
+
+def scores(network: BayesianNetwork, data: ClassificationData, *, draws: int = _LABELLED_DRAWS) -> Scores:
+    """Scores on the first 10,000 points of ``data``."""
+    x, labels = data.x[:_LABELLED_POINTS], data.y[:_LABELLED_POINTS]
+    found = predict(network, x, draws=draws)
+    chosen = found.log_probability.argmax(-1)
+    return Scores(
+        points=labels.numel(),
+        accuracy=float((chosen == labels).double().mean()),
+        nll=float(-found.log_probability.gather(-1, labels[:, None]).mean()),
+        calibration_error=calibration_error(found.log_probability.exp(), labels),
+        logit_std=float(found.logit_std.mean()),
+    )
+
+
+def _rmse(network: BayesianNetwork, x: Tensor, y: Tensor) -> float:
+    """Root mean square of E f(x) - y, less the share of it that is the sampling error of E f (none if K <= 1)."""
+    mean = estimate(network, x[:_POINTS], draw_noise(network, _DRAWS, seed=0))
+    square = (mean.mean - y[:_POINTS]).square() - mean.std_error.square()
+    return math.sqrt(max(0.0, float(square.mean())))

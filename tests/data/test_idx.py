@@ -1,0 +1,87 @@
+"""The reader of IDX files: what it reads, and what it refuses in one line that names the file."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from bnndp.data.idx import read_idx
+from bnndp.errors import InputError
+
+
+def idx(shape: tuple[int, ...], payload: bytes, *, kind: int = 8) -> bytes:
+    """The bytes of an IDX file, by the format's definition."""
+    return bytes((0, 0, kind, len(shape))) + struct.pack(f">{len(shape)}I", *shape) + payload
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content, mtime=0))
+    return path
+
+
+def test_reads_rows_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gz", idx((2, 3, 2), bytes(range(250, 256)) + bytes(range(6))))
+    assert read_idx(path, 3).tolist() == [[[250, 251], [252, 253], [254, 255]], [[0, 1], [2, 3], [4, 5]]]
+    assert read_idx(path, 3).dtype == torch.uint8
+
+
+def test_sizes_are_big_endian(tmp_path: Path) -> None:
+    assert read_idx(write(tmp_path / "a.gz", idx((258,), bytes(258))), 1).shape == (258,)
+
+
+def test_what_it_returns_may_be_written_to(tmp_path: Path) -> None:
+    read_idx(write(tmp_path / "a.gz", idx((2,), bytes(2))), 1)[0] = 7
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (idx((2, 2, 1), bytes(4)), "magic number is 2051, expected 2049"),
+        (idx((4,), bytes(4), kind=13), "magic number is 3329, expected 2049"),
+        (b"\x00\x00\x08", "magic number is cut short"),
+        (b"", "magic number is cut short"),
+        (b"\x00\x00\x08\x01\x00\x00", "ends in its header, after 6 of 8 bytes"),
+        (idx((4,), bytes(3)), "claims 4 bytes of data .* it holds 3"),
+        (idx((4,), bytes(5)), "claims 4 bytes of data .* it holds more"),
+        (idx((0,), b""), r"claims the shape \(0,\), which is empty"),
+        (idx((2**32 - 1,), bytes(3)), "which is too large"),
+    ],
+)
+def test_malformed_content_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    path = write(tmp_path / "a.gz", content)
+    with pytest.raises(InputError, match=says) as caught:
+        read_idx(path, 1)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def damaged(content: bytes) -> bytes:
+    """A gzip file with the check sum of other content."""
+    whole = bytearray(gzip.compress(content, mtime=0))
+    whole[-8] ^= 0xFF
+    return bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        idx((4,), bytes(4)),  # not compressed
+        gzip.compress(idx((400,), bytes(400)), mtime=0)[:-12],  # cut short
+        gzip.compress(idx((4,), bytes(4)), mtime=0)[:10] + b"\xff" * 20,  # not a deflate stream
+        damaged(idx((4,), bytes(4))),
+    ],
+    ids=["plain", "short", "stream", "sum"],
+)
+def test_what_is_no_gzip_file_is_refused(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="cannot be read as a gzip file") as caught:
+        read_idx(path, 1)
+    assert str(path) in str(caught.value)
+
+
+def test_an_absent_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_idx(tmp_path / "none.gz", 1)
