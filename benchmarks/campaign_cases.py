@@ -17,7 +17,7 @@ from torch import Tensor
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box
 
-__all__ = ["FAMILIES", "Case", "make_case"]
+__all__ = ["FAMILIES", "Case", "Dice", "boxes_of", "make_case"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ def make_case(seed: int, index: int, boxes: int = 5) -> Case:
     dice = Dice(seed * 1_000_003 + index)
     family = tuple(FAMILIES)[index % len(FAMILIES)]
     network = FAMILIES[family](dice)
-    box = _boxes(dice, network.n_in, boxes, far=family == "far")
+    box = boxes_of(dice, network.n_in, boxes, far=family == "far")
     planted = torch.zeros(boxes, box.n, dtype=torch.float64)
     if family == "planted":
         planted[:, 0] = network.linears[0].bias_mean[1] / -network.linears[0].weight_mean[1, 0]
     return Case(index, family, network, box, box.project(planted[None]))
 
 
-def _boxes(dice: Dice, n: int, count: int, *, far: bool) -> Box:
+def boxes_of(dice: Dice, n: int, count: int, *, far: bool) -> Box:
     """Points, tiny, partly degenerate and wide boxes, on both sides of zero; one time in five l1 or l2 balls."""
     scale = 100.0 if far else 1.5
     centre = dice.uniform(-scale, scale, (count, n))

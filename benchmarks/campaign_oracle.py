@@ -7,7 +7,7 @@ and more hidden layers (the layers above the sampled ones may be as wide as they
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,6 +21,9 @@ __all__ = [
     "affine_value",
     "exact_mean",
     "has_exact_mean",
+    "law",
+    "panels",
+    "paths",
     "provably_less",
     "quadrature_mean",
     "sampled_mean",
@@ -124,11 +127,17 @@ def sampled_mean(network: BayesianNetwork, x: Tensor, samples: int, seed: int) -
 
 
 def _integrate(network: BayesianNetwork, x: Tensor, count: int) -> Tensor:
-    share, weights = _panels(count)
-    z, mass = x[:, None], torch.ones(x.shape[0], 1, dtype=torch.float64)  # (points, paths, n), (points, paths)
     *below, last = network.linears
-    for layer in below[:-1]:
-        mean, std = _law(layer, z)
+    z, mass = paths(below[:-1], x, count)
+    return (mass[..., None] * _output(last, *law(below[-1], z))).sum(1)
+
+
+def paths(layers: Sequence[Linear], x: Tensor, count: int) -> tuple[Tensor, Tensor]:  # x (points, n)
+    """Values of the last of some hidden layers at all nodes, (points, paths, n), and their probabilities."""
+    share, weights = panels(count)
+    z, mass = x[:, None], torch.ones(x.shape[0], 1, dtype=torch.float64)
+    for layer in layers:
+        mean, std = law(layer, z)
         for i in range(layer.n_out):  # each neuron multiplies the paths by the nodes and the atom
             m, r = mean[..., i, None], std[..., i, None]
             start = (-m / r.clamp_min(1e-200)).clamp(-_REACH, _REACH)
@@ -143,17 +152,17 @@ def _integrate(network: BayesianNetwork, x: Tensor, count: int) -> Tensor:
             mean, std = (t[:, :, None].expand(-1, -1, value.shape[-1], -1).flatten(1, 2) for t in (mean, std))
             mean = torch.cat([mean[..., :i], value.flatten(1)[..., None], mean[..., i + 1 :]], -1)
         z = mean
-    return (mass[..., None] * _output(last, *_law(below[-1], z))).sum(1)
+    return z, mass
 
 
-def _panels(count: int) -> tuple[Tensor, Tensor]:
+def panels(count: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1] in equal panels, ``count`` in all."""
     nodes, weights = np.polynomial.legendre.leggauss(count // _PANELS)
     share = (np.arange(_PANELS)[:, None] + (nodes + 1) / 2) / _PANELS
     return torch.from_numpy(share.ravel()), torch.from_numpy(np.tile(weights / (2 * _PANELS), _PANELS))
 
 
-def _law(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
+def law(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the pre-activations given z."""
     mean = torch.nn.functional.linear(z, layer.weight_mean, layer.bias_mean)
     return mean, torch.nn.functional.linear(z.square(), layer.weight_std.square(), layer.bias_std.square()).sqrt()
@@ -176,9 +185,9 @@ def _forward(network: BayesianNetwork, x: Tensor, noise: list[Tensor]) -> Tensor
     z = x.expand(noise[0].shape[0], -1)
     *below, last = network.linears
     for layer, eps in zip(below[:-1], noise, strict=True):
-        mean, std = _law(layer, z)
+        mean, std = law(layer, z)
         z = torch.relu(mean + std * eps)
-    return _output(last, *_law(below[-1], z))
+    return _output(last, *law(below[-1], z))
 
 
 def _rectified(mean: arb, variance: arb) -> arb:

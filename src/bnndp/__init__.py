@@ -11,19 +11,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bnndp.attacks import Inside, inside_range
     from bnndp.bounds import AffineBounds, Bounds
-    from bnndp.certify import Robustness, Verdict, adversarial_robustness, certify
+    from bnndp.certify import Robustness, adversarial_robustness, certify
+    from bnndp.decision import Decision, decide, robust_decision
     from bnndp.errors import CertError
+    from bnndp.evaluate import Curve, Evaluation, evaluate
+    from bnndp.evasion import AttackRadius, Effort, Evasion, Reach, attack_radius, evade
     from bnndp.files import load, save
     from bnndp.network import BayesianNetwork, Linear, Relu
     from bnndp.options import Options
+    from bnndp.radius import Radius, Search, certified_radius
     from bnndp.regions import Box
+    from bnndp.verdict import Verdict
 
 __all__ = [
-    "AffineBounds", "BayesianNetwork", "Bounds", "Box", "CertError", "Inside", "Linear", "Options", "Relu",
-    "Robustness", "Verdict", "adversarial_robustness", "certify", "inside_range", "load", "save",
+    "AffineBounds", "AttackRadius", "BayesianNetwork", "Bounds", "Box", "CertError", "Curve", "Decision", "Effort",
+    "Evaluation", "Evasion", "Inside", "Linear", "Options", "Radius", "Reach", "Relu", "Robustness", "Search",
+    "Verdict", "adversarial_robustness", "attack_radius", "certified_radius", "certify", "decide", "evade",
+    "evaluate", "inside_range", "load", "robust_decision", "save",
 ]  # fmt: skip
 __version__ = "0.1.0"
-_MODULES = ("attacks", "bounds", "certify", "errors", "files", "network", "options", "regions")
+_MODULES = (
+    "attacks", "bounds", "certify", "decision", "errors", "evaluate", "evasion", "files", "network", "options",
+    "radius", "regions", "verdict",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
@@ -34,10 +44,11 @@ def __getattr__(name: str) -> object:
 
 
 class _Package(ModuleType):
-    """Importing the submodule ``certify`` must not hide the function of that name."""
+    """Importing the submodules ``certify`` and ``evaluate`` must not hide the functions of these names."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, value.certify if name == "certify" and isinstance(value, ModuleType) else value)
+        hidden = isinstance(value, ModuleType) and name in ("certify", "evaluate")
+        super().__setattr__(name, vars(value)[name] if hidden else value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -12,6 +12,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.errors import InputError
 from bnndp.maths.softmax import consistent
+from bnndp.moment.branch import Claim, branch
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.margins import margins
 from bnndp.moment.softmax import class_interval, row_bound
@@ -24,6 +25,8 @@ __all__ = ["bound_rows", "expected_softmax"]
 
 _FLOATS_A_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix, as in methods.py
 _CALM = 0.02  # margins of less variance than this need no exponential moments: the second order is as good
+_BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
+_BRANCH_STEPS = 10  # of ascent on each cell, at least
 
 
 def expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, tuple[str, ...]]:
@@ -64,15 +67,19 @@ def _check(network: BayesianNetwork, box: Box) -> None:
 
 def _pieces(network: BayesianNetwork, box: Box, options: Options, *, references: int) -> Iterator[slice]:
     """Slices of the batch that keep the intermediate tensors within ``options.memory`` bytes."""
+    step = _piece_size(network, options, references=references)
+    for start in range(0, box.batch, step):
+        yield slice(start, min(start + step, box.batch))
+
+
+def _piece_size(network: BayesianNetwork, options: Options, *, references: int) -> int:
     sizes = network.sizes
     widest = max(sizes[1:-1], default=1)
-    rows = max(references * network.n_out * (4 if options.optimise else 1), 2 * widest)
+    rows = max(references * network.n_out * (4 if options.optimise or options.branch > 1 else 1), 2 * widest)
     size = 8 * _FLOATS_A_ENTRY * rows * (sizes[0] + widest)
     if options.method in ("partition", "best"):
         size = max(size, partition.footprint(network, options.cells))
-    step = max(1, options.memory // size)
-    for start in range(0, box.batch, step):
-        yield slice(start, min(start + step, box.batch))
+    return max(1, options.memory // size)
 
 
 def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, str]:
@@ -93,7 +100,8 @@ def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Int
     tails = torch.ones_like(known.mean)
     open_ = (known.variance.amax((-1, -2)) > _CALM).nonzero()[:, 0]
     if open_.numel():
-        found = margin_tails(network, box[open_.repeat_interleave(classes)], every[open_].reshape(-1))
+        pairs, many = known[open_].reshape(-1, classes), box[open_.repeat_interleave(classes)]
+        found = margin_tails(network, many, every[open_].reshape(-1), pairs.mean, pairs.variance)
         tails[open_] = found.reshape(-1, classes, classes)
     return class_interval(known, tails)
 
@@ -115,9 +123,16 @@ def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor
     at = open_.nonzero()[:, 0]
     if at.numel():
         part = known[at]
-        tails = margin_tails(network, box[at], label[at])
+        tails = margin_tails(network, box[at], label[at], part.mean[:, 0], part.variance[:, 0])
         again = row_bound(rows[at], part, label[at], tails)
         bound[at] = torch.maximum(bound[at], again)
+    if options.branch > 1 and network.depth:
+        left = ~(bound > 0).all(-1) & (known.variance.amax((-1, -2)) <= _BRANCHED)
+        at = left.nonzero()[:, 0]
+        if at.numel():
+            steps, piece = max(options.optimise, _BRANCH_STEPS), _piece_size(network, options, references=1)
+            least = branch(Claim(network, box[at], rows[at], label[at]), cells=options.branch, steps=steps, piece=piece)
+            bound[at] = torch.maximum(bound[at], least[:, None])  # the least row on the box bounds them all
     return bound
 
 

@@ -18,7 +18,8 @@ class Options:
     exact range at both ends, and for all when ``time_limit`` seconds have passed. ``mass`` and ``cells`` belong to the
     partition method: the probability left outside the main rectangle of a layer (any value is sound; a large one is
     tighter, see docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps
-    by which the moment method optimises its lower planes for every box and row; 0: one pass.
+    by which the moment method optimises its lower planes for every box and row; 0: one pass. ``branch`` is the largest
+    number of cells into which the decision of a nearly deterministic classifier is branched by the signs of neurons.
     """
 
     method: str = "auto"
@@ -29,6 +30,7 @@ class Options:
     mass: float = 0.9
     cells: int = 2
     optimise: int = 0
+    branch: int = 1
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -37,6 +39,8 @@ class Options:
             raise InputError(f"refine is the largest number of cells a box and must be >= 1, got {self.refine!r}.")
         if type(self.optimise) is not int or not self.optimise >= 0:
             raise InputError(f"optimise is a number of steps and must be >= 0, got {self.optimise!r}.")
+        if type(self.branch) is not int or not self.branch >= 1:
+            raise InputError(f"branch is the largest number of cells a box and must be >= 1, got {self.branch!r}.")
         if not self.tolerance >= 0:
             raise InputError(f"tolerance must be >= 0, got {self.tolerance!r}.")
         if self.time_limit is not None and not self.time_limit > 0:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from partition.truth import linear, random_linear, rectified_mean
@@ -135,6 +136,31 @@ def test_item_8_the_probability_must_be_that_of_the_whole_chain() -> None:
     row = torch.tensor([[[1.0, -1.0]]], dtype=D)
     assert bound_rows(network, box, row, mass=0.5).item() < truth
     assert 0 < bound_rows(network, box, row).item() < truth
+
+
+def test_item_8_holds_for_clipped_noise_too() -> None:
+    """D = 5 - 10 z, z = ReLU(N(-1, 1)): on the rectangle z is at most 0.15, outside it the decision may be lost."""
+    hidden = linear([[0.0]], [[0.0]], [-1.0], [1.0])
+    last = linear([[-10.0], [0.0]], [[0.0], [0.0]], [5.0, 0.0], [0.0, 0.0])
+    network = BayesianNetwork.from_linears([hidden, last], task="classification")
+    truth = float(rectified_mean(lambda z: np.tanh(2.5 - 5 * z), -1.0, 1.0))
+    row = torch.tensor([[[1.0, -1.0]]], dtype=D)
+    chain = links_of(network, Box([0.0], [0.0]), 0.5)
+    assert chain.end.upper.item() < 0.16
+    assert bound_rows(network, Box([0.0], [0.0]), row, mass=0.5).item() < truth
+    assert 0.3 * truth < bound_rows(network, Box([0.0], [0.0]), row).item() < truth
+
+
+def test_a_form_counts_what_clipping_takes_from_the_mean() -> None:
+    """-z with z = ReLU(-1 + min(xi, c)): its mean is above -g(-1, 1) by about E(xi - c)_+, here half of g."""
+    hidden, last = linear([[0.0]], [[0.0]], [-1.0], [1.0]), linear([[1.0]], [[0.0]], [0.0], [0.0])
+    chain = links_of(BayesianNetwork.from_linears([hidden, last]), Box([0.0], [0.0]), 0.5)
+    reach = chain.end.upper.item() + 1.0
+    mean = float(oracles.expected_relu(-1.0, 1.0) - oracles.expected_relu(-reach, 1.0))
+    form = chain.form(torch.tensor([[[-1.0]]], dtype=D), torch.zeros(1, 1, dtype=D))
+    assert -mean <= form.top.item() <= -mean + 1e-6
+    assert -float(oracles.expected_relu(-1.0, 1.0)) < -mean - 0.03
+    assert 0 < form.std.item() < 0.3
 
 
 # whole bounds

@@ -101,3 +101,17 @@ def test_ranges_behind_a_chain_hold_and_are_tighter_than_its_corner(seed: int) -
     m, r = z @ last.weight_mean.T + last.bias_mean, (z**2 @ last.weight_std.T**2 + last.bias_std**2).sqrt()
     stays = (m >= found.mean_lower[0]) & (m <= found.mean_upper[0]) & (r <= found.std_upper[0])
     assert 1 - stays.all(-1).double().mean() <= chain.outside + 0.2 + 0.02
+
+
+def test_ranges_behind_nearly_certain_layers_are_the_value_there() -> None:
+    """Nothing is lost, so nothing may be missing either."""
+    linears = [random_linear(5, 2, 1, std=1e-9), random_linear(4, 5, 2, std=1e-9), random_linear(3, 4, 4, std=0.5)]
+    x = torch.tensor([[0.4, -0.7]], dtype=D)
+    z = x
+    for one in linears[:-1]:
+        z = (z @ one.weight_mean.T + one.bias_mean).clamp_min(0)
+    truth = (z**2 @ linears[-1].weight_std.T ** 2 + linears[-1].bias_std ** 2).sqrt()
+    chain = links_of(BayesianNetwork.from_linears(linears), Box(x, x), 0.1)
+    found = chain.ranges(Layer.of(linears[-1]), 0.1).std_upper[0]
+    assert (found >= truth * (1 - 1e-7)).all()
+    assert (found <= truth * (1 + 1e-6)).all()

@@ -2,70 +2,70 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from bnndp.cli.parameters import Domain, Method, Model, Norm, Optimise, finite
+
 __all__ = ["certify"]
-
-Method = Literal["auto", "moment", "partition", "best"]
-Norm = Literal["inf", "2", "1"]
-
-
-def _finite(value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number.")
-    return value
 
 
 def certify(  # noqa: PLR0913 (the options of the command)
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="The network: a bnndp-posterior-1 file (.safetensors).")
-    ],
+    model: Model,
     inputs: Annotated[
         Path,
         typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x."),
     ],
     out: Annotated[Path, typer.Option(help="Where the bounds go: one JSON object a line.", show_default=False)],
     eps: Annotated[
-        float | None, typer.Option(min=0, callback=_finite, help="Radius of the ball around every row of x.")
+        float | None, typer.Option(min=0, callback=finite, help="Radius of the ball around every row of x.")
     ] = None,
-    norm: Annotated[Norm, typer.Option(help="Norm of the ball.")] = "inf",
-    domain: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
-    ] = None,
-    method: Annotated[Method, typer.Option(help="How to bound.")] = "auto",
+    norm: Norm = "inf",
+    domain: Domain = None,
+    method: Method = "auto",
     refine: Annotated[int, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS.")] = 1,
     tolerance: Annotated[
-        float, typer.Option(min=0, callback=_finite, help="Stop splitting a box when less than this can be won.")
+        float, typer.Option(min=0, callback=finite, help="Stop splitting a box when less than this can be won.")
     ] = 0.0,
     time_limit: Annotated[
-        float | None, typer.Option(min=0, callback=_finite, metavar="SECONDS", help="Time for the splitting, in all.")
+        float | None, typer.Option(min=0, callback=finite, metavar="SECONDS", help="Time for the splitting, in all.")
     ] = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")] = 0,
+    optimise: Optimise = 0,
+    label: Annotated[
+        int | None, typer.Option(min=0, help="The decision of a classifier in question, for all inputs without y.")
+    ] = None,
 ) -> None:
     """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
+
+    For a classifier the bounds are those of its expected softmax, one for each class.
 
     Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, seconds:
     numbers for a network with one output, lists for several. The inside_* are the extremes that the attack found, null
     without --attack; method is the one that gave the interval (with --method best: moment, partition or both); seconds
-    is the time of the certification, without the attack, shared out over its chunk.
+    is the time of the certification, without the attack, shared out over its chunk. If a classifier is given labels (y
+    in the .npz, or --label) the keys label, verdict, lead, rival, witness follow: certified, with the least lead of the
+    label over every other class on the whole box; falsified, with the class that is ahead at the witness; or undecided.
     """
     from rich.console import Console
 
-    from bnndp.cli.inputs import Neighbourhood, load_regression, read_boxes
+    from bnndp.cli.inputs import Neighbourhood, load_network, read_boxes
     from bnndp.cli.job import Job, run
+    from bnndp.cli.labelled import labels_in_question
     from bnndp.cli.rows import RowFile
     from bnndp.options import Options
 
-    network = load_regression(model)
+    network = load_network(model)
     box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm), domain))
-    options = Options(method=method, refine=refine, tolerance=tolerance, time_limit=time_limit)
+    labels = labels_in_question(inputs, network, box.batch, label)
+    if attack and network.task == "classification":
+        raise typer.BadParameter("the range from inside is for regression; give labels, or use bnndp radius.")
+    options = Options(method=method, refine=refine, tolerance=tolerance, time_limit=time_limit, optimise=optimise)
     with RowFile(out, keep=(model, inputs)) as rows:
-        summary = run(Job(network, box, options, attack, seed), rows, source=inputs)
+        summary = run(Job(network, box, options, attack, seed, labels), rows, source=inputs)
     Console().print(summary)

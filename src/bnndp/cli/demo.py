@@ -25,14 +25,14 @@ def demo(
 
     from bnndp.attacks import inside_range
     from bnndp.certify import certify
-    from bnndp.cli.inputs import load_regression
+    from bnndp.cli.inputs import load_network
     from bnndp.options import Options
     from bnndp.regions import Box
     from bnndp.report.band import draw_band
     from bnndp.report.table import box_table
 
     with resources.as_file(resources.files("bnndp") / "demo" / _NETWORK) as path:
-        network = load_regression(path)
+        network = load_network(path)
     ends = (2 * torch.arange(boxes + 1, dtype=torch.float64) / boxes - 1)[:, None]
     box = Box(ends[:-1], ends[1:])
     bounds = certify(network, box, Options(refine=refine))

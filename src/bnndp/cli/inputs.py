@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from bnndp.errors import CertError, InputError, UnsupportedLayerError
+from bnndp.errors import CertError, InputError
 from bnndp.files import load
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
-__all__ = ["Neighbourhood", "load_regression", "read_boxes"]
+__all__ = [
+    "Neighbourhood", "check_array", "faults_of", "load_classifier", "load_network", "read_boxes", "read_matrices",
+    "read_npz",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,38 +34,55 @@ class Neighbourhood:
     domain: tuple[float, float] | None = None
 
 
-def load_regression(path: Path) -> BayesianNetwork:
-    """The network of a file, refused if it is a classifier."""
+def load_network(path: Path) -> BayesianNetwork:
+    """The network of a file."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; MODEL must be a bnndp-posterior-1 file.")
-    network = load(path)
-    if network.task != "regression":
-        raise UnsupportedLayerError(
-            f"{path}: is a network for {network.task}; this version certifies regression, classification comes with "
-            "the next release."
+    return load(path)
+
+
+def load_classifier(path: Path) -> BayesianNetwork:
+    """The network of a file, refused if it is not a classifier."""
+    network = load_network(path)
+    if network.task != "classification":
+        raise InputError(
+            f"{path}: is a network for {network.task}, which has no decisions; bound its outputs with bnndp certify."
         )
     return network
 
 
+@contextlib.contextmanager
+def faults_of(source: object) -> Iterator[None]:
+    """Put the name of the source in front of whatever is wrong with it."""
+    try:
+        yield
+    except CertError as error:
+        raise InputError(f"{source}: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
 def read_boxes(path: Path, n_in: int, around: Neighbourhood) -> Box:
     """The boxes of a .npz or .csv file, one a row; faults name the file."""
-    readers = {".npz": _read_npz, ".csv": _read_csv}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: INPUTS must be a .npz or a .csv file, got {path.suffix or 'no suffix'!r}.")
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; INPUTS must be a .npz or a .csv file.")
-    try:
-        arrays = reader(path)
-        for name, array in arrays.items():
-            _check_array(name, array, n_in)
+    with faults_of(path):
+        arrays = read_matrices(path, n_in, _wanted)
         if "x" in arrays:
             return _balls(arrays["x"], around)
         return _given_boxes(arrays["lower"], arrays["upper"], around)
-    except CertError as error:
-        raise InputError(f"{path}: {error}") from error
-    except (OSError, MemoryError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def read_matrices(path: Path, n_in: int, choose: Callable[[list[str]], tuple[str, ...]]) -> dict[str, np.ndarray]:
+    """The matrices that ``choose`` picks by their names, checked: finite, in float64, one column an input."""
+    suffix = path.suffix.lower()
+    if suffix not in (".npz", ".csv"):
+        raise InputError(f"INPUTS must be a .npz or a .csv file, got {path.suffix or 'no suffix'!r}.")
+    if not path.is_file():
+        raise InputError("no such file; INPUTS must be a .npz or a .csv file.")
+    found = read_npz(path, choose) if suffix == ".npz" else _read_csv(path)
+    arrays = {name: _as_float64(name, array) for name, array in found.items()}
+    for name, array in arrays.items():
+        check_array(name, array, n_in)
+    return arrays
 
 
 def _balls(x: np.ndarray, around: Neighbourhood) -> Box:
@@ -89,7 +111,7 @@ def _given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) ->
     return Box(cut_lower, cut_upper)
 
 
-def _check_array(name: str, array: np.ndarray, n_in: int) -> None:
+def check_array(name: str, array: np.ndarray, n_in: int) -> None:
     """Refuse what is not a non-empty matrix of finite numbers with one column an input."""
     if array.ndim != 2:
         raise InputError(f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point.")
@@ -106,13 +128,14 @@ def _check_array(name: str, array: np.ndarray, n_in: int) -> None:
         )
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(path: Path, choose: Callable[[list[str]], tuple[str, ...]]) -> dict[str, np.ndarray]:
+    """The arrays that ``choose`` picks from the names in the archive."""
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InputError("is a single array, not a .npz archive; write it with numpy.savez(FILE, x=...).")
-            return {name: _as_float64(name, archive[name]) for name in _wanted(archive.files)}
+            return {name: archive[name] for name in choose(archive.files)}
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         if isinstance(error, InputError):
             raise

@@ -1,10 +1,14 @@
-"""Certifying many boxes in chunks: rows as they are done, progress on a terminal, a summary at the end."""
+"""Certifying many boxes in chunks: rows as they are done, progress on a terminal, a summary at the end.
+
+For a classifier with labels every row also has the verdict on its decision.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,12 +22,14 @@ from bnndp.attacks import Inside, inside_range
 from bnndp.bounds import Bounds
 from bnndp.certify import certify
 from bnndp.cli.rows import RowFile, plain
+from bnndp.decision import Decision, robust_decision
 from bnndp.errors import CertError, InputError
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.regions import Box
+from bnndp.verdict import Verdict
 
-__all__ = ["Job", "run"]
+__all__ = ["Job", "run", "show_progress"]
 
 _CELLS = 4096  # cells a chunk: enough to fill the machine, few enough that the progress bar moves
 _BOXES = 256  # boxes a chunk; fixed, so that the same command gives the same bits
@@ -39,12 +45,13 @@ class Job:
     options: Options
     attack: bool = False
     seed: int = 0
+    label: Tensor | None = None  # (boxes,): the decisions in question
 
     @property
     def chunk(self) -> int:
         """Boxes a chunk."""
         most = max(1, min(_BOXES, _CELLS // self.options.refine))
-        return min(most, _ATTACKED) if self.attack else most
+        return min(most, _ATTACKED) if self.attack or self.label is not None else most
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +61,14 @@ class _Part:
     start: int
     bounds: Bounds
     inside: Inside | None
+    decision: Decision | None
     seconds: float  # of the certification, without the attack
 
     def figures(self) -> _Figures:
         """What the summary needs; the affine bounds of thousands of boxes would fill the memory."""
         inside = None if self.inside is None else self.inside.width
-        return _Figures(self.bounds.width, inside, frozenset(self.bounds.method), self.seconds)
+        verdicts = () if self.decision is None else self.decision.verdict
+        return _Figures(self.bounds.width, inside, verdicts, frozenset(self.bounds.method), self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class _Figures:
 
     width: Tensor  # (boxes, outputs)
     inside: Tensor | None  # (boxes, outputs)
+    verdicts: tuple[Verdict, ...]
     methods: frozenset[str]
     seconds: float
 
@@ -75,13 +85,12 @@ class _Figures:
 def run(job: Job, rows: RowFile, *, source: Path) -> Table:
     """Write a row for every box, show the progress on a terminal, give back the summary."""
     figures = []
-    with _progress() as progress:
-        task = progress.add_task("certify", total=job.box.batch)
+    with show_progress("certify", job.box.batch) as advance:
         for part in _parts(job, source):
             for row in _rows(part):
                 rows.write(row)
             figures.append(part.figures())
-            progress.advance(task, part.bounds.lower.shape[0])
+            advance(part.bounds.lower.shape[0])
     return _summary(figures)
 
 
@@ -103,11 +112,16 @@ def _parts(job: Job, source: Path) -> Iterator[_Part]:
         begin = time.perf_counter()
         try:
             bounds = certify(job.network, box, options)
+            seconds = time.perf_counter() - begin
+            decision = None if job.label is None else _decision(job, box, job.label[start:stop])
         except CertError as error:
             raise InputError(f"{source}: rows {start} to {stop - 1} (box 0 is row {start}): {error}") from error
-        seconds = time.perf_counter() - begin
         inside = inside_range(job.network, box, seed=job.seed) if job.attack else None
-        yield _Part(start, bounds, inside, seconds)
+        yield _Part(start, bounds, inside, decision, seconds)
+
+
+def _decision(job: Job, box: Box, label: Tensor) -> Decision:
+    return robust_decision(job.network, box.project(box.centre), box, label, options=job.options)
 
 
 def _rows(part: _Part) -> Iterator[dict[str, object]]:
@@ -121,14 +135,30 @@ def _rows(part: _Part) -> Iterator[dict[str, object]]:
         row: dict[str, object] = {"index": part.start + i}
         row |= dict.fromkeys(("lower", "upper", "width", "inside_lower", "inside_upper"))
         row |= {name: plain(values[i]) for name, values in lists.items()}
-        yield row | {"method": bounds.method[i], "seconds": part.seconds / count}
+        row |= {"method": bounds.method[i], "seconds": part.seconds / count}
+        yield row if part.decision is None else row | _verdict(part.decision, i)
 
 
-def _progress() -> Progress:
-    """A bar on stderr; nothing at all where that is no terminal."""
+def _verdict(decision: Decision, i: int) -> dict[str, object]:
+    """What is known of the decision: certified by a lead over all others, or falsified by a witness and its rival."""
+    falsified = decision.verdict[i] is Verdict.FALSIFIED
+    return {
+        "label": int(decision.label[i]),
+        "verdict": decision.verdict[i].value,
+        "lead": plain([decision.bound[i].item()]),
+        "rival": int(decision.rival[i]) if falsified else None,
+        "witness": decision.witness[i].tolist() if falsified else None,
+    }
+
+
+@contextlib.contextmanager
+def show_progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, moved by the function it gives; nothing at all where that is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=total)
+        yield lambda count: progress.advance(task, count)
 
 
 def _summary(figures: list[_Figures]) -> Table:
@@ -141,6 +171,10 @@ def _summary(figures: list[_Figures]) -> Table:
         table.add_column("mean inside")
         table.add_column("ratio")
         cells += _tightness(width, torch.cat(found))
+    verdicts = [verdict for part in figures for verdict in part.verdicts]
+    for verdict in Verdict if verdicts else ():
+        table.add_column(verdict.value)
+        cells.append(str(verdicts.count(verdict)))
     table.add_column("seconds")
     table.add_row(*cells, f"{sum(part.seconds for part in figures):.3g}")
     return table

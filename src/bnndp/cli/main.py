@@ -21,6 +21,8 @@ import typer
 
 from bnndp.cli.certify import certify
 from bnndp.cli.demo import demo
+from bnndp.cli.evaluate import SeveralRadii, evaluate
+from bnndp.cli.radius import radius
 from bnndp.errors import CertError
 
 __all__ = ["app", "main", "run"]
@@ -29,12 +31,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first import
 
 app = typer.Typer(
     name="bnndp",
-    help="Certified bounds on the mean output of Bayesian neural networks, over the whole posterior.",
+    help="Certified bounds on the predictions of Bayesian neural networks, over the whole posterior.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(certify)
+app.command()(radius)
+app.command(cls=SeveralRadii)(evaluate)
 app.command()(demo)
 
 
@@ -54,7 +58,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Certified bounds on the mean output of Bayesian neural networks, over the whole posterior."""
+    """Certified bounds on the predictions of Bayesian neural networks, over the whole posterior."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

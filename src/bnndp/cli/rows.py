@@ -13,7 +13,7 @@ from typing import TextIO
 
 from bnndp.errors import InputError
 
-__all__ = ["RowFile", "plain"]
+__all__ = ["RowFile", "no_file", "plain"]
 
 
 class RowFile:
@@ -38,7 +38,7 @@ class RowFile:
     def _check(self) -> None:
         if str(self.path) == "-" or self.path.absolute().parts[1:2] in (("dev",), ("proc",)):
             raise InputError(
-                f"{self.path}: the bounds are renamed into place and need a file of their own; change --out."
+                f"{self.path}: the rows are renamed into place and need a file of their own; change --out."
             )
         if not self._target.parent.is_dir():
             raise InputError(f"{self.path}: the folder {self._target.parent} does not exist; make it or change --out.")
@@ -70,6 +70,11 @@ class RowFile:
                     os.replace(self._scratch, self._target)
         finally:
             self._scratch.unlink(missing_ok=True)
+
+
+def no_file() -> contextlib.nullcontext[None]:
+    """Stands for a :class:`RowFile` where none is wanted."""
+    return contextlib.nullcontext()
 
 
 def plain(values: Sequence[float]) -> object:

@@ -26,8 +26,9 @@ from bnndp.sampling_softmax import odds_direction
 
 __all__ = ["REACH", "AttackRadius", "Reach", "attack_radius"]
 
-_ROUNDS = 16  # radii tried, at most
-_RAY = tuple(0.8 * 2 ** (k / 16) for k in range(17))  # where on the ray the choosing noise is asked, 0.8 to 1.6
+_ROUNDS = 24  # radii tried, at most
+_RAY = (0.8, 1.6)  # where on the ray the choosing noise looks for the change, as shares of the radius
+_CELLS = 8  # into which that part is cut, and then again the cell with the change
 _STRETCHES = (1.0, 1.003, 1.01, 1.03, 1.1, 1.3)  # of the radius, until fresh noise confirms
 
 
@@ -88,7 +89,9 @@ class _Bracket:
         guess = torch.minimum(torch.maximum(guess, low + slack), high - slack)
         wide = (high - low > 4 * tolerance * high) if index % 3 == 2 else torch.zeros_like(hit)
         inner = torch.where(wide, 0.5 * low + 0.5 * high, guess)
-        return _Bracket(low, high, low_odds, high_odds, torch.where(high.isinf(), 1.5 * low, inner))
+        return _Bracket(
+            low, high, low_odds, high_odds, torch.where(high.isinf(), (1.5 if index < 3 else 4.0) * low, inner)
+        )
 
 
 def attack_radius(
@@ -121,11 +124,13 @@ def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor
     odds, slope = odds_direction(task.network, x, task.rows, task.climb)
     dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[float(reach.norm)]
     first = -odds / torch.linalg.vector_norm(slope, ord=dual, dim=-1).clamp_min(1e-300)
-    state = _Bracket(torch.zeros_like(odds), torch.full_like(odds, torch.inf), odds, torch.ones_like(odds), first)
+    zero, one, floor = torch.zeros_like(odds), torch.ones_like(odds), 1e-3 * reach.tolerance * reach.upper
+    state = _Bracket(zero, torch.inf * one, odds.clamp_max(-1e-9), one, first)
     best, last = x.clone(), x.clone()
     for index in range(_ROUNDS):
-        state = replace(state, trial=state.trial.clamp(1e-3 * reach.tolerance * reach.upper, reach.upper))
-        active = right & (state.low < (1 - reach.tolerance) * state.high) & (state.low < reach.upper)
+        state = replace(state, trial=state.trial.clamp(floor, reach.upper))
+        active = right & (state.low < (1 - reach.tolerance) * state.high)
+        active &= (state.low < reach.upper) & (state.high > floor)
         at = active.nonzero()[:, 0]
         if at.numel() == 0:
             break
@@ -133,7 +138,7 @@ def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor
         ends, values = search(task[at], box, box.project(last[at])[None], seed=task.effort.seed + index)
         value, which = values.max(0)
         last[at] = ends[which, torch.arange(at.numel(), device=at.device)]
-        found = torch.zeros_like(odds).index_copy(0, at, value)
+        found = zero.index_copy(0, at, value)
         best = torch.where((active & (found > 0))[:, None], last, best)
         state = state.after(found, active, reach.tolerance, index)
     return best, state.high
@@ -191,14 +196,18 @@ class _Ray:
 
 def _crossing(task: Task, ray: _Ray, row: Tensor) -> Tensor:
     """The first share of the way at which margin and error are negative by the choosing noise, infinite if none."""
-    shares = torch.tensor(_RAY, dtype=torch.float64, device=row.device)
-    points = torch.stack([ray.at(share.expand(row.shape[0])) for share in shares])  # (shares, batch, n)
-    margin, error = margin_at(task, points, row, task.choose)
-    value = margin + error  # (shares, batch)
-    good = value < 0
-    first = good.to(torch.int64).argmax(0)
-    before = (first - 1).clamp_min(0)
-    a, b = (value.gather(0, index[None])[0] for index in (before, first))
+    low, high = (torch.full_like(ray.radius, share) for share in _RAY)
+    found = torch.ones_like(row, dtype=torch.bool)
+    cuts = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64, device=row.device)[:, None]
+    for _ in range(2):
+        shares = low + cuts * (high - low)  # (cuts, batch)
+        margin, error = margin_at(task, torch.stack([ray.at(share) for share in shares]), row, task.choose)
+        value = margin + error
+        good = value < 0
+        found = found & good.any(0)
+        first = good.to(torch.int64).argmax(0, keepdim=True)
+        ends = (first - 1).clamp_min(0), first
+        low, high = (shares.gather(0, index)[0] for index in ends)
+        a, b = (value.gather(0, index)[0] for index in ends)
     part = torch.where(a > b, a / (a - b), 1.0).clamp(0, 1)
-    share = shares[before] + part * (shares[first] - shares[before])
-    return torch.where(good.any(0), share, torch.inf)
+    return torch.where(found, low + part * (high - low), torch.inf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from bnndp.evasion.search import EFFORT, Effort, Task, choose, in_pieces, margin
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
-__all__ = ["Evasion", "check_inputs", "evade"]
+__all__ = ["Evasion", "check_inputs", "evade", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Evasion:
     """The strongest input found in each region: the margin of the decision over ``runner_up`` there.
 
     ``error`` is CONFIDENCE standard errors (:data:`bnndp.attacks.CONFIDENCE`: 99.96 % for each value), zero where no
-    weight is random. The margin is that of the row chosen before, so no choice flatters it.
+    weight is random. The margin is that of the row chosen before, so no choice flatters it; infinite where no input
+    of the region was found.
     """
 
     x: Tensor  # (batch, n)
@@ -52,7 +53,9 @@ def evade(
         task = Task.make(network, rows[part], classes[part], effort, narrow=narrow)
         region = box[part]
         x, row = choose(task, search(task, region, region.project(region.centre)[None], seed=effort.seed)[0])
-        return measured(task, x, row, 0)
+        found = measured(task, x, row, 0)
+        inside = region.contains(x)  # always, but for a piece of a ball that does not hold the centre of the ball
+        return replace(found, margin=found.margin.masked_fill(~inside, torch.inf))
 
     return in_pieces(network, box.centre, attack)
 

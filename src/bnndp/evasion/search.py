@@ -51,8 +51,8 @@ _Record = TypeVar("_Record")
 class Effort:
     """How hard to search: climbs for each of the strongest rows, their steps, draws while climbing and at the end."""
 
-    restarts: int = 4
-    steps: int = 24
+    restarts: int = 8
+    steps: int = 12
     targets: int = 3
     draws: int = 32
     samples: int = 4096
@@ -174,10 +174,13 @@ def _ascend(task: Task, box: Box, x: Tensor, rows: Tensor, *, first_step: Tensor
 
 
 def _polish(task: Task, box: Box, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The same points, moved along the gradient by steps that are kept only if they gain: settles in the interior."""
+    """The same points (points, batch, n), moved by steps that are kept only if they gain, and their log odds.
+
+    Every other one goes for the extreme point along the gradient, those between settle in the interior.
+    """
     objective = _objective(task, rows)
-    near = torch.zeros_like(x[..., :1], dtype=torch.bool)
-    x = climb(box, x, objective, far=near, steps=max(1, task.effort.steps // 2))
+    far = (torch.arange(x.shape[0], device=x.device) % 2 == 0)[:, None, None].expand(*rows.shape, 1)
+    x = climb(box, x, objective, far=far, steps=task.effort.steps)
     return x, objective(x)[0][..., 0]
 
 

@@ -6,7 +6,7 @@ With :math:`w=1/(1-2cr^2)`, which has to be positive, :math:`u=m/r` and :math:`\
              =\Phi(-u)+\sqrt w\,\varphi(u)\,\Phi(\tilde u)/\varphi(\tilde u).
 
 Given Z > 0, the law tilted by :math:`\exp(aZ+cZ^2)` is that of a Gaussian of mean :math:`\tilde m=w(m+ar^2)` and
-variance :math:`\tilde s=wr^2` cut at zero. Proofs of all that is claimed here are in docs/theory-exponential.md.
+variance :math:`\tilde r^2=wr^2` cut at zero. What is claimed here is proved in docs/theory-exponential.md.
 """
 
 import math
@@ -18,9 +18,13 @@ from torch import Tensor
 from bnndp.maths.normal import INV_SQRT_2PI
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["Tilted", "chernoff_constant", "log_moment", "log_mills", "tilted"]
+__all__ = ["Tilted", "chernoff_constant", "lipschitz", "log_moment", "tilted"]
 
 _SQRT1_2 = math.sqrt(0.5)
+_LOG_PEAK = math.log(INV_SQRT_2PI)
+_FAR = 4.0  # beyond so many deviations the quantiles of ``lipschitz`` are bounded by Mills' ratio
+_RARE = -50.0  # logarithm of P below which its quantile is bounded too
+_LEAST = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,69 +40,102 @@ class Tilted:
 
 
 def chernoff_constant(lam: Tensor) -> Tensor:
-    r""":math:`\lambda^\lambda(1-\lambda)^{1-\lambda}=\sup_D\sigma(-D)e^{\lambda D}` for :math:`0<\lambda\le1`."""
+    r""":math:`\lambda^\lambda(1-\lambda)^{1-\lambda}=\sup_D\sigma(-D)e^{\lambda D}` for :math:`0<\lambda\le1`, rounded up."""
     return torch.exp(torch.xlogy(lam, lam) + torch.xlogy(1 - lam, 1 - lam)) * (1 + ELEMENTARY)
 
 
 def log_moment(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> Tensor:
     """L, rounded up by ELEMENTARY times the size of its terms; infinite where ``2 c r^2 >= 1`` and where it is NaN."""
     off, on, size = _parts(m, r.clamp_min(TINY), a, c)
-    value = torch.logaddexp(off, on) + ELEMENTARY * size
-    return torch.where(_exists(r, c), value, torch.inf).nan_to_num(torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    value = torch.logaddexp(off, on)
+    value = value + ELEMENTARY * (size + value.abs())
+    exists = 2 * c * r * r < 1 - ELEMENTARY
+    return torch.where(exists, value, torch.inf).nan_to_num(torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def tilted(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> Tilted:
-    """L and its derivatives to rounding; for choices that need not be exact and, widened, for bounds."""
+    r"""L, the moments of the tilted law and the derivatives of L, to rounding.
+
+    By Stein's identity :math:`\partial_mL=\mathbb E_tF'(X)` and :math:`\partial_rL=r\,\mathbb E_t(F''+F'^2)(X)` for
+    :math:`F(x)=ax_++cx_+^2`: :math:`F'=a+2cx` above zero, and :math:`F''` has the mass a at zero.
+    """
     r = r.clamp_min(TINY)
     off, on, _ = _parts(m, r, a, c)
     log = torch.logaddexp(off, on)
     active = torch.exp(on - log)
     w = 1 / (1 - 2 * c * r * r)
     std = w.sqrt() * r
-    u = (m + a * r * r) * w.sqrt() / r
-    first, second = _cut_moments(u)  # of a standard Gaussian around u, cut at zero
+    first, second = _cut_moments((m + a * r * r) * w.sqrt() / r)
     mean, square = active * std * first, active * std.square() * second
-    # dL/dm = E F'(X) and dL/dr = r (E F''(X) + E F'(X)^2) by Stein, F' = a + 2 c x on x > 0 and a jump of a at 0.
     in_mean = a * active + 2 * c * mean
-    density = torch.exp(-0.5 * (m / r).square() - log) * INV_SQRT_2PI / r
-    in_std = r * (a * density + (2 * c + a * a) * active + 4 * a * c * mean + 4 * c * c * square)
+    density = torch.exp(-0.5 * (m / r).square() - log) * INV_SQRT_2PI  # r times the density at zero
+    in_std = a * density + r * ((2 * c + a * a) * active + 4 * a * c * mean + 4 * c * c * square)
     return Tilted(log, active, mean, square, in_mean, in_std)
 
 
-def log_mills(x: Tensor) -> Tensor:
-    r""":math:`\log(\Phi(x)/\varphi(x))`, which increases."""
-    left = torch.log(0.5 * torch.special.erfcx((-x).clamp_min(0) * _SQRT1_2)) - math.log(INV_SQRT_2PI)
-    right = torch.special.log_ndtr(x.clamp_min(0)) + 0.5 * x.clamp_min(0).square() - math.log(INV_SQRT_2PI)
-    return torch.where(x < 0, left, right)
+def lipschitz(
+    m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor
+) -> Tensor:  # m, r: (lower, upper) ends
+    r"""Upper bound over ``m``, ``r`` in their ranges of the Lipschitz constant of the tilted Z as a map of a Gaussian.
 
-
-def _exists(r: Tensor, c: Tensor) -> Tensor:
-    return 2 * c * r * r < 1 - ELEMENTARY
+    The increasing map that takes a standard normal variable to the tilted Z has for :math:`a\le0` (and any
+    :math:`c\ge0`) a derivative of at most :math:`\tilde r`, and else of at most :math:`\tilde r\max(1,\rho)`,
+    :math:`\rho=h(-\Phi^{-1}(P))/h(-\tilde u)` with the hazard rate :math:`h=\varphi/Q` and :math:`P=P_t(Z>0)`. Hence
+    :math:`\mathbb E_te^{\delta(Z-\mathbb E_tZ)}\le e^{\delta^2\ell^2/2}` for every delta, with :math:`\ell` the result.
+    """
+    r_low, r_high = r[0].clamp_min(TINY), r[1].clamp_min(TINY)
+    w_low, w_high = 1 / (1 - 2 * c * r_low * r_low), 1 / (1 - 2 * c * r_high * r_high)
+    u = torch.minimum(m[0] / r_low, m[0] / r_high), torch.maximum(m[1] / r_low, m[1] / r_high)
+    low, high = u[0] + torch.minimum(a * r_low, a * r_high), u[1] + torch.maximum(a * r_low, a * r_high)
+    low = torch.minimum(low * w_low.sqrt(), low * w_high.sqrt())  # of the range of u tilde
+    high = torch.maximum(high * w_low.sqrt(), high * w_high.sqrt())
+    odds = 0.5 * torch.log(w_low) + _log_mills(low) - _log_mills(-u[0])  # log P / (1 - P), at least
+    most = 0.5 * torch.log(w_high) + _log_mills(high) - _log_mills(-u[1])  # and at most
+    p, rest = torch.sigmoid(odds), torch.sigmoid(-odds)
+    quantile = torch.where(
+        p < 0.5, torch.special.ndtri(p.clamp_min(_LEAST)), -torch.special.ndtri(rest.clamp_min(_LEAST))
+    )
+    log_p = torch.nn.functional.logsigmoid(odds)
+    near = _LOG_PEAK - 0.5 * quantile.square() - log_p
+    # Far below zero: P = Q(x) <= exp(-x^2/2)/2 and h(x) <= x + 1/x.
+    root = (-2 * (log_p + math.log(2))).clamp_min(1).sqrt()
+    near = torch.exp(torch.where(log_p < _RARE, torch.log(root + 1 / root), near) + _log_mills(high))
+    # Far above zero: Q(x) = 1 - P, x <= root, and phi(x) <= Q(x) (x + 1/x), 1 - P <= phi(u tilde)/(u sqrt(w) Phi).
+    root = (-2 * (torch.nn.functional.logsigmoid(-most) + math.log(2))).clamp_min(1).sqrt()
+    far = (root + 1 / root) / (u[0].clamp_min(1) * w_low.sqrt() * p)
+    factor = torch.where((u[0] > _FAR) & (low > _FAR), far, near)
+    factor = torch.where(a <= 0, 1.0, factor.clamp_min(1))
+    return (factor * (1 + 1e-9) * r_high * w_high.sqrt()).nan_to_num(torch.inf)
 
 
 def _parts(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logarithms of the two terms of e^L and the size of what was added up in them."""
+    """Logarithms of the two terms of e^L and the size of what was added up in them.
+
+    Where u tilde < 0 the large terms of the second cancel; there :math:`-u^2/2+\\log(\\Phi/\\varphi)(\\tilde u)` is used.
+    """
     s = r * r
     w = 1 / (1 - 2 * c * s)
-    root = w.sqrt()
-    u, v = m / r, (m + a * s) * root / r
+    u, v = m / r, (m + a * s) * w.sqrt() / r
     power = w * (a * m + c * m * m + 0.5 * a * a * s)
     right = power + torch.special.log_ndtr(v.clamp_min(0))
-    left = -0.5 * u * u + torch.log(0.5 * torch.special.erfcx((-v).clamp_min(0) * _SQRT1_2))
+    left = _LOG_PEAK - 0.5 * u * u + _log_mills(v.clamp_max(0))
     on = 0.5 * torch.log(w) + torch.where(v >= 0, right, left)
-    off = torch.special.log_ndtr(-u)
-    terms = w * ((a * m).abs() + c.abs() * m * m + a * a * s)
-    size = 1 + torch.where(v >= 0, terms, 0.0)
-    return off, on, size
+    size = 1 + torch.where(v >= 0, w * ((a * m).abs() + c.abs() * m * m + a * a * s), 0.0)
+    return torch.special.log_ndtr(-u), on, size
+
+
+def _log_mills(x: Tensor) -> Tensor:
+    r""":math:`\log(\Phi(x)/\varphi(x))`, which increases."""
+    left = torch.log(0.5 * torch.special.erfcx((-x).clamp_min(0) * _SQRT1_2))
+    high = x.clamp_min(0)
+    right = torch.special.log_ndtr(high) + 0.5 * high * high
+    return torch.where(x < 0, left, right) - _LOG_PEAK
 
 
 def _cut_moments(u: Tensor) -> tuple[Tensor, Tensor]:
     """E Y and E Y^2 for Y = u + xi given that it is positive."""
-    low = u < 0
-    inverse = torch.where(
-        low,
-        1 / torch.special.erfcx((-u).clamp_min(0) * _SQRT1_2) * math.sqrt(2 / math.pi),
-        torch.exp(-0.5 * u.clamp_min(0).square()) * INV_SQRT_2PI / torch.special.ndtr(u.clamp_min(0)),
-    )  # phi(u) / Phi(u)
-    first = (u + inverse).clamp_min(0)
+    high = u.clamp_min(0)
+    left = math.sqrt(2 / math.pi) / torch.special.erfcx((-u).clamp_min(0) * _SQRT1_2)
+    right = torch.exp(-0.5 * high * high) * INV_SQRT_2PI / torch.special.ndtr(high)
+    first = (u + torch.where(u < 0, left, right)).clamp_min(0)
     return first, (1 + u * first).clamp_min(0)

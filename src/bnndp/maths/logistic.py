@@ -12,7 +12,7 @@ f decreases, so a law with mean at least d can be shifted down to the mean d: th
 import torch
 from torch import Tensor
 
-from bnndp.maths.rounding import UNIT
+from bnndp.maths.rounding import TINY, UNIT
 
 __all__ = ["logistic_tail"]
 
@@ -32,6 +32,7 @@ _PARABOLAS = (
 )  # fmt: skip
 """Points t and upper bounds of gamma(t); tests/maths/test_logistic.py proves them in ball arithmetic."""
 
+_FARTHEST = 1e100  # larger means have squares that overflow; a law with a larger mean may be shifted down to it
 _SHARES = (0.1, 0.3, 0.6)  # of d, where Cantelli's inequality cuts for margins far beyond the last t
 
 
@@ -45,8 +46,9 @@ def logistic_tail(mean: Tensor, variance: Tensor) -> Tensor:  # (...) each
     first, second = value * torch.sigmoid(t) * (t - d), curvature * ((d - t).square() + v)
     size = value + first.abs() + second
     best = (value + first + second + 16 * UNIT * size).nan_to_num(torch.inf).amin(-1)
+    far = mean.clamp_max(_FARTHEST)
     for share in _SHARES:  # P(D <= share d) <= V / (V + (1 - share)^2 d^2) for d > 0
-        far = ((1 - share) * mean.clamp_min(0)).square()
-        cut = variance / (variance + far) + torch.sigmoid(-share * mean)
-        best = torch.minimum(best, torch.where(mean > 0, cut * (1 + 16 * UNIT), torch.inf).nan_to_num(torch.inf))
-    return best.clamp(0, 1)
+        square = ((1 - share) * far).square()
+        cut = variance / (variance + square) + torch.sigmoid(-share * far)
+        best = torch.minimum(best, torch.where(far > 0, cut * (1 + 16 * UNIT), torch.inf).nan_to_num(torch.inf))
+    return (best + TINY).clamp(0, 1)

@@ -17,7 +17,7 @@ from bnndp.moment.margins import Margins
 
 __all__ = ["class_interval", "row_bound"]
 
-_SLACK = 64 * UNIT
+_SLACK = 256 * UNIT  # times the number of classes: of sums over them and of the functions in them
 
 
 def row_bound(rows: Tensor, margins: Margins, reference: Tensor, tails: Tensor | None = None) -> Tensor:
@@ -53,12 +53,13 @@ def class_interval(margins: Margins, tails: Tensor | None = None) -> Interval:
 
 def _second_order(margins: Margins, itself: Tensor) -> Interval:
     """Probabilities at the mean logits, widened by the second-order rest: (batch, classes)."""
-    rest = 0.125 * margins.variance.masked_fill(itself, 0.0).sum(-1) * (1 + _SLACK) + _SLACK
+    slack = _SLACK * itself.shape[0]
+    rest = 0.125 * margins.variance.masked_fill(itself, 0.0).sum(-1) * (1 + slack) + slack
     least = torch.softmax(_with_own(margins.mean, itself), -1)
-    low = least.diagonal(dim1=1, dim2=2) * (1 - _SLACK)
+    low = least.diagonal(dim1=1, dim2=2) * (1 - slack)
     # D of i against k is at most minus the least D of k against i.
     most = torch.softmax(_with_own(-margins.mean.mT, itself), -1)
-    high = most.diagonal(dim1=1, dim2=2) * (1 + _SLACK)
+    high = most.diagonal(dim1=1, dim2=2) * (1 + slack)
     return Interval((low - rest).nan_to_num(0.0), (high + rest).nan_to_num(1.0))
 
 

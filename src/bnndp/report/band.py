@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Bounds
+from bnndp.bounds import AffineBounds, Bounds
 from bnndp.errors import CertError, InputError
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
@@ -24,7 +24,7 @@ _SAMPLES = 4096  # behind the mean
 
 def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *, seed: int = 0) -> None:
     """Write the picture of a network with one input and one output to ``path``; no window is opened."""
-    if network.n_in != 1 or network.n_out != 1:
+    if bounds.affine is None or network.n_in != 1 or network.n_out != 1:
         raise InputError(f"only a network with one input and one output can be drawn, got sizes {network.sizes}.")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,7 +50,8 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
     )
     top.set(ylabel="f(x)")
     bottom.axhline(0, color="C3", linewidth=1.2)
-    for low, high, at in _distances(network, bounds, seed):
+    cells = bounds.affine if bounds.cells is None else bounds.cells.pieces
+    for low, high, at in _distances(network, cells, seed):
         bottom.fill_between(at, low, high, color="C0", alpha=0.45, linewidth=0)
     bottom.set(xlabel="x", ylabel="certified affine bounds - E f(x)")
     try:
@@ -82,9 +83,10 @@ def _rectangles(box: Box, bounds: Bounds) -> np.ndarray:
     return torch.stack([across, height], dim=-1).numpy()
 
 
-def _distances(network: BayesianNetwork, bounds: Bounds, seed: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _distances(
+    network: BayesianNetwork, cells: AffineBounds, seed: int
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Affine bounds less the mean, and where: (points,) each, for every box or, after a refinement, every cell."""
-    cells = bounds.affine if bounds.cells is None else bounds.cells.pieces
     share = torch.linspace(0, 1, _POINTS_A_CELL, dtype=torch.float64)
     x = cells.region.lower + share * (cells.region.upper - cells.region.lower)  # (cells, points)
     mean = estimate(network, x.reshape(-1, 1), draw_noise(network, _SAMPLES, seed=seed)).mean.reshape(x.shape)

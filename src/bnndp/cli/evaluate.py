@@ -1,0 +1,110 @@
+"""``bnndp evaluate``: robust accuracy over a test set, as a table, a picture and a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from bnndp.cli.parameters import (
+    Attacked,
+    DataFolder,
+    Dataset,
+    Domain,
+    Labelled,
+    Limit,
+    Method,
+    Model,
+    Norm,
+    Optimise,
+    RelativeTolerance,
+    Split,
+    finite,
+)
+
+__all__ = ["SeveralRadii", "evaluate"]
+
+
+class SeveralRadii(typer.core.TyperCommand):
+    """A command whose --eps takes all numbers that follow: ``--eps 0.01 0.02`` is ``--eps 0.01 --eps 0.02``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each number."""
+        plain: list[str] = []
+        for index, word in enumerate(args):
+            follows = index > 1 and _is_number(word) and plain[-2:-1] == ["--eps"]
+            plain += ["--eps", word] if follows else [word]
+        return super().parse_args(ctx, plain)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _radii(values: list[float]) -> list[float]:
+    for value in values:
+        if not (value >= 0 and finite(value) is not None):
+            raise typer.BadParameter(f"{value} is not a radius; radii are numbers from 0 upward.")
+    return values
+
+
+def evaluate(  # noqa: PLR0913 (the options of the command)
+    model: Model,
+    eps: Annotated[list[float], typer.Option(callback=_radii, metavar="E ...", help="The radii.", show_default=False)],
+    inputs: Labelled = None,
+    data: Dataset = None,
+    split: Split = "test",
+    data_dir: DataFolder = None,
+    limit: Limit = None,
+    norm: Norm = "inf",
+    domain: Domain = None,
+    tolerance: RelativeTolerance = 0.01,
+    method: Method = "auto",
+    optimise: Optimise = 0,
+    attack: Attacked = True,
+    out: Annotated[Path | None, typer.Option(help="Where the figures go: one JSON object a radius.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
+) -> None:
+    """Count the inputs of a test set that a classifier gets right, however they are moved within each radius.
+
+    Certified accuracy: the decision is proved to be the label on the whole ball. Attacked accuracy: it is the label at
+    the input, by sampling, and no attack changed it. The truth lies between. Each line of --out has the keys eps,
+    points, accuracy, certified, attacked: shares of the inputs, attacked null with --no-attack. Radii are searched once
+    an input, to --tolerance: certified accuracy may be too low by the inputs within that of a radius, never too high.
+    """
+    from rich.console import Console
+
+    from bnndp.cli.inputs import load_classifier
+    from bnndp.cli.labelled import Source, read_points
+    from bnndp.cli.radii import RadiusJob, run
+    from bnndp.cli.rows import RowFile, no_file
+    from bnndp.errors import InputError
+    from bnndp.options import Options
+    from bnndp.radius import Search
+    from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
+
+    network = load_classifier(model)
+    points = read_points(Source(inputs, data, split, data_dir, limit), network, domain)
+    if points.label is None:
+        raise InputError(f"{points.source}: needs an array y of labels beside x; accuracy is against them.")
+    if plot is not None:
+        expect_picture(plot)
+    # A little further than the last radius: what an attack finds on its surface is then seen to lie within.
+    search = Search(norm=float(norm), upper=max(eps) * (1 + tolerance) or 1.0, tolerance=tolerance, attack=attack)
+    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise))
+    keep = (model,) if inputs is None else (model, inputs)
+    with no_file() if out is None else RowFile(out, keep=keep) as rows:
+        found = run(job)
+        curve = found.curve(sorted(set(eps)))
+        if rows is not None:
+            for row in curve_rows(curve):
+                rows.write(row)
+    Console().print(curve_table(curve))
+    if plot is not None:
+        draw_curve(found, curve.eps, plot)

@@ -1,0 +1,53 @@
+"""Arguments and options that several commands share; nothing heavy is imported, so that ``--help`` stays quick."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+__all__ = [
+    "Attacked", "DataFolder", "Dataset", "Domain", "Labelled", "Limit", "Method", "Model", "Norm", "Optimise",
+    "RelativeTolerance", "Split", "finite",
+]  # fmt: skip
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse NaN and infinities, which pass the checks of ranges."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def _share(value: float) -> float:
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"{value} is not between 0 and 1.")
+    return value
+
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The network: a bnndp-posterior-1 file (.safetensors).")]
+Method = Annotated[Literal["auto", "moment", "partition", "best"], typer.Option(help="How to bound.")]
+Norm = Annotated[Literal["inf", "2", "1"], typer.Option(help="Norm of the ball.")]
+Domain = Annotated[
+    tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
+]
+Optimise = Annotated[
+    int, typer.Option(min=0, metavar="STEPS", help="Optimise the planes of a classifier's bounds in so many steps.")
+]
+RelativeTolerance = Annotated[
+    float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")
+]
+Labelled = Annotated[
+    Path | None, typer.Argument(metavar="[INPUTS]", help="A .npz with x (n, inputs) and labels y; or give --data.")
+]
+Dataset = Annotated[
+    Literal["mnist", "fashion_mnist"] | None, typer.Option("--data", help="A published set of images for INPUTS.")
+]
+Split = Annotated[Literal["test", "train"], typer.Option(help="Which part of --data.")]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of the data sets; the one that BNNDP_DATA names by default.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N inputs.")]
+Attacked = Annotated[bool, typer.Option("--attack/--no-attack", help="Also search the smallest radius that breaks it.")]

@@ -1,0 +1,126 @@
+r"""Robust accuracy over a test set: how many inputs keep their label on every ball of a radius, for any radius at once.
+
+One certified and one attacked radius an input give the whole curve. Balls of one centre lie in one another, so
+
+* the decision is proved to be the label on the ball of radius :math:`\epsilon` if the certified radius is at least
+  :math:`\epsilon` (a radius that is too small by the tolerance of the search only lowers the certified accuracy);
+* an attack has broken it if its radius, that of a ball with a confirmed witness, is at most :math:`\epsilon`.
+
+The true robust accuracy lies between the certified and the attacked accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.decision import decide, expect_classifier
+from bnndp.errors import InputError
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.radius import Search, certified_radius
+
+__all__ = ["Curve", "Evaluation", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Numbers of inputs, of ``points`` in all, that are right: at the input, and on the ball of each radius."""
+
+    eps: tuple[float, ...]
+    certified: tuple[int, ...]  # for each radius: proved on the whole ball
+    attacked: tuple[int, ...] | None  # right at the input and not broken by the attack; None: nothing was attacked
+    correct: int  # at the input, by sampling
+    points: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the inputs whose decision, by sampling, is the label."""
+        return self.correct / self.points
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The results of every input: as in :class:`bnndp.radius.Radius`, with the decision of the network at the input."""
+
+    label: Tensor  # (points,)
+    decision: Tensor  # (points,), by sampling
+    radius: Tensor  # (points,): certified; NaN where nothing is, not even at the input
+    attack: Tensor  # (points,): infinite where no attack succeeded, NaN where none was asked for
+    upper: float  # the largest radius that was tried
+
+    @property
+    def correct(self) -> Tensor:
+        """Where the decision is the label: (points,)."""
+        return self.decision == self.label
+
+    @property
+    def ratio(self) -> Tensor:
+        """Certified over attacked radius; NaN where the attack found nothing or the decision is wrong: (points,)."""
+        comparable = self.attack.isfinite() & (self.attack > 0)
+        return torch.where(comparable, self.radius.nan_to_num(0.0) / self.attack, torch.nan)
+
+    def certified(self, eps: float) -> Tensor:
+        """Where the decision is proved to be the label on the ball of radius ``eps``: (points,)."""
+        return self.radius >= self._radius(eps)
+
+    def unbroken(self, eps: float) -> Tensor:
+        """Where the decision is the label at the input and no attack changed it within ``eps``: (points,)."""
+        return self.correct & (self.attack > self._radius(eps))
+
+    def curve(self, eps: Sequence[float] | Tensor) -> Curve:
+        """Certified and attacked accuracy at each radius of ``eps``."""
+        radii = tuple(torch.as_tensor(eps, dtype=torch.float64).reshape(-1).tolist())
+        if not radii:
+            raise InputError("eps must hold at least one radius.")
+        certified = tuple(int(self.certified(radius).sum()) for radius in radii)
+        attacked = None
+        if not self.attack.isnan().any():
+            attacked = tuple(int(self.unbroken(radius).sum()) for radius in radii)
+        return Curve(radii, certified, attacked, int(self.correct.sum()), self.label.numel())
+
+    def _radius(self, eps: float) -> float:
+        if not 0 <= eps <= self.upper:
+            raise InputError(f"eps must lie between 0 and the largest radius tried, {self.upper}, got {eps!r}.")
+        return eps
+
+    @classmethod
+    def joined(cls, parts: Sequence[Evaluation]) -> Evaluation:
+        """One record of several sets of inputs, tried up to the same radius."""
+        names = ("label", "decision", "radius", "attack")
+        label, decision, radius, attack = (torch.cat([getattr(part, name) for part in parts]) for name in names)
+        return cls(label, decision, radius, attack, min(part.upper for part in parts))
+
+
+def evaluate(
+    network: BayesianNetwork,
+    x: Tensor,  # (points, n)
+    label: Tensor | None = None,  # (points,); None: the network's own decisions
+    domain: tuple[float, float] | None = None,
+    *,
+    search: Search | None = None,
+    options: Options | None = None,
+) -> Evaluation:
+    """Certified and attacked radius of every input, and from them the robust accuracy at any radius up to the largest.
+
+    >>> from bnndp.network import Linear
+    >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
+    >>> network = BayesianNetwork.from_linears([layer], "classification")
+    >>> found = evaluate(network, torch.tensor([[0.3], [-0.1], [0.6]]), torch.tensor([0, 0, 0]))
+    >>> curve = found.curve([0.0, 0.2, 0.5])
+    >>> curve.correct, curve.certified, curve.attacked
+    (2, (2, 2, 1), (2, 2, 1))
+    """
+    search = search or Search()
+    expect_classifier(network)
+    decision = decide(network, x, weights=search.weights)
+    given = decision if label is None else torch.as_tensor(label, device=decision.device)
+    if given.shape != decision.shape:
+        raise InputError(
+            f"there are {decision.numel()} inputs, but the labels have shape {tuple(given.shape)}; give one for each."
+        )
+    found = certified_radius(network, x, given, domain, search=search, options=options)
+    return Evaluation(found.label, decision, found.radius, found.attack, search.upper)

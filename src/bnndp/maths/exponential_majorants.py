@@ -1,0 +1,96 @@
+r"""Quadratic majorants of log E exp of a rectified Gaussian in its mean m and variance s.
+
+Both are needed where m and s are themselves random (docs/theory-exponential.md, section 3).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.maths.exponential import log_moment, tilted
+from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.tails import PEAK
+
+__all__ = ["SquareMajorant", "relu_curvature", "square_majorant"]
+
+_NODES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)  # of [0, top], between which the slope in s is bounded
+_SMALL = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class SquareMajorant:
+    """``constant + slope (m - m0) + in_variance s + curvature (m - m0)^2 / 2``; every field has the shape of m0."""
+
+    constant: Tensor
+    slope: Tensor
+    in_variance: Tensor
+    curvature: Tensor
+
+
+def relu_curvature(u: Tensor) -> Tensor:
+    r""":math:`(\Phi(|u|)-\tfrac12)/|u|`: the least curvature of a parabola that touches g(., 1) at u and lies above it.
+
+    :math:`g(u,1)-u/2` is even and a concave function of :math:`u^2`, since :math:`(\Phi(u)-\tfrac12)/u` falls.
+    """
+    size = u.abs()
+    value = 0.5 * torch.special.erf(size.clamp_min(_SMALL) * 0.5**0.5) / size.clamp_min(_SMALL)
+    return torch.where(size > _SMALL, value * (1 + ELEMENTARY), PEAK)
+
+
+def square_majorant(
+    m0: Tensor,
+    s0: Tensor,  # where in s the majorant should be lowest; any value in (0, top] is sound
+    top: Tensor,  # the majorant holds for 0 <= s <= top
+    c: Tensor,  # >= 0, 2 c top < 1
+    spread: Tensor,  # > 0: the usual size of m - m0; any value is sound
+) -> SquareMajorant:
+    r"""Majorant of :math:`G(m,s)=\log\mathbb E\exp(c\max(X,0)^2)`, :math:`X\sim\mathcal N(m,s)`, for every m.
+
+    :math:`\partial_m^2G\le2c/(1-2cs)`, so :math:`G(m,s)\le G(m_0,s)+\partial_mG(m_0,s)(m-m_0)+cw(m-m_0)^2`. The slope
+    :math:`\partial_mG(m_0,s)=2c\,\mathbb E_tZ` stays within R of its value at :math:`s_0`, and
+    :math:`R|m-m_0|\le R(\text{spread}+(m-m_0)^2/\text{spread})/2`. For the line in s see ``_line``.
+    """
+    zero = torch.zeros_like(c)
+    at, end = tilted(m0, s0.sqrt(), zero, c), tilted(m0, top.sqrt(), zero, c)
+    constant, in_variance = _line(m0, s0, top, c)
+    start = c * m0.clamp_min(0).square()  # G at s = 0, the least value
+    low = 2 * c * m0.clamp_min(0)  # E_t Z is at least E Z, which is at least [m0]_+
+    high = 2 * c * end.mean * torch.exp(end.log - start) * (1 + 8 * ELEMENTARY)  # E[Z e^{c Z^2}] increases in s
+    reach = torch.maximum(high - at.in_mean, at.in_mean - low).clamp_min(0)
+    curvature = 2 * c / (1 - 2 * c * top) + reach / spread
+    return SquareMajorant(constant + 0.5 * reach * spread, at.in_mean, in_variance, curvature)
+
+
+def _line(m0: Tensor, s0: Tensor, top: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Constant and slope of a line in s above :math:`G(m_0,s)` on [0, top]: of three slopes the best at ``s0``.
+
+    :math:`\partial_sG=cP_t+2c^2\mathbb E_tZ^2`. Between two nodes :math:`P_t=1-\Phi(-m_0/\sqrt s)e^{-G}` and
+    :math:`\mathbb E_tZ^2=\mathbb E[Z^2e^{cZ^2}]e^{-G}` are bounded by the ends, as :math:`G` and
+    :math:`\mathbb E[Z^2e^{cZ^2}]` increase in s and :math:`\Phi(-m_0/\sqrt s)` is monotone.
+    """
+    zero = torch.zeros_like(c)
+    at = tilted(m0, s0.sqrt(), zero, c)
+    end = log_moment(m0, top.sqrt(), zero, c)
+    tangent = c * at.active + 2 * c * c * at.second
+    chord = (end - c * m0.clamp_min(0).square()) / top
+    beyond = torch.minimum(torch.maximum(tangent, (end - at.log) / (top - s0).clamp_min(1e-6 * top)), 10 * c)
+    slopes = torch.stack([tangent, chord, beyond])
+    constants = torch.full_like(slopes, -torch.inf)
+    before = None
+    for share in _NODES:
+        s = share * top
+        r = s.sqrt().clamp_min(TINY)
+        here = tilted(m0, r, zero, c)
+        value, tail = log_moment(m0, r, zero, c), torch.special.ndtr(-m0 / r) * (1 - 8 * ELEMENTARY)
+        if before is not None:
+            s1, log1, value1, tail1 = before
+            p = 1 - torch.minimum(tail, tail1) * torch.exp(-value)
+            second = here.second * torch.exp(value - log1) + ELEMENTARY * s
+            steepest = (c * p + 2 * c * c * second) * (1 + 8 * ELEMENTARY)
+            top_value = value1 + steepest * (s - s1)
+            constants = torch.maximum(constants, torch.maximum(value1 - slopes * s1, top_value - slopes * s))
+        before = (s, here.log - ELEMENTARY * (1 + here.log.abs()), value, tail)
+    constants = constants + 8 * ELEMENTARY * (1 + slopes * top)
+    best = (constants + slopes * s0).argmin(0, keepdim=True)
+    return constants.gather(0, best)[0], slopes.gather(0, best)[0]

@@ -1,0 +1,93 @@
+"""Robust accuracy as a table and as a picture: what is proved, and what an attack leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from bnndp.errors import CertError, InputError
+from bnndp.evaluate import Curve, Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["curve_rows", "curve_table", "draw_curve", "expect_picture"]
+
+_STEPS = 400  # of the curves
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def curve_table(curve: Curve) -> Table:
+    """One line a radius; certified accuracy is rounded down and attacked accuracy up, so that what is printed holds."""
+    title = f"{curve.points} inputs, accuracy {100 * curve.accuracy:.1f} %"
+    table = Table("eps", "certified accuracy", title=title)
+    if curve.attacked is not None:
+        table.add_column("attacked accuracy")
+    for eps, proved, left in _lines(curve):
+        cells = [f"{eps:g}", f"{1000 * proved // curve.points / 10:.1f} %"]
+        cells += [] if left is None else [f"{-(-1000 * left // curve.points) / 10:.1f} %"]
+        table.add_row(*cells)
+    return table
+
+
+def curve_rows(curve: Curve) -> list[dict[str, object]]:
+    """The curve for a file: one record a radius, shares of the inputs, null where nothing was attacked."""
+    n = curve.points
+    first: dict[str, object] = {"points": n, "accuracy": curve.accuracy}
+    return [
+        {"eps": eps} | first | {"certified": proved / n, "attacked": None if left is None else left / n}
+        for eps, proved, left in _lines(curve)
+    ]
+
+
+def _lines(curve: Curve) -> list[tuple[float, int, int | None]]:
+    """Radius, certified and attacked, one after the other."""
+    attacked = (None,) * len(curve.eps) if curve.attacked is None else curve.attacked
+    return list(zip(curve.eps, curve.certified, attacked, strict=True))
+
+
+def expect_picture(path: Path) -> None:
+    """Refuse, before any work is done, a place where no picture can be written."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"{path}: a picture must end in {', '.join(_SUFFIXES)}, got {path.suffix or 'no suffix'!r}.")
+    if not path.resolve().parent.is_dir():
+        raise InputError(f"{path}: the folder {path.resolve().parent} does not exist; make it or change --plot.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is not a regular file and cannot be replaced; change --plot.")
+    _figure()
+
+
+def draw_curve(evaluation: Evaluation, eps: Sequence[float], path: Path) -> None:
+    """Write the picture of accuracy against radius, up to the largest of ``eps``, to ``path``."""
+    expect_picture(path)
+    figure = _figure()
+    (axes,) = figure.subplots(1, 1, squeeze=False)[0]
+    fine = evaluation.curve([max(eps) * step / _STEPS for step in range(_STEPS + 1)])
+    marks = evaluation.curve(eps)
+    axes.axhline(100 * fine.accuracy, color="0.6", linewidth=1, linestyle="--", label="accuracy at the input")
+    for name, colour, where in (("attacked", "C3", "post"), ("certified", "C0", "pre")):  # each to its safe side
+        line, dots = ([100 * n / fine.points for n in getattr(curve, name) or ()] for curve in (fine, marks))
+        if line:
+            axes.step(fine.eps, line, where=where, color=colour, label=f"{name} accuracy")
+            axes.plot(marks.eps, dots, "o", color=colour, markersize=4)
+    axes.set(xlabel="radius eps", ylabel="inputs that keep their label [%]", ylim=(-2, 102))
+    axes.legend(fontsize="small")
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: the picture cannot be written: {error}; change --plot.") from error
+
+
+def _figure() -> Figure:
+    """An empty figure; pyplot would choose a backend, and might open a window."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise CertError("a picture needs matplotlib, which is not installed; install bnndp[plot].") from error
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
