@@ -15,11 +15,11 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help setup demo test check format bench campaign clean
+.PHONY: help setup demo test check format bench bench-classification campaign clean
 
 help:  ## show this list
-	@sed -nE 's/^([a-z]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
-	  printf 'make %-10s %s\n' "$$name" "$$text"; done
+	@sed -nE 's/^([a-z-]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+	  printf 'make %-22s %s\n' "$$name" "$$text"; done
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,9 @@ format: $(READY)  ## put all files into the format that check asks for
 
 bench: $(READY)  ## tightness and speed, as ratios in one run
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
+	$(BIN)/python -m benchmarks.classification $(ARGS)
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
 	$(BIN)/python -m benchmarks.campaign $(ARGS)

@@ -14,7 +14,7 @@ from bnndp.errors import InputError
 from bnndp.maths.softmax import consistent
 from bnndp.moment.branch import Claim, branch
 from bnndp.moment.exponential import margin_tails
-from bnndp.moment.margins import margins
+from bnndp.moment.margins import Margins, margins
 from bnndp.moment.softmax import class_interval, row_bound
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
@@ -53,7 +53,7 @@ def bound_rows(
         _rows(network, box[piece], rows[piece], label[piece], options)
         for piece in _pieces(network, box, options, references=1)
     ]
-    return torch.cat(parts).nan_to_num(-torch.inf)
+    return torch.cat(parts).nan_to_num(-torch.inf, neginf=-torch.inf)
 
 
 def _check(network: BayesianNetwork, box: Box) -> None:
@@ -95,14 +95,15 @@ def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Inte
 
 def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Interval:
     classes = network.n_out
-    every = torch.arange(classes, device=box.lower.device).expand(box.batch, -1)
-    known = margins(network, box, every, steps=options.optimise)
+    every = torch.arange(classes, device=box.lower.device)
+    known = margins(network, box, every.expand(box.batch, -1), steps=options.optimise)
     tails = torch.ones_like(known.mean)
-    open_ = (known.variance.amax((-1, -2)) > _CALM).nonzero()[:, 0]
-    if open_.numel():
-        pairs, many = known[open_].reshape(-1, classes), box[open_.repeat_interleave(classes)]
-        found = margin_tails(network, many, every[open_].reshape(-1), pairs.mean, pairs.variance)
-        tails[open_] = found.reshape(-1, classes, classes)
+    at = (known.variance.amax((-1, -2)) > _CALM).nonzero()[:, 0]
+    if at.numel():  # margins of the strongest class only: those of the others have no tails to speak of
+        least = known.mean[at].masked_fill(torch.eye(classes, dtype=torch.bool, device=every.device), torch.inf)
+        best = least.amin(-1).argmax(-1)
+        part = Margins(known.mean[at, best], known.variance[at, best])
+        tails[at, best] = margin_tails(network, box[at], best, part.mean, part.variance)
     return class_interval(known, tails)
 
 
@@ -112,7 +113,7 @@ def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, optio
         found.append(_moment_rows(network, box, rows, label, options))
     if options.method in ("partition", "best"):
         found.append(partition.bound_rows(network, box, rows, cells=options.cells))
-    return _largest([f.nan_to_num(-torch.inf) for f in found])
+    return _largest([f.nan_to_num(-torch.inf, neginf=-torch.inf) for f in found])
 
 
 def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:

@@ -2,14 +2,16 @@
 
 The certified radius is searched for all inputs at once: each trial is one pass over the whole batch. The value that
 must stay positive falls smoothly with the radius, so the next trial is where the line through both ends of the bracket
-crosses zero, kept away from the ends. Whatever the search does, ``radius`` is a radius at which the pass succeeded.
+crosses zero, kept away from the ends. Where planes are optimised or signs branched on, one pass finds a radius first,
+from which the costly search goes on. Whatever the search does, ``radius`` is one at which the bound was positive.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +28,8 @@ __all__ = ["Radius", "Search", "certified_radius"]
 
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where the search begins
-_GROW = 4.0
+_LEAST = 1e-6  # of the largest radius: below it nothing more is tried
+_GROW, _GROW_ON = 4.0, 1.2  # the step out, in the first search and in one that goes on from there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +74,10 @@ class Radius:
         return torch.where(self.attack > 0, certified / self.attack, torch.nan)
 
 
+_Value = Callable[[Tensor, Tensor], Tensor]
+"""Bounds (inputs,) at the radii (inputs,) of the inputs at these indices; the decision holds where positive."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Bracket:
     """The largest radius that was certified and the smallest that was not, with the bounds found there."""
@@ -79,6 +86,7 @@ class _Bracket:
     high: Tensor  # (batch,); infinite before anything fails
     low_value: Tensor  # (batch,), positive
     high_value: Tensor  # (batch,), not positive
+    grow: float  # factor of a step out
 
     def after(self, trial: Tensor, value: Tensor, active: Tensor) -> _Bracket:
         good, bad = active & (value > 0), active & ~(value > 0)
@@ -87,16 +95,24 @@ class _Bracket:
             torch.where(bad, trial, self.high),
             torch.where(good, value, self.low_value),
             torch.where(bad, value, self.high_value),
+            self.grow,
         )
+
+    def reopened(self) -> _Bracket:
+        """The same lower ends, to be searched on with a better bound."""
+        far = torch.full_like(self.high, torch.inf)
+        return _Bracket(self.low, far, self.low_value, -far, _GROW_ON)
 
     def open(self, search: Search) -> Tensor:
         """Where the bracket is still wider than asked for: (batch,)."""
         certified = self.low >= 0
-        return certified & (self.low < search.upper) & ~(self.high - self.low <= search.tolerance * self.low)
+        wide = ~(self.high - self.low <= search.tolerance * self.low) & ~(self.high <= _LEAST * search.upper)
+        return certified & (self.low < search.upper) & wide
 
     def trial(self, search: Search) -> Tensor:
         """The radius to try next (batch,): further out, or between the ends."""
-        out = (self.low * _GROW).clamp(_FIRST * search.upper, search.upper)
+        out = (self.low * self.grow).clamp_max(search.upper)
+        out = torch.where(self.low == 0, _FIRST * search.upper, out)
         fall = self.low_value / (self.low_value - self.high_value)
         share = torch.where(self.high_value.isfinite(), fall, 0.5).nan_to_num(0.5).clamp(0.15, 0.85)
         between = self.low + share * (self.high - self.low)
@@ -123,12 +139,16 @@ def certified_radius(
     asked = labels_of(network, points, label, search.weights)
     rows = decision_rows(asked, network.n_out, search.weights)[0]
 
-    def value_at(radius: Tensor, at: Tensor) -> Tensor:
+    def value_at(radius: Tensor, at: Tensor, how: Options) -> Tensor:
         ball = Box.ball(points[at], radius, domain=domain, norm=search.norm)
         with torch.no_grad():
-            return bound_rows(network, ball, rows[at], asked[at], options).amin(-1)
+            return bound_rows(network, ball, rows[at], asked[at], how).amin(-1)
 
-    found = _search(value_at, points.shape[0], search, points)
+    once = replace(options, optimise=0, branch=1)
+    found = _search(partial(value_at, how=once), _begin(partial(value_at, how=once), points), search)
+    if once != options:
+        found = _begin(partial(value_at, how=options), points, found.reopened())
+        found = _search(partial(value_at, how=options), found, search)
     radius = torch.where(found.low >= 0, found.low, torch.nan)
     attack, witness = torch.full_like(radius, torch.nan), points.clone()
     if search.attack:
@@ -138,13 +158,22 @@ def certified_radius(
     return Radius(asked, radius, attack, witness)
 
 
-def _search(value_at: Callable[[Tensor, Tensor], Tensor], batch: int, search: Search, like: Tensor) -> _Bracket:
-    """Brackets of the largest radius at which ``value_at(radius, indices)`` is positive."""
-    every = torch.arange(batch, device=like.device)
-    value = value_at(like.new_zeros(batch), every)
-    nowhere, far = like.new_full((batch,), -1.0), like.new_full((batch,), torch.inf)
-    state = _Bracket(nowhere, far, like.new_ones(batch), -far)
-    state = state.after(like.new_zeros(batch), value, torch.ones_like(every, dtype=torch.bool))
+def _begin(value_at: _Value, points: Tensor, known: _Bracket | None = None) -> _Bracket:
+    """The bracket after a trial at radius zero of all inputs of which nothing is certified yet."""
+    zero = points.new_zeros(points.shape[0])
+    if known is None:
+        known = _Bracket(zero - 1, zero + torch.inf, zero + 1, zero - torch.inf, _GROW)
+    left = known.low < 0
+    at = left.nonzero()[:, 0]
+    if at.numel() == 0:
+        return known
+    value = torch.full_like(zero, -torch.inf)
+    value[at] = value_at(zero[at], at)
+    return known.after(zero, value, left)
+
+
+def _search(value_at: _Value, state: _Bracket, search: Search) -> _Bracket:
+    """Narrow the brackets of the largest radius at which ``value_at(radius, indices)`` is positive."""
     for _ in range(_TRIALS):
         active = state.open(search)
         at = active.nonzero()[:, 0]

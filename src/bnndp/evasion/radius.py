@@ -28,7 +28,7 @@ __all__ = ["REACH", "AttackRadius", "Reach", "attack_radius"]
 
 _ROUNDS = 24  # radii tried, at most
 _RAY = (0.8, 1.6)  # where on the ray the choosing noise looks for the change, as shares of the radius
-_CELLS = 8  # into which that part is cut, and then again the cell with the change
+_CELLS = 5  # into which that part is cut, then the cell with the change, and once more
 _STRETCHES = (1.0, 1.003, 1.01, 1.03, 1.1, 1.3)  # of the radius, until fresh noise confirms
 
 
@@ -199,7 +199,7 @@ def _crossing(task: Task, ray: _Ray, row: Tensor) -> Tensor:
     low, high = (torch.full_like(ray.radius, share) for share in _RAY)
     found = torch.ones_like(row, dtype=torch.bool)
     cuts = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64, device=row.device)[:, None]
-    for _ in range(2):
+    for _ in range(3):
         shares = low + cuts * (high - low)  # (cuts, batch)
         margin, error = margin_at(task, torch.stack([ray.at(share) for share in shares]), row, task.choose)
         value = margin + error
@@ -209,5 +209,5 @@ def _crossing(task: Task, ray: _Ray, row: Tensor) -> Tensor:
         ends = (first - 1).clamp_min(0), first
         low, high = (shares.gather(0, index)[0] for index in ends)
         a, b = (value.gather(0, index)[0] for index in ends)
-    part = torch.where(a > b, a / (a - b), 1.0).clamp(0, 1)
+    part = (torch.where(a > b, a / (a - b), 1.0) + 0.1).clamp(0, 1)  # a tenth of a cell past the predicted change
     return torch.where(found, low + part * (high - low), torch.inf)

@@ -74,15 +74,29 @@ def tilted(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> Tilted:
 
 
 def lipschitz(
-    m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor
-) -> Tensor:  # m, r: (lower, upper) ends
-    r"""Upper bound over ``m``, ``r`` in their ranges of the Lipschitz constant of the tilted Z as a map of a Gaussian.
+    m: tuple[Tensor, Tensor],  # lower and upper ends, as of r
+    r: tuple[Tensor, Tensor],
+    a: Tensor,
+    c: Tensor,  # >= 0
+    cells: int = 1,
+) -> Tensor:
+    r"""Upper bound over the ranges of m and r of the Lipschitz constant of the tilted Z as a map of a Gaussian.
 
-    The increasing map that takes a standard normal variable to the tilted Z has for :math:`a\le0` (and any
-    :math:`c\ge0`) a derivative of at most :math:`\tilde r`, and else of at most :math:`\tilde r\max(1,\rho)`,
-    :math:`\rho=h(-\Phi^{-1}(P))/h(-\tilde u)` with the hazard rate :math:`h=\varphi/Q` and :math:`P=P_t(Z>0)`. Hence
+    The increasing map that takes a standard normal variable to the tilted Z has for :math:`a\le0` a derivative of at
+    most :math:`\tilde r`, and else of at most :math:`\tilde r\max(1,\rho)`, :math:`\rho=h(-\Phi^{-1}(P))/h(-\tilde u)`
+    with the hazard rate :math:`h=\varphi/Q` and :math:`P=P_t(Z>0)`. Hence
     :math:`\mathbb E_te^{\delta(Z-\mathbb E_tZ)}\le e^{\delta^2\ell^2/2}` for every delta, with :math:`\ell` the result.
+    P and :math:`\tilde u` are bounded apart; ``cells`` parts of the range of m, one after the other, make up for it.
     """
+    width = (m[1] - m[0]) / cells
+    ends = [m[0] + k * width for k in range(cells)] + [m[1]]
+    ease = 1e-12 * (m[1] - m[0])
+    parts = [_lipschitz((ends[k] - ease, ends[k + 1] + ease), r, a, c) for k in range(cells)]
+    return torch.stack(parts).amax(0) if cells > 1 else parts[0]
+
+
+def _lipschitz(m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor) -> Tensor:
+    """The constant of ``lipschitz`` with P and u tilde bounded apart."""
     r_low, r_high = r[0].clamp_min(TINY), r[1].clamp_min(TINY)
     w_low, w_high = 1 / (1 - 2 * c * r_low * r_low), 1 / (1 - 2 * c * r_high * r_high)
     u = torch.minimum(m[0] / r_low, m[0] / r_high), torch.maximum(m[1] / r_low, m[1] / r_high)

@@ -43,7 +43,9 @@ def logistic_tail(mean: Tensor, variance: Tensor) -> Tensor:  # (...) each
     # Where the variance is small the parabola must touch at d itself.
     t, curvature = torch.cat([t.expand(*d.shape[:-1], -1), d], -1), torch.cat([curvature, curvature.new([_CURVATURE])])
     value = torch.sigmoid(-t)
-    first, second = value * torch.sigmoid(t) * (t - d), curvature * ((d - t).square() + v)
+    slope = value * torch.sigmoid(t)  # -f'(t)
+    d = torch.minimum(d, t + 0.5 * slope / curvature)  # the parabola rises beyond its vertex: shift down to that
+    first, second = slope * (t - d), curvature * ((d - t).square() + v)
     size = value + first.abs() + second
     best = (value + first + second + 16 * UNIT * size).nan_to_num(torch.inf).amin(-1)
     far = mean.clamp_max(_FARTHEST)

@@ -57,7 +57,7 @@ def second_order_bound(rows: Tensor, mean: Tensor, variance: Tensor, reference: 
     pairs = (sd[:, :, None] + sd[:, None, :]).square()  # Var(zeta_i - zeta_k) <= (sd D_i + sd D_k)^2
     pairs = pairs.masked_fill(torch.eye(classes, dtype=torch.bool, device=mean.device), 0.0)
     rest = 0.125 * (rows.abs() * pairs.sum(-1)[:, None]).sum(-1) * (1 + slack)
-    return torch.where(rest < torch.inf, at_mean - rest, -torch.inf).nan_to_num(-torch.inf)
+    return torch.where(rest < torch.inf, at_mean - rest, -torch.inf).nan_to_num(-torch.inf, neginf=-torch.inf)
 
 
 def consistent(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # (batch, classes) each

@@ -34,6 +34,7 @@ _ROOM = 3.3  # theta >= _ROOM c s keeps 2 c s / theta below 0.61
 _MOST = 0.98
 _PRICE = 0.65  # of a source kept in S, relative to its share of the trace
 _EASE = 1e-9  # added to curvatures, for the rounding of slopes: delta |t| <= ease t^2 / 2 + delta^2 / (2 ease)
+_CELLS = 12  # of the range of m in a box, for the sub-Gaussian constants
 _UP = 1 + 1e-10
 
 
@@ -113,7 +114,7 @@ def _log_mean(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Row
     exponent = _exponent(second, rows, top, point)
     total = exponent.constant + rows.constant
     total = total + largest_log_moment(first, box, ranges, exponent.linear, exponent.square)
-    return (total + _quadratic(second, ranges, exponent, point)).nan_to_num(torch.inf)
+    return (total + _quadratic(second, ranges, exponent, point)).nan_to_num(torch.inf, posinf=torch.inf)
 
 
 def _start(ranges: Ranges, rows: Rows) -> _Point:
@@ -146,7 +147,7 @@ def _exponent(layer: Linear, rows: Rows, top: Tensor, point: _Point) -> _Exponen
     a, c = rows.linear / (1 - share), rows.square / share
     harmful = a > 0
     m0 = torch.where(harmful, m_kept, m_all)
-    part = _choose(harmful, _helpful(m0, root, a), _harmful(m0, root, norm, top, a, spread))
+    part = _choose(harmful, _harmful(m0, root, norm, top, a, spread), _helpful(m0, root, a))
     square = square_majorant(m_all, root.square(), top.expand_as(m_all), c, spread)
     # r(z) >= (z0 . sigma^2 z + sigma_b^2) / r(z0) where it helps, r <= (s + s0) / (2 r0) where it hurts.
     rise, fall = part.in_std.clamp_min(0), part.in_std.clamp_max(0)
@@ -188,7 +189,7 @@ def _shares(rows: Rows, m: Tensor, r: Tensor, top: Tensor) -> Tensor:
 def _helpful(m0: Tensor, r0: Tensor, a: Tensor) -> _Neuron:
     r"""For a <= 0: :math:`L-a^2r^2/2` is concave in (m, r), so its tangent plane at (m0, r0) lies above it."""
     at = tilted(m0, r0, a, torch.zeros_like(a))
-    slope = at.in_mean.clamp(a, torch.zeros_like(a))
+    slope = torch.maximum(at.in_mean, a).clamp_max(0)
     half = 0.5 * a.square() + _EASE
     in_std = at.in_std - 2 * half * r0
     constant = at.log - at.in_std * r0 + half * r0.square()
@@ -234,7 +235,8 @@ def _quadratic(layer: Linear, ranges: Ranges, exponent: _Exponent, point: _Point
     mu = layer.weight_mean
     kept = torch.where(point.kept[..., None, :], mu, 0.0)
     s = kept.mT @ (kept * exponent.kept_curvature[..., None]) + mu.mT @ (mu * exponent.full_curvature[..., None])
-    ell = lipschitz(m, r, exponent.linear, exponent.square)
+    wide = bool((m[1] - m[0] > 1e-6).any())
+    ell = lipschitz(m, r, exponent.linear, exponent.square, cells=_CELLS if wide else 1)
     scaled = s * ell[..., None, :]
     eye = torch.eye(mu.shape[1], dtype=mu.dtype, device=mu.device)
     factor, failed = torch.linalg.cholesky_ex((1 - 1e-9) * eye - ell[..., None] * scaled)

@@ -91,7 +91,7 @@ def footprint(network: BayesianNetwork, cells: int = 2) -> int:
     sizes, n = network.sizes, network.n_out
     forms = max(max(2 * width for width in sizes[1:-1]) if network.depth else 0, n * n)
     rows = n * n + 2 * n
-    return 8 * (8 * forms * max(sizes[:-1]) + n * n * 400 + 4 * rows * n * n * max(cells - 1, 1))
+    return 8 * (12 * forms * max(sizes[:-1]) + n * n * 1000 + 6 * rows * n * n * max(cells - 1, 1))
 
 
 def least_average(values: Tensor, low: Tensor, high: Tensor) -> Tensor:  # each (..., n)

@@ -1,0 +1,221 @@
+"""``make bench-classification``: certified radii beside the attack's, uncertain posteriors, what is lost where, speed.
+
+Parts (``--only``): ``radius`` the authors' MNIST 2x64 (VOGN), first 100 test images; ``uncertain`` the posteriors by
+Bayes by backprop of ``benchmarks/networks.py`` on images with E p_c >= 0.9; ``speed`` the radius of 100 images against
+one pass. Needs BNNDP_DATA (MNIST, and the posteriors beside it). One thread. Figures also go to
+``results-classification.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import bnndp.files
+from benchmarks.networks import network
+from benchmarks.timing import median_time
+from bnndp.classify import bound_rows
+from bnndp.data import mnist
+from bnndp.evasion import decision_rows
+from bnndp.maths.logistic import logistic_tail
+from bnndp.maths.softmax import union_bound
+from bnndp.moment.exponential import margin_tails
+from bnndp.moment.margins import margins
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.radius import Radius, Search, certified_radius
+from bnndp.regions import Box
+from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+
+__all__ = ["main"]
+
+RESULTS = Path(__file__).resolve().parent / "results-classification.json"
+PARTS = ("radius", "uncertain", "speed")
+PIXELS = (0.0, 1.0)
+IMAGES = 100
+UNCERTAIN = ("mnist-1x128", "mnist-2x64")
+DRAWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    x: Tensor  # (images, 784)
+    label: Tensor  # (images,)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts asked for, print their tables, write their figures."""
+    parser = argparse.ArgumentParser(description="Classification: radii, uncertain posteriors, speed.")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--images", type=int, default=IMAGES, help="first so many test images")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    console = Console(width=150)
+    parts = {"radius": _radius, "uncertain": _uncertain, "speed": _speed}
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for part in options.only:
+        results[part] = parts[part](console, options.images)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"figures: {RESULTS.relative_to(RESULTS.parent.parent)}")
+
+
+def _vogn() -> BayesianNetwork:
+    folder = os.environ.get("BNNDP_DATA")
+    if not folder:
+        raise SystemExit("BNNDP_DATA is not set; it names the folder of the data sets, with the posteriors beside it.")
+    return bnndp.files.load(Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors")
+
+
+def _radius(console: Console, images: int) -> list[dict[str, Any]]:
+    net, test = _vogn(), mnist("test")
+    x, y = test.x[:images], test.y[:images]
+    ways = (
+        ("one pass, domain [0, 1]", PIXELS, Options()),
+        ("one pass, no domain", None, Options()),
+        ("optimised (20 steps)", PIXELS, Options(optimise=20)),
+        ("optimised, 4 cells", PIXELS, Options(optimise=10, branch=4)),
+        ("optimised, 16 cells", PIXELS, Options(optimise=10, branch=16)),
+        ("partition", PIXELS, Options(method="partition")),
+    )
+    table = Table(
+        "way", "images", "mean radius", "attack", "mean ratio", "certified above attack", "s an image",
+        title="MNIST 2x64 (VOGN): certified radius over correctly classified images, tolerance 1 %",
+    )  # fmt: skip
+    rows, attacks = [], {}
+    for name, domain, options in ways:
+        attack = attacks.get(domain)
+        start = time.process_time()
+        found = certified_radius(net, x, y, domain, search=Search(attack=attack is None), options=options)
+        seconds = time.process_time() - start
+        attacks[domain] = found.attack if attack is None else attack
+        row = _summary(name, found, attacks[domain], seconds / images)
+        row["seconds"] = None if attack is None else row["seconds"]  # the first includes the attack
+        rows.append(row)
+        table.add_row(
+            name, str(row["images"]), f"{row['radius']:.5f}", f"{row['attack']:.5f}", f"{row['ratio']:.3f}",
+            str(row["broken"]), "with attack" if row["seconds"] is None else f"{row['seconds']:.3f}",
+        )  # fmt: skip
+        console.print(f"{name}: {row['radius']:.5f}, ratio {row['ratio']:.3f}", style="dim")
+    console.print(table)
+    return rows
+
+
+def _summary(name: str, found: Radius, attack: Tensor, seconds: float) -> dict[str, Any]:
+    right = attack > 0  # the network decides for the label at the image itself
+    radius = found.radius.nan_to_num(0.0)
+    return {
+        "way": name,
+        "images": int(right.sum()),
+        "radius": float(radius[right].mean()),
+        "attack": float(attack[right].mean()),
+        "ratio": float((radius / attack)[right].mean()),
+        "broken": int((radius > attack).sum()),
+        "certified_at_input": float(found.radius[right].isfinite().double().mean()),
+        "seconds": seconds,
+    }
+
+
+def _confident(net: BayesianNetwork, images: int) -> _Images:
+    """The first test images whose sampled E p_c is at least 0.9 for the network's own decision c."""
+    x = mnist("test").x[: 2 * images]
+    probability = estimate_softmax(net, x, draw_softmax_noise(net, 4096, seed=1)).mean
+    best = probability.max(-1)
+    at = (best.values >= 0.9).nonzero()[:images, 0]
+    return _Images(x[at], best.indices[at])
+
+
+def _uncertain(console: Console, images: int) -> list[dict[str, Any]]:
+    results = []
+    for name in UNCERTAIN:
+        net = network(name)
+        some = _confident(net, images)
+        lost = _breakdown(net, some)
+        found = certified_radius(net, some.x, some.label, PIXELS, search=Search())
+        row = _summary(name, found, found.attack, 0.0)
+        table = Table("bound of the decision at radius 0", "mean", "decided", title=f"{name}: what is lost where")
+        for step, values in lost.items():
+            table.add_row(step, f"{float(values.mean()):.4f}", f"{100 * float((values > 0).double().mean()):.0f} %")
+        console.print(table)
+        console.print(
+            f"{name}: {row['images']} images, certified at radius 0: {100 * row['certified_at_input']:.0f} %, "
+            f"mean certified radius {row['radius']:.5f}, attack {row['attack']:.5f}, mean ratio {row['ratio']:.3f}, "
+            f"above the attack: {row['broken']}"
+        )
+        row["lost"] = {k: [float(v.mean()), float((v > 0).double().mean())] for k, v in lost.items()}
+        results.append(row)
+    return results
+
+
+def _breakdown(net: BayesianNetwork, some: _Images) -> dict[str, Tensor]:
+    """Least lead of the label over any class at the images: true, and by each step from the truth to the bound."""
+    rows = decision_rows(some.label, net.n_out)[0]
+    sampled = [_sampled(net, x, int(c)) for x, c in zip(some.x, some.label.tolist(), strict=True)]
+    lead, sigma, mean, variance, chernoff = (torch.stack(part) for part in zip(*sampled, strict=True))
+    point = Box(some.x, some.x)
+    with torch.no_grad():
+        known = margins(net, point, some.label[:, None])
+        d, v = known.mean[:, 0], known.variance[:, 0]
+        tails = margin_tails(net, point, some.label, d, v)
+
+        def union(tail: Tensor) -> Tensor:
+            return union_bound(rows, tail, some.label).amin(-1)
+
+        return {
+            "sampled E p": lead,
+            "union over classes, sampled E sigma(-D)": union(sigma),
+            "exponential moments, sampled": union(chernoff),
+            "exponential moments, proved": union(tails),
+            "two moments, sampled": union(logistic_tail(mean, variance)),
+            "two moments, proved": union(logistic_tail(d, v)),
+            "all together, proved": bound_rows(net, point, rows, some.label, Options()).amin(-1),
+        }
+
+
+def _sampled(net: BayesianNetwork, x: Tensor, label: int) -> tuple[Tensor, ...]:
+    """Lead, E sigma(-D), E D, Var D and the least C(lambda) E e^{-lambda D} of the margins, by plain sampling."""
+    generator = torch.Generator().manual_seed(0)
+    z = x[None].expand(DRAWS, -1)
+    for k, layer in enumerate(net.linears):
+        mean = z @ layer.weight_mean.T + layer.bias_mean
+        std = (z.square() @ layer.weight_std.square().T + layer.bias_std.square()).sqrt()
+        z = mean + std * torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+        z = z.clamp_min(0) if k < net.depth else z
+    probability = torch.softmax(z, -1).mean(0)
+    others = probability.clone()
+    others[label] = -1.0
+    d = z[:, [label]] - z
+    best = torch.ones_like(probability)
+    for step in range(1, 21):
+        lam = torch.tensor(step / 20, dtype=torch.float64)
+        constant = torch.exp(torch.xlogy(lam, lam) + torch.xlogy(1 - lam, 1 - lam))
+        best = torch.minimum(best, constant * torch.exp(-lam * d).mean(0))
+    return probability[label] - others.max(), torch.sigmoid(-d).mean(0), d.mean(0), d.var(0), best
+
+
+def _speed(console: Console, images: int) -> dict[str, Any]:
+    net, test = _vogn(), mnist("test")
+    x, y = test.x[:images], test.y[:images]
+    rows, ball = decision_rows(y, net.n_out)[0], Box.ball(x, 0.03, domain=PIXELS)
+    with torch.no_grad():
+        one = median_time(lambda: bound_rows(net, ball, rows, y, Options()))
+    search = median_time(lambda: certified_radius(net, x, y, PIXELS, search=Search(attack=False)))
+    console.print(
+        f"radius of {images} images to 1 %: {search:.2f} s CPU = {search / one:.1f} x one certified pass of the batch "
+        f"({one:.3f} s); {images / search:.0f} images a second"
+    )
+    return {"radius_seconds": search, "pass_seconds": one, "ratio": search / one}
+
+
+if __name__ == "__main__":
+    main()
