@@ -26,18 +26,21 @@ import torch
 from benchmarks.campaign_cases import Case
 from benchmarks.campaign_classifiers import make_classifier
 from benchmarks.campaign_softmax_judge import Claim, Evidence, Finding, Questions, ask, gather, judge
+from benchmarks.campaign_tails import bounds_of, judge_margins
 from bnndp.classify import bound_rows, expected_softmax
 from bnndp.errors import CertError
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.regions import Box
 
-__all__ = ["METHODS", "Report", "certify", "examine", "run"]
+__all__ = ["MARGINS", "METHODS", "Report", "certify", "examine", "run"]
 
 BOXES = 5
+MARGINS = "margins"  # not a method but what all of them rest on: see campaign_tails
 METHODS = {
     "moment": Options(method="moment"),
     "optimised": Options(method="moment", optimise=6),
+    "branched": Options(method="moment", branch=8),
     "partition": Options(method="partition"),
     "best": Options(method="best", cells=4),
 }
@@ -75,8 +78,13 @@ def certify(network: BayesianNetwork, box: Box, questions: Questions, method: st
     found, _ = expected_softmax(network, box, options)
     unit = torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1)
     claims = [Claim("least", unit, found.lower), Claim("most", -unit, -found.upper)]
-    for kind, reference in (("rows", questions.label), ("rows of another", questions.other)):
-        claims.append(Claim(kind, questions.rows, bound_rows(network, box, questions.rows, reference, options)))
+    asked = (
+        ("decision", questions.decisions, questions.label),
+        ("rows", questions.rows, questions.label),
+        ("rows of another", questions.rows, questions.other),
+    )
+    for kind, rows, reference in asked:
+        claims.append(Claim(kind, rows, bound_rows(network, box, rows, reference, options)))
     return claims
 
 
@@ -91,14 +99,19 @@ def examine(
     reports: list[Report] = []
     for method in methods:
         start = time.perf_counter()
+        report = replace(blank, method=method)
         try:
+            if method == MARGINS:
+                findings = judge_margins(case, questions, bounds_of(case, questions.label), evidence)
+                reports.append(replace(report, findings=findings, seconds=time.perf_counter() - start))
+                continue
             claims = certifier(case.network, case.box, questions, method)
         except CertError as error:
-            reports.append(replace(blank, method=method, failure=str(error), refused=True))
+            reports.append(replace(report, failure=str(error), refused=True))
         except Exception:  # noqa: BLE001 (a crash is a result of the campaign, not its end)
-            reports.append(replace(blank, method=method, failure=traceback.format_exc()))
+            reports.append(replace(report, failure=traceback.format_exc()))
         else:
-            report = replace(blank, method=method, seconds=time.perf_counter() - start)
+            report = replace(report, seconds=time.perf_counter() - start)
             reports.append(_judged(case, claims, report, evidence))
     return reports
 
@@ -108,11 +121,10 @@ def _judged(case: Case, claims: list[Claim], report: Report, evidence: Evidence)
     results = [judge(case, claim, evidence) for claim in claims]
     findings = [finding for found, _ in results for finding in found]
     margin = min(float(gap.nan_to_num(-torch.inf).min()) for _, gap in results)
-    least, most, rows = claims[:3]
+    least, most, decision = claims[:3]
     telling = int(((least.bound > 0) | (most.bound > -1)).any(-1).sum())
-    others = case.network.n_out - 1
-    certified = int((rows.bound[:, :others] > 0).all(-1).sum())
-    gaps = results[2][1][:, :others].amin(-1).tolist()
+    certified = int((decision.bound > 0).all(-1).sum())
+    gaps = results[2][1].amin(-1).tolist()
     return replace(report, findings=findings, margin=margin, telling=telling, certified=certified, gaps=gaps)
 
 
@@ -170,14 +182,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--samples", type=int, default=2048, help="draws behind a sampled mean; 16 and 64 times as many to settle"
     )
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=",".join((*METHODS, MARGINS)))
     parser.add_argument("--only", type=int, nargs="*", help="indices of single networks")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="file for one JSON line a network and method")
     options = parser.parse_args(arguments)
     methods = tuple(options.methods.split(","))
-    if unknown := set(methods) - set(METHODS):
-        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join(METHODS)}")
+    if unknown := set(methods) - {*METHODS, MARGINS}:
+        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join((*METHODS, MARGINS))}")
     indices = options.only or range(-(-options.pairs // BOXES))
     reports: list[Report] = []
     start = time.perf_counter()

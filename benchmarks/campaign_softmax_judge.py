@@ -24,7 +24,7 @@ from bnndp.maths.rounding import gamma
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
-__all__ = ["Claim", "Evidence", "Finding", "Questions", "ask", "gather", "judge"]
+__all__ = ["Claim", "Evidence", "Finding", "Questions", "ask", "gather", "judge", "rounding_of"]
 
 _STEPS = 16
 _SEARCH = 64  # draws of the search
@@ -34,7 +34,8 @@ _SEARCH = 64  # draws of the search
 class Questions:
     """What is asked about each box: combinations of the probabilities, and whose margins may be used for them."""
 
-    rows: Tensor  # (batch, rows, classes): decisions, plain and weighted, and one with any coefficients
+    decisions: Tensor  # (batch, classes - 1, classes): the label against every other class
+    rows: Tensor  # (batch, rows, classes): the same, the label against weighted losses, and a row with any coefficients
     label: Tensor  # (batch,): the decision at the centre
     other: Tensor  # (batch,): any class
 
@@ -93,7 +94,7 @@ def ask(case: Case, *, seed: int) -> Questions:
     plain, weighted = (decision_rows(label, classes, given)[0] for given in (None, losses))
     free = torch.randn(box.batch, 1, classes, generator=generator, dtype=torch.float64)
     other = torch.randint(classes, (box.batch,), generator=generator)
-    return Questions(torch.cat([plain, weighted, free], 1), label, other)
+    return Questions(plain, torch.cat([plain, weighted, free], 1), label, other)
 
 
 def gather(case: Case, questions: Questions, *, samples: int, seed: int) -> Evidence:
@@ -102,22 +103,22 @@ def gather(case: Case, questions: Questions, *, samples: int, seed: int) -> Evid
     unit = torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1)
     rows = torch.cat([unit, -unit, questions.rows], 1)
     effort = Effort(restarts=2, steps=12, draws=64, samples=256, seed=seed % 1000)
-    starts = torch.cat([evade(network, box, questions.label, effort=effort).x[None], case.planted,
-                        candidates(box, seed=seed, points=16, vertices=24)])  # fmt: skip
+    found = evade(network, box, questions.label, effort=effort).x[None]
+    starts = torch.cat([found, case.planted, candidates(box, seed=seed, points=16, vertices=24)])
     points = _worst(network, box, _inside(box, starts), rows, seed)
     points = torch.cat([_inside(box, points), box.project(box.centre)[None]])
     flat = points.reshape(-1, box.n)
     classes, shape = network.n_out, points.shape[:-1]
-    rounding = _rounding(network, flat)
+    rounding, spread = rounding_of(network, flat), torch.zeros(len(flat), classes, classes, dtype=torch.float64)
     if oracle.is_ordinary(network):
-        mean, spread = oracle.softmax(network, flat, _silence(network))[0], torch.zeros(*flat.shape[:1], classes, classes)
+        mean = oracle.softmax(network, flat, _silence(network))[0]
     elif oracle.has_quadrature(network):
         mean, error = oracle.quadrature_softmax(network, flat)
-        spread, rounding = torch.zeros(*flat.shape[:1], classes, classes), rounding + error.amax(-1)
+        rounding = rounding + error.amax(-1)
     else:
         draws = oracle.sampled_softmax(network, flat, samples, seed=3 * seed + 2)
         mean, spread = draws.mean, draws.covariance
-    mean, spread = mean.reshape(*shape, classes), spread.to(mean).reshape(*shape, classes, classes)
+    mean, spread = mean.reshape(*shape, classes), spread.reshape(*shape, classes, classes)
     return Evidence(points, mean, spread, rounding.reshape(shape), samples, seed)
 
 
@@ -128,9 +129,8 @@ def judge(case: Case, claim: Claim, evidence: Evidence) -> tuple[list[Finding], 
     excess = claim.bound - value
     suspicion = (excess + slack if exact else excess - slack).nan_to_num(torch.inf, neginf=-torch.inf)
     worst, where = suspicion.max(0)  # (batch, rows); NaN is suspicious
-    findings = [
-        _settle(case, claim, evidence.points[where[b, r], b], (b, r), evidence) for b, r in (worst > 0).nonzero().tolist()
-    ]
+    suspects = (worst > 0).nonzero().tolist()
+    findings = [_settle(case, claim, evidence.points[where[b, r], b], (b, r), evidence) for b, r in suspects]
     return findings, (-excess).amin(0)
 
 
@@ -138,7 +138,7 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int], evidenc
     """Decide one suspicion."""
     b, r = which
     network, row, bound = case.network, claim.rows[b, r], float(claim.bound[b, r])
-    rounding = float(_rounding(network, x[None])[0] * row.abs().sum())
+    rounding = float(rounding_of(network, x[None])[0] * row.abs().sum())
     if oracle.is_ordinary(network):
         name, error = "arb", 0.0
         with precision():
@@ -171,8 +171,9 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int], evidenc
 def _worst(network: BayesianNetwork, box: Box, starts: Tensor, rows: Tensor, seed: int) -> Tensor:
     """The point of each box with the least value of each row, of the starts and of a climb from there: (rows, ...)."""
     generator = torch.Generator().manual_seed(seed + 1)
-    noise = [torch.randn(_SEARCH // 2, layer.n_out, generator=generator, dtype=torch.float64) for layer in network.linears]
-    noise = _silence(network) if oracle.is_ordinary(network) else [torch.cat([part, -part]) for part in noise]
+    widths = [layer.n_out for layer in network.linears]
+    drawn = [torch.randn(_SEARCH // 2, width, generator=generator, dtype=torch.float64) for width in widths]
+    noise = _silence(network) if oracle.is_ordinary(network) else [torch.cat([part, -part]) for part in drawn]
     with torch.no_grad():
         flat = starts.reshape(-1, box.n).split(32)
         mean = torch.cat([oracle.softmax(network, part, noise).mean(0) for part in flat])
@@ -201,8 +202,8 @@ def _silence(network: BayesianNetwork) -> list[Tensor]:
     return [torch.zeros(1, layer.n_out, dtype=torch.float64) for layer in network.linears]
 
 
-def _rounding(network: BayesianNetwork, x: Tensor) -> Tensor:
-    """A bound on the rounding error of any probability at each of the points (points, n): the softmax is 1-Lipschitz."""
+def rounding_of(network: BayesianNetwork, x: Tensor) -> Tensor:
+    """A bound on the rounding error of any probability at each of the points (points, n); softmax is 1-Lipschitz."""
     size = x.abs()
     for layer in network.linears:
         std = (size.square() @ layer.weight_std.square().T + layer.bias_std.square()).sqrt()

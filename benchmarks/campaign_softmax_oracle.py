@@ -7,6 +7,7 @@ deterministic posteriors are seen to 1e-8, and their covariance gives the error 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from flint import arb
@@ -15,7 +16,18 @@ from torch import Tensor
 from benchmarks.campaign_oracle import law, panels, paths, precision
 from bnndp.network import BayesianNetwork, Linear
 
-__all__ = ["Draws", "exact_softmax", "has_quadrature", "is_ordinary", "quadrature_softmax", "sampled_softmax", "softmax"]
+__all__ = [
+    "Draws",
+    "exact_softmax",
+    "forward",
+    "has_quadrature",
+    "is_ordinary",
+    "mean_sigmoid",
+    "noise_of",
+    "quadrature_softmax",
+    "sampled_softmax",
+    "softmax",
+]
 
 _REACH = 9.0  # standard deviations of a margin
 _STEEP = 40.0  # margins beyond it are decided: e^-40 is left out
@@ -71,8 +83,8 @@ def _integrate(network: BayesianNetwork, x: Tensor, count: int) -> Tensor:
     *hidden, last = network.linears
     z, mass = paths(hidden, x, count)
     mean, std = law(_margin(last), z)
-    won = _mean_sigmoid(mean[..., 0], std[..., 0], count)
-    lost = _mean_sigmoid(-mean[..., 0], std[..., 0], count)
+    won = mean_sigmoid(mean[..., 0], std[..., 0], count)
+    lost = mean_sigmoid(-mean[..., 0], std[..., 0], count)
     return torch.stack([(mass * won).sum(1), (mass * lost).sum(1)], -1)
 
 
@@ -84,17 +96,15 @@ def _margin(last: Linear) -> Linear:
     return Linear(weight_mean, weight_std, bias_mean, bias_std)
 
 
-def _mean_sigmoid(mean: Tensor, std: Tensor, count: int) -> Tensor:
+def mean_sigmoid(mean: Tensor, std: Tensor, count: int) -> Tensor:
     """E 1/(1 + e^-D), D ~ N(mean, std^2): nodes where D is neither far from its mean nor decided, the rest exact."""
     share, weights = panels(2 * count)
     safe = std.clamp_min(1e-200)
-    low, high = ((mean + sign * _REACH * std).clamp(-_STEEP, _STEEP) for sign in (-1, 1))
-    at = low[..., None] + (high - low)[..., None] * share
-    u = (at - mean[..., None]) / safe[..., None]
-    density = torch.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) / safe[..., None]
-    inner = ((high - low)[..., None] * weights * density * torch.sigmoid(at)).sum(-1)
-    above = torch.special.ndtr((mean - high) / safe)
-    return torch.where(std > 1e-12 * (1 + mean.abs()), inner + above, torch.sigmoid(mean))
+    low, high = (((end - mean) / safe).clamp(-_REACH, _REACH) for end in (-_STEEP, _STEEP))
+    u = low[..., None] + (high - low)[..., None] * share
+    density = torch.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+    value = torch.sigmoid(torch.addcmul(mean[..., None], std[..., None], u))
+    return ((high - low)[..., None] * weights * density * value).sum(-1) + torch.special.ndtr(-high)
 
 
 def sampled_softmax(
@@ -110,9 +120,21 @@ def sampled_softmax(
     With ``pushed``, half of the pairs have one coordinate of their noise, picked at random, at three times its
     standard deviation and are weighted back (weights <= 2): what is rare is seen then.
     """
-    generator = torch.Generator().manual_seed(seed)
-    widths = [layer.n_out for layer in network.linears]
     values, weights = [], []
+    for weight, noise in noise_of(network.linears, samples, seed, pushed=pushed):
+        mirrored = [-part for part in noise]
+        pairs = [0.5 * (softmax(network, one, noise) + softmax(network, one, mirrored)) for one in x.split(8)]
+        values.append(torch.cat(pairs, 1))
+        weights.append(weight)
+    return Draws(torch.cat(values), torch.cat(weights))
+
+
+def noise_of(
+    layers: Sequence[Linear], samples: int, seed: int, *, pushed: bool = False
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """One half of the antithetic pairs that make ``samples`` draws, in pieces: weights, and the noise of each layer."""
+    generator = torch.Generator().manual_seed(seed)
+    widths = [layer.n_out for layer in layers]
     for _ in range(math.ceil(samples / (2 * _PAIRS))):
         noise = torch.randn(_PAIRS, sum(widths), generator=generator, dtype=torch.float64)
         weight = torch.ones(_PAIRS, dtype=torch.float64)
@@ -121,20 +143,20 @@ def sampled_softmax(
             noise[torch.arange(half), torch.randint(sum(widths), (half,), generator=generator)] *= _INFLATED
             grown = (0.5 * noise.square() * (1 - _INFLATED**-2)).exp() / _INFLATED  # density ratio, pushed to plain
             weight = 1 / (0.5 + 0.5 * grown.mean(1))
-        parts = list(noise.split(widths, dim=1))
-        mirrored = [-part for part in parts]
-        pairs = [0.5 * (softmax(network, one, parts) + softmax(network, one, mirrored)) for one in x.split(8)]
-        values.append(torch.cat(pairs, 1))
-        weights.append(weight)
-    return Draws(torch.cat(values), torch.cat(weights))
+        yield weight, list(noise.split(widths, dim=1))
 
 
 def softmax(network: BayesianNetwork, x: Tensor, noise: list[Tensor]) -> Tensor:  # x (points, n), noise (draws, n_k)
     """The softmax given the standard noise of every layer, differentiable in x: (draws, points, classes)."""
+    return torch.softmax(forward(network.linears, x, noise), -1)
+
+
+def forward(layers: Sequence[Linear], x: Tensor, noise: list[Tensor]) -> Tensor:
+    """Pre-activations of the last of some layers given the noise of all: (draws, points, n)."""
     z = x[None]
-    for index, (layer, eps) in enumerate(zip(network.linears, noise, strict=True)):
+    for index, (layer, eps) in enumerate(zip(layers, noise, strict=True)):
         z = torch.relu(z) if index else z
         mean = torch.nn.functional.linear(z, layer.weight_mean, layer.bias_mean)
         variance = torch.nn.functional.linear(z.square(), layer.weight_std.square(), layer.bias_std.square())
         z = mean + variance.clamp_min(1e-300).sqrt() * eps[:, None]  # the root has no slope at zero
-    return torch.softmax(z, -1)
+    return z

@@ -71,7 +71,7 @@ def test_drawn_networks_stay_inside(sizes: tuple[int, ...], std: float, method: 
         assert bool((interval.lower <= mean + 5 * error + 1e-12).all())
         assert bool((interval.upper >= mean - 5 * error - 1e-12).all())
     assert bool((interval.lower.sum(-1) <= 1).all() & (interval.upper.sum(-1) >= 1).all())
-    assert bool(((0 <= interval.lower) & (interval.upper <= 1)).all())
+    assert bool(((interval.lower >= 0) & (interval.upper <= 1)).all())
     if std == 0.1:  # a narrow posterior at a point: something is known
         assert bool((interval.upper - interval.lower)[0].max() < 0.5)
 

@@ -64,7 +64,13 @@ def labels_of(network: BayesianNetwork, x: Tensor, label: Tensor | int | None, w
     if label is None:
         return decide(network, x, weights=weights)
     given = torch.as_tensor(label, device=x.device)
-    return given.expand(x.shape[0]) if given.ndim == 0 else given
+    if given.ndim == 0:
+        return given.expand(x.shape[0])
+    if given.shape != (x.shape[0],):
+        raise InputError(
+            f"there are {x.shape[0]} inputs, but label has shape {tuple(given.shape)}; give one label for each."
+        )
+    return given
 
 
 def robust_decision(

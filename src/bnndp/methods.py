@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import InputError
-from bnndp.moment import forward
+from bnndp.moment import forward, optimise
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import recursion
@@ -48,6 +48,7 @@ def piece_size(network: BayesianNetwork, options: Options) -> int:
     """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes."""
     sizes = network.sizes
     size = 8 * _FLOATS_A_ENTRY * max(2 * rows * (n + sizes[0]) for n, rows in pairwise(sizes))
+    size *= 2 if options.optimise else 1  # what the gradient keeps
     if options.method in ("partition", "best"):
         size = max(size, recursion.footprint(network, options.cells))
     return max(1, options.memory // size)
@@ -56,7 +57,8 @@ def piece_size(network: BayesianNetwork, options: Options) -> int:
 def _piece(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     if options.method == "partition":
         return _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
-    moment = _named(forward.bound(network, box), "moment")
+    found = optimise.bound(network, box, options.optimise) if options.optimise else forward.bound(network, box)
+    moment = _named(found, "moment")
     if options.method != "best":
         return moment
     partition = _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")

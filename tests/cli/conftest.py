@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bnndp.cli.main import main
 from bnndp.files import save
+from bnndp.network import BayesianNetwork, Linear
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,25 @@ def bnndp(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 @pytest.fixture
+def refused(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., str]:
+    """Run ``bnndp ARGUMENTS``, check what every refusal has in common, and give the line on stderr."""
+
+    def run(*arguments: object) -> str:
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        result = bnndp(*arguments)
+        assert result.status == 2, result
+        assert result.stderr.startswith("bnndp: ")
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.endswith(".\n")
+        assert "Traceback" not in result.stderr
+        assert result.stdout == ""
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        return result.stderr
+
+    return run
+
+
+@pytest.fixture
 def model(tmp_path: Path, random_network: Callable[..., Any]) -> Path:
     """A network with two inputs and one output."""
     path = tmp_path / "model.safetensors"
@@ -50,6 +71,24 @@ def inputs(tmp_path: Path) -> Path:
     """Three points."""
     path = tmp_path / "inputs.npz"
     np.savez(path, x=np.array([[0.1, 0.2], [0.5, 0.5], [0.9, 0.0]]))
+    return path
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    """A linear classifier with two inputs and three classes, hardly random."""
+    path = tmp_path / "classifier.safetensors"
+    weight = torch.tensor([[1.0, 0.0], [-0.5, 1.0], [-0.5, -1.0]], dtype=torch.float64)
+    layer = Linear(weight, torch.full_like(weight, 1e-4), torch.zeros(3), torch.zeros(3))
+    save(BayesianNetwork.from_linears([layer], "classification"), path)
+    return path
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """Four points with labels: the first three are right, the last is wrong."""
+    path = tmp_path / "labelled.npz"
+    np.savez(path, x=[[0.9, 0.2], [0.1, 0.6], [0.2, 0.1], [0.9, 0.5]], y=np.array([0, 1, 0, 2], dtype=np.uint8))
     return path
 
 

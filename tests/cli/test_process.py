@@ -31,7 +31,9 @@ main.run()
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["certify", "--help"], ["demo", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["certify", "--help"], ["radius", "-h"], ["evaluate", "-h"], ["demo", "-h"]]
+)
 def test_help(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Affine
-from bnndp.moment.backward import backward, lower_bound
+from bnndp.moment.backward import Choice, backward, lower_bound
 from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
@@ -18,11 +18,8 @@ NetworkFactory = Callable[..., BayesianNetwork]
 SIZES = [(2, 6, 3), (2, 6, 5, 3), (2, 5, 5, 4, 3)]
 
 
-def asked(
-    network: BayesianNetwork, layers: HiddenLayers, weight: Tensor, bias: Tensor, tangents: list[Tensor | None]
-) -> Affine:
-    chain = [(h.before.layer, h.relaxation, h.scale) for h in layers.chain]
-    return lower_bound(weight, bias, chain, layers.first, layers.box, tangents)
+def asked(layers: HiddenLayers, weight: Tensor, bias: Tensor, tangents: list[Tensor | None]) -> Affine:
+    return lower_bound(weight, bias, layers.relaxed, layers.first, layers.box, Choice(tangents))
 
 
 def same(a: Affine, b: Affine) -> bool:
@@ -37,13 +34,13 @@ def test_default_tangents_may_be_left_out_or_repeated(random_network: NetworkFac
     box = Box.ball([[0.3, -0.4], [1.0, 0.2]], 0.2)
     layers = hidden_layers(network.linears[:-1], box, Parameters())
     last = network.linears[-1]
-    plain = asked(network, layers, last.weight_mean, last.bias_mean, [])
+    plain = asked(layers, last.weight_mean, last.bias_mean, [])
     points = [layers.first.tangent, *(h.relaxation.tangent for h in layers.chain)]
     rows = [u[:, None].expand(-1, last.n_out, -1) for u in points]
-    assert same(plain, asked(network, layers, last.weight_mean, last.bias_mean, [None] * len(points)))
-    assert same(plain, asked(network, layers, last.weight_mean, last.bias_mean, list(rows)))
+    assert same(plain, asked(layers, last.weight_mean, last.bias_mean, [None] * len(points)))
+    assert same(plain, asked(layers, last.weight_mean, last.bias_mean, list(rows)))
     each = last.weight_mean.expand(2, -1, -1), last.bias_mean.expand(2, -1)
-    assert same(plain, asked(network, layers, *each, []))
+    assert same(plain, asked(layers, *each, []))
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -57,16 +54,16 @@ def test_tangents_of_a_row_are_those_of_the_layer_for_this_row(
     layers = hidden_layers(hidden, box, Parameters())
     generator = torch.Generator().manual_seed(0)
     points = [torch.randn(1, 3, k.n_out, generator=generator, dtype=torch.float64) for k in hidden]
-    together = asked(network, layers, last.weight_mean, last.bias_mean, list(points))
+    together = asked(layers, last.weight_mean, last.bias_mean, list(points))
     for row in range(3):
         one = asked(
-            network, layers, last.weight_mean[row : row + 1], last.bias_mean[row : row + 1],
+            layers, last.weight_mean[row : row + 1], last.bias_mean[row : row + 1],
             [u[:, row : row + 1] for u in points],
         )  # fmt: skip
         assert same(Affine(together.matrix[:, row : row + 1], together.offset[:, row : row + 1]), one)
     if len(hidden) == 1:
         own = hidden_layers(hidden, box, Parameters(tangents=(points[0][:, 1],)))
-        alone = asked(network, own, last.weight_mean, last.bias_mean, [])
+        alone = asked(own, last.weight_mean, last.bias_mean, [])
         assert torch.allclose(alone.matrix[:, 1], together.matrix[:, 1], rtol=1e-12)
 
 
@@ -78,10 +75,9 @@ def test_an_upper_bound_is_the_lower_bound_of_the_negated_row(
     box = Box.ball([0.3, -0.4], 0.2)
     layers = hidden_layers(network.linears[:-1], box, Parameters())
     last = network.linears[-1]
-    chain = [(h.before.layer, h.relaxation, h.scale) for h in layers.chain]
-    both = backward(last, chain, layers.first, box)
-    low = asked(network, layers, last.weight_mean, last.bias_mean, [])
-    high = asked(network, layers, -last.weight_mean, -last.bias_mean, [])
+    both = backward(last, layers.relaxed, layers.first, box)
+    low = asked(layers, last.weight_mean, last.bias_mean, [])
+    high = asked(layers, -last.weight_mean, -last.bias_mean, [])
     assert same(both.lower, low)
     assert same(both.upper, Affine(-high.matrix, -high.offset))
     assert (both.lower(box.centre) <= both.upper(box.centre)).all()

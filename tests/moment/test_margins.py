@@ -14,7 +14,7 @@ from oracles import PRECISION, pre_activation, rectified
 from torch import Tensor
 
 from bnndp.attacks import candidates
-from bnndp.moment.forward import hidden_layers, Parameters
+from bnndp.moment.forward import Parameters, hidden_layers
 from bnndp.moment.margins import margin_rows, margins, mean_margins
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box
@@ -174,7 +174,9 @@ def _fitted(layer: Linear, n_in: int) -> Linear:
 
 
 @pytest.mark.parametrize("sizes", [(3, 9, 4), (3, 8, 7, 4), (3, 6, 6, 5, 3)])
-def test_an_attack_along_the_gradient_does_not_get_below(random_network: NetworkFactory, sizes: tuple[int, ...]) -> None:
+def test_an_attack_along_the_gradient_does_not_get_below(
+    random_network: NetworkFactory, sizes: tuple[int, ...]
+) -> None:
     """Without variance the margins are an ordinary function: descend each from many points."""
     network = random_network(sizes, seed=7, std=0.0, task="classification")
     box = Box.ball(torch.tensor([[0.4, -0.3, 0.1]], dtype=torch.float64), 0.3)
@@ -204,9 +206,7 @@ def test_an_attack_along_the_gradient_does_not_get_below(random_network: Network
 
 def one_neuron(mean: float, std: float, weight: float, weight_std: float) -> BayesianNetwork:
     first = Linear(torch.tensor([[1.0]]), torch.tensor([[std]]), torch.tensor([mean]), torch.tensor([std]))
-    last = Linear(
-        torch.tensor([[weight], [-weight]]), weight_std * torch.ones(2, 1), torch.zeros(2), torch.zeros(2)
-    )
+    last = Linear(torch.tensor([[weight], [-weight]]), weight_std * torch.ones(2, 1), torch.zeros(2), torch.zeros(2))
     return BayesianNetwork.from_linears([first, last], "classification")
 
 
@@ -226,9 +226,7 @@ def test_scales_from_tiny_to_huge(scale: float, bias: float) -> None:
 def test_what_overflows_has_no_bound(random_network: NetworkFactory, depth: int) -> None:
     sizes = (2, *(4,) * depth, 3)
     calm = random_network(sizes, seed=1, std=0.3, task="classification")
-    loud = [
-        Linear(1e120 * k.weight_mean, 1e120 * k.weight_std, k.bias_mean, k.bias_std) for k in calm.linears
-    ]
+    loud = [Linear(1e120 * k.weight_mean, 1e120 * k.weight_std, k.bias_mean, k.bias_std) for k in calm.linears]
     network = BayesianNetwork.from_linears(loud, "classification")
     box = Box.ball(torch.tensor([[1e80, -1e80]], dtype=torch.float64), 1.0)
     found = margins(network, box, every(network, box))
@@ -239,9 +237,7 @@ def test_what_overflows_has_no_bound(random_network: NetworkFactory, depth: int)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_box_is_bounded_alike_in_any_batch_and_for_any_references(
-    random_network: NetworkFactory, depth: int
-) -> None:
+def test_a_box_is_bounded_alike_in_any_batch_and_for_any_references(random_network: NetworkFactory, depth: int) -> None:
     network = random_network((3, *(6,) * depth, 4), seed=2, std=0.4, task="classification")
     generator = torch.Generator().manual_seed(0)
     box = Box.ball(torch.randn(5, 3, generator=generator, dtype=torch.float64), 0.1)

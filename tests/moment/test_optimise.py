@@ -13,9 +13,9 @@ from oracles import exact_mean
 from torch import Tensor
 
 from bnndp.moment import optimise
-from bnndp.moment.backward import lower_bound
+from bnndp.moment.backward import Choice, lower_bound
 from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers
-from bnndp.moment.optimise import best_tangents
+from bnndp.moment.optimise import best_choice
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
@@ -26,11 +26,10 @@ def relaxed(network: BayesianNetwork, box: Box) -> HiddenLayers:
     return hidden_layers(network.linears[:-1], box, Parameters())
 
 
-def value_at(network: BayesianNetwork, layers: HiddenLayers, tangents: list[Tensor | None]) -> Tensor:
+def value_at(network: BayesianNetwork, layers: HiddenLayers, choice: Choice | None = None) -> Tensor:
     """Lower bounds of the outputs on each box: (batch, outputs)."""
     last = network.linears[-1]
-    chain = [(h.before.layer, h.relaxation, h.scale) for h in layers.chain]
-    found = lower_bound(last.weight_mean, last.bias_mean, chain, layers.first, layers.box, tangents)
+    found = lower_bound(last.weight_mean, last.bias_mean, layers.relaxed, layers.first, layers.box, choice)
     return layers.box.minimum(found.matrix, found.offset)
 
 
@@ -58,7 +57,7 @@ def test_any_tangents_are_sound_with_one_hidden_layer(
     layers = relaxed(network, box)
     share = torch.tensor([[0.5, 0.5], [0, 0], [0, 1], [1, 0], [1, 1], [0.1, 0.7]], dtype=torch.float64)
     for seed in range(5):
-        low = value_at(network, layers, list(wild(network, 2, seed)))
+        low = value_at(network, layers, Choice(wild(network, 2, seed)))
         assert not low.isnan().any()
         for b in range(2):
             for x in ((1 - share) * box.lower[b] + share * box.upper[b]).clamp(box.lower[b], box.upper[b]):
@@ -73,7 +72,7 @@ def test_any_tangents_are_sound_deeper(random_network: NetworkFactory, sizes: tu
     box = Box.ball([0.3, -0.5], 0.2)
     layers = relaxed(network, box)
     last = network.linears[-1]
-    lows = [value_at(network, layers, list(wild(network, 1, seed)))[0] for seed in range(5)]
+    lows = [value_at(network, layers, Choice(wild(network, 1, seed)))[0] for seed in range(5)]
     for index, x in enumerate((box.centre[0], box.lower[0], box.upper[0])):
         h = truth.draw(network, x, seed=index, samples=20_000)[-1].h  # the last hidden layer integrated out
         estimate = truth.mean(h @ last.weight_mean.T + last.bias_mean)
@@ -88,28 +87,28 @@ def test_more_steps_are_never_worse(random_network: NetworkFactory, sizes: tuple
     box = Box.ball([[0.3, -0.5, 0.2], [-1.0, 0.4, 0.0]], radius)
     layers = relaxed(network, box)
     last = network.linears[-1]
-    before = value_at(network, layers, [])
+    before = value_at(network, layers)
     for steps in (1, 4, 16):
-        found = best_tangents(last.weight_mean, last.bias_mean, layers, steps)
-        now = value_at(network, layers, list(found))
+        found = best_choice(last.weight_mean, last.bias_mean, layers, steps)
+        now = value_at(network, layers, found)
         assert (now >= before).all()
         before = now
     if radius == 0.5:
-        assert (before > value_at(network, layers, []) + 1e-3).any()  # and they do gain
+        assert (before > value_at(network, layers) + 1e-3).any()  # and they do gain
 
 
 def test_rows_and_boxes_do_not_mix(random_network: NetworkFactory) -> None:
     network = random_network((3, 7, 6, 4), seed=4, std=0.3)
     box = Box.ball([[0.3, -0.5, 0.2], [-1.0, 0.4, 0.0]], 0.3)
     last = network.linears[-1]
-    together = best_tangents(last.weight_mean, last.bias_mean, relaxed(network, box), 5)
+    together = best_choice(last.weight_mean, last.bias_mean, relaxed(network, box), 5)
     for b in range(2):
         one = Box(box.lower[b : b + 1], box.upper[b : b + 1])
         for row in range(4):
-            alone = best_tangents(
+            alone = best_choice(
                 last.weight_mean[row : row + 1], last.bias_mean[row : row + 1], relaxed(network, one), 5
             )
-            for ours, theirs in zip(together, alone, strict=True):
+            for ours, theirs in zip(together.tangents, alone.tangents, strict=True):
                 assert torch.allclose(ours[b, row], theirs[0, 0], rtol=1e-6, atol=1e-6)
 
 
@@ -120,21 +119,21 @@ def test_tangents_that_are_not_numbers_never_win(
     network = random_network((3, 7, 6, 4), seed=5, std=0.3)
     box = Box.ball([0.3, -0.5, 0.2], 0.4)
     layers, last = relaxed(network, box), network.linears[-1]
-    start = optimise._start
+    within = optimise._within
 
     def spoiled(*args: object) -> Tensor:
-        u = start(*args)
+        u = within(*args).clone()
         u[:, 1, 0] = math.nan
         return u
 
-    good = best_tangents(last.weight_mean, last.bias_mean, layers, 6)
-    monkeypatch.setattr(optimise, "_start", spoiled)
-    found = best_tangents(last.weight_mean, last.bias_mean, layers, 6)
-    assert not any(u.isnan().any() for u in found)
-    plain, now = value_at(network, layers, []), value_at(network, layers, list(found))
+    good = best_choice(last.weight_mean, last.bias_mean, layers, 6)
+    monkeypatch.setattr(optimise, "_within", spoiled)
+    found = best_choice(last.weight_mean, last.bias_mean, layers, 6)
+    assert not any(u.isnan().any() for u in found.tangents)
+    plain, now = value_at(network, layers), value_at(network, layers, found)
     assert torch.equal(now[:, 1], plain[:, 1])
     others = [0, 2, 3]
-    assert torch.allclose(now[:, others], value_at(network, layers, list(good))[:, others])
+    assert torch.allclose(now[:, others], value_at(network, layers, good)[:, others])
 
 
 @pytest.mark.parametrize("sizes", [(2, 4, 3), (2, 4, 3, 2)])
@@ -147,8 +146,8 @@ def test_the_gradient_is_that_of_the_bound(random_network: NetworkFactory, sizes
         torch.randn(1, network.n_out, k.n_out, generator=generator, dtype=torch.float64, requires_grad=True)
         for k in network.linears[:-1]
     )
-    assert torch.autograd.gradcheck(lambda *u: value_at(network, layers, list(u)), points, eps=1e-6, atol=1e-6)
-    slopes = torch.autograd.grad(value_at(network, layers, list(points)).sum(), points)
+    assert torch.autograd.gradcheck(lambda *u: value_at(network, layers, Choice(u)), points, eps=1e-6, atol=1e-6)
+    slopes = torch.autograd.grad(value_at(network, layers, Choice(points)).sum(), points)
     assert all(slope.abs().max() > 1e-4 for slope in slopes)
 
 
@@ -156,6 +155,69 @@ def test_it_works_without_gradients_around_it(random_network: NetworkFactory) ->
     network = random_network((2, 5, 3), seed=7, std=0.3)
     layers, last = relaxed(network, Box.ball([0.3, -0.5], 0.5)), network.linears[-1]
     with torch.no_grad():
-        found = best_tangents(last.weight_mean, last.bias_mean, layers, 4)
-    assert not any(u.requires_grad for u in found)
-    assert (value_at(network, layers, list(found)) > value_at(network, layers, [])).any()
+        found = best_choice(last.weight_mean, last.bias_mean, layers, 4)
+    assert not any(u.requires_grad for u in found.tangents)
+    assert (value_at(network, layers, found) > value_at(network, layers)).any()
+
+
+# Cells of known signs
+
+
+def signs_at(network: BayesianNetwork, x: Tensor, share: float, seed: int) -> tuple[Tensor, ...]:
+    """Signs of the mean pre-activations at x (n,), with only a share of them told: (1, n) of each hidden layer."""
+    generator = torch.Generator().manual_seed(seed)
+    signs, z = [], x
+    for layer in network.linears[:-1]:
+        mean = layer.weight_mean @ z + layer.bias_mean
+        told = torch.rand(layer.n_out, generator=generator) < share
+        signs.append(torch.where(told, mean.sign(), 0.0).to(torch.int8)[None])
+        z = mean.clamp_min(0)
+    return tuple(signs)
+
+
+@pytest.mark.parametrize("sizes", [(2, 6, 3), (2, 6, 5, 3)])
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_any_multipliers_are_sound_on_their_cell(
+    random_network: NetworkFactory, sizes: tuple[int, ...], share: float
+) -> None:
+    """Without variance the mean is the network itself and the cell of a point is known: look at points of that cell."""
+    network = random_network(sizes, seed=8, std=0.0)
+    box = Box.ball([0.3, -0.5], 0.8)
+    generator = torch.Generator().manual_seed(0)
+    points = box.lower + (box.upper - box.lower) * torch.rand(400, 2, generator=generator, dtype=torch.float64)
+    looked_at = 0
+    for seed in range(6):
+        signs = signs_at(network, points[seed], share, seed)
+        layers = hidden_layers(network.linears[:-1], box, Parameters(signs=signs))
+        assert not layers.empty.any()
+        tangents = wild(network, 1, seed)
+        multipliers = [
+            torch.rand(t.shape, generator=generator, dtype=torch.float64) * 3 * s[:, None]
+            for t, s in zip(tangents, signs, strict=True)
+        ]
+        z, inside = points, torch.ones(len(points), dtype=torch.bool)
+        for layer, sign in zip(network.linears, signs, strict=False):
+            mean = z @ layer.weight_mean.T + layer.bias_mean
+            inside &= (mean * sign >= 0).all(-1)
+            z = mean.clamp_min(0)
+        last = network.linears[-1]
+        value = (z @ last.weight_mean.T + last.bias_mean)[inside]
+        for choice in (Choice(tangents, multipliers), best_choice(last.weight_mean, last.bias_mean, layers, 5)):
+            found = lower_bound(last.weight_mean, last.bias_mean, layers.relaxed, layers.first, box, choice)
+            low = points[inside] @ found.matrix[0].T + found.offset[0]
+            assert (low <= value + 1e-12).all()
+        looked_at += int(inside.sum())
+    assert looked_at > 50
+
+
+def test_a_cell_is_bounded_better_than_the_box(random_network: NetworkFactory) -> None:
+    """The signs and their multipliers gain what they are for."""
+    network = random_network((2, 8, 3), seed=9, std=0.0)
+    box = Box.ball([0.3, -0.5], 0.8)
+    last, x = network.linears[-1], torch.tensor([0.3, -0.5], dtype=torch.float64)
+    plain = relaxed(network, box)
+    cell = hidden_layers(network.linears[:-1], box, Parameters(signs=signs_at(network, x, 1.0, 0)))
+    whole = value_at(network, plain, best_choice(last.weight_mean, last.bias_mean, plain, 20))
+    part = value_at(network, cell, best_choice(last.weight_mean, last.bias_mean, cell, 20))
+    assert (part >= whole - 1e-9).all()
+    assert (part > whole + 0.1).any()

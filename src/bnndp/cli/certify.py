@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bnndp.cli.parameters import Domain, Method, Model, Norm, Optimise, finite
+from bnndp.cli.parameters import Branch, Domain, Method, Model, Norm, Optimise, finite
 
 __all__ = ["certify"]
 
@@ -37,6 +37,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")] = 0,
     optimise: Optimise = 0,
+    branch: Branch = 1,
     label: Annotated[
         int | None, typer.Option(min=0, help="The decision of a classifier in question, for all inputs without y.")
     ] = None,
@@ -65,7 +66,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
     labels = labels_in_question(inputs, network, box.batch, label)
     if attack and network.task == "classification":
         raise typer.BadParameter("the range from inside is for regression; give labels, or use bnndp radius.")
-    options = Options(method=method, refine=refine, tolerance=tolerance, time_limit=time_limit, optimise=optimise)
+    options = Options(
+        method=method, refine=refine, tolerance=tolerance, time_limit=time_limit, optimise=optimise, branch=branch
+    )
     with RowFile(out, keep=(model, inputs)) as rows:
         summary = run(Job(network, box, options, attack, seed, labels), rows, source=inputs)
     Console().print(summary)

@@ -10,6 +10,7 @@ import typer.core
 
 from bnndp.cli.parameters import (
     Attacked,
+    Branch,
     DataFolder,
     Dataset,
     Domain,
@@ -33,9 +34,9 @@ class SeveralRadii(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat the option before each number."""
         plain: list[str] = []
-        for index, word in enumerate(args):
-            follows = index > 1 and _is_number(word) and plain[-2:-1] == ["--eps"]
-            plain += ["--eps", word] if follows else [word]
+        for word in args:
+            after = plain[-2:-1] == ["--eps"] or (bool(plain) and plain[-1].startswith("--eps="))
+            plain += ["--eps", word] if after and _is_number(word) else [word]
         return super().parse_args(ctx, plain)
 
 
@@ -67,6 +68,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     tolerance: RelativeTolerance = 0.01,
     method: Method = "auto",
     optimise: Optimise = 0,
+    branch: Branch = 1,
     attack: Attacked = True,
     out: Annotated[Path | None, typer.Option(help="Where the figures go: one JSON object a radius.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
@@ -97,7 +99,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
         expect_picture(plot)
     # A little further than the last radius: what an attack finds on its surface is then seen to lie within.
     search = Search(norm=float(norm), upper=max(eps) * (1 + tolerance) or 1.0, tolerance=tolerance, attack=attack)
-    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise))
+    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise, branch=branch))
     keep = (model,) if inputs is None else (model, inputs)
     with no_file() if out is None else RowFile(out, keep=keep) as rows:
         found = run(job)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
-    "Attacked", "DataFolder", "Dataset", "Domain", "Labelled", "Limit", "Method", "Model", "Norm", "Optimise",
+    "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "Labelled", "Limit", "Method", "Model", "Norm", "Optimise",
     "RelativeTolerance", "Split", "finite",
 ]  # fmt: skip
 
@@ -36,11 +36,14 @@ Domain = Annotated[
 Optimise = Annotated[
     int, typer.Option(min=0, metavar="STEPS", help="Optimise the planes of a classifier's bounds in so many steps.")
 ]
+Branch = Annotated[
+    int, typer.Option(min=1, metavar="CELLS", help="Branch a decision by signs of neurons into at most CELLS.")
+]
 RelativeTolerance = Annotated[
     float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")
 ]
 Labelled = Annotated[
-    Path | None, typer.Argument(metavar="[INPUTS]", help="A .npz with x (n, inputs) and labels y; or give --data.")
+    Path | None, typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) and labels y; or give --data.")
 ]
 Dataset = Annotated[
     Literal["mnist", "fashion_mnist"] | None, typer.Option("--data", help="A published set of images for INPUTS.")

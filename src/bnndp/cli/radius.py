@@ -9,6 +9,7 @@ import typer
 
 from bnndp.cli.parameters import (
     Attacked,
+    Branch,
     DataFolder,
     Dataset,
     Domain,
@@ -46,6 +47,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     tolerance: RelativeTolerance = 0.01,
     method: Method = "auto",
     optimise: Optimise = 0,
+    branch: Branch = 1,
     attack: Attacked = True,
 ) -> None:
     """Find the largest radius for which the decision of a classifier provably stays the label, for every input.
@@ -70,7 +72,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     network = load_classifier(model)
     points = read_points(Source(inputs, data, split, data_dir, limit), network, domain)
     search = Search(norm=float(norm), upper=upper, tolerance=tolerance, attack=attack)
-    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise))
+    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise, branch=branch))
     begin = time.perf_counter()
     with RowFile(out, keep=(model,) if inputs is None else (model, inputs)) as rows:
         found = run(job, rows)

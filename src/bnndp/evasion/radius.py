@@ -196,7 +196,10 @@ class _Ray:
 
 def _crossing(task: Task, ray: _Ray, row: Tensor) -> Tensor:
     """The first share of the way at which margin and error are negative by the choosing noise, infinite if none."""
-    low, high = (torch.full_like(ray.radius, share) for share in _RAY)
+    one = torch.ones_like(ray.radius)
+    there, wide = margin_at(task, ray.at(one)[None], row, task.choose)
+    early = (there + wide < 0)[0]  # the change may be undone further on, so the input found is itself a point to try
+    low, high = torch.where(early, _RAY[0], one), torch.where(early, one, _RAY[1])
     found = torch.ones_like(row, dtype=torch.bool)
     cuts = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64, device=row.device)[:, None]
     for _ in range(3):

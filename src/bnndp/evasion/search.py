@@ -2,10 +2,11 @@
 
 First a short climb for every row from its best starting point, then restarts for the strongest of them. The steps are
 those of projected gradient ascent with momentum towards the extreme point along the gradient, of a length that falls
-from the half-width of the region to a fiftieth of it; the best point passed is kept. All of this is done on one set of
-noise. The best ends are compared with a second, and what is reported is measured with a third, which had no part in
-any choice. Where the posterior is narrow (at the given input the noise changes no ``log E p`` by more than NARROW) the
-mean weights stand for it in the climbs, never in the comparison and the measurement.
+from the half-width of the region to a fiftieth of it; the best point passed is kept, and the best of these are polished
+by steps that are kept only if they gain. All of this is done on one set of noise. The best ends are compared with a
+second, and what is reported is measured with a third, which had no part in any choice. Where the posterior
+is narrow (at the given input the noise changes no ``log E p`` by more than NARROW) the mean weights stand for it in the
+climbs, never in the comparison and the measurement.
 """
 
 from __future__ import annotations

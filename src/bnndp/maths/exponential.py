@@ -1,4 +1,4 @@
-r"""Exponential moments of a rectified Gaussian, :math:`L(m,r;a,c)=\log\mathbb E\exp(aZ+cZ^2)`, :math:`Z=\max(m+r\xi,0)`.
+r"""Exponential moments of a rectified Gaussian :math:`Z=\max(m+r\xi,0)`: :math:`L(m,r;a,c)=\log\mathbb E\exp(aZ+cZ^2)`.
 
 With :math:`w=1/(1-2cr^2)`, which has to be positive, :math:`u=m/r` and :math:`\tilde u=(m+ar^2)\sqrt w/r`,
 
@@ -25,6 +25,7 @@ _LOG_PEAK = math.log(INV_SQRT_2PI)
 _FAR = 4.0  # beyond so many deviations the quantiles of ``lipschitz`` are bounded by Mills' ratio
 _RARE = -50.0  # logarithm of P below which its quantile is bounded too
 _LEAST = 1e-300
+_LARGE = 1e6  # |u| beyond it counts as this: the tail at either is zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Tilted:
 
 
 def chernoff_constant(lam: Tensor) -> Tensor:
-    r""":math:`\lambda^\lambda(1-\lambda)^{1-\lambda}=\sup_D\sigma(-D)e^{\lambda D}` for :math:`0<\lambda\le1`, rounded up."""
+    r""":math:`\lambda^\lambda(1-\lambda)^{1-\lambda}=\sup_D\sigma(-D)e^{\lambda D}` for ``0 < lam <= 1``, rounded up."""
     return torch.exp(torch.xlogy(lam, lam) + torch.xlogy(1 - lam, 1 - lam)) * (1 + ELEMENTARY)
 
 
@@ -86,20 +87,22 @@ def lipschitz(
     most :math:`\tilde r`, and else of at most :math:`\tilde r\max(1,\rho)`, :math:`\rho=h(-\Phi^{-1}(P))/h(-\tilde u)`
     with the hazard rate :math:`h=\varphi/Q` and :math:`P=P_t(Z>0)`. Hence
     :math:`\mathbb E_te^{\delta(Z-\mathbb E_tZ)}\le e^{\delta^2\ell^2/2}` for every delta, with :math:`\ell` the result.
-    P and :math:`\tilde u` are bounded apart; ``cells`` parts of the range of m, one after the other, make up for it.
+    P and :math:`\tilde u` are bounded apart; ``cells`` parts of the range of u, one after the other, make up for it.
     """
-    width = (m[1] - m[0]) / cells
-    ends = [m[0] + k * width for k in range(cells)] + [m[1]]
-    ease = 1e-12 * (m[1] - m[0])
-    parts = [_lipschitz((ends[k] - ease, ends[k + 1] + ease), r, a, c) for k in range(cells)]
-    return torch.stack(parts).amax(0) if cells > 1 else parts[0]
-
-
-def _lipschitz(m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor) -> Tensor:
-    """The constant of ``lipschitz`` with P and u tilde bounded apart."""
     r_low, r_high = r[0].clamp_min(TINY), r[1].clamp_min(TINY)
+    low = torch.minimum(m[0] / r_low, m[0] / r_high).clamp(-_LARGE, _LARGE)
+    high = torch.maximum(m[1] / r_low, m[1] / r_high).clamp(-_LARGE, _LARGE)
+    width, ease = (high - low) / cells, 1e-12 * (high - low)
+    ends = [low + k * width for k in range(cells)] + [high]
+    parts = [_steepest((ends[k] - ease, ends[k + 1] + ease), (r_low, r_high), a, c) for k in range(cells)]
+    factor = torch.stack(parts).amax(0)
+    return (factor * (1 + 1e-9) * r_high / (1 - 2 * c * r_high * r_high).sqrt()).nan_to_num(torch.inf)
+
+
+def _steepest(u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor) -> Tensor:
+    """Upper bound of max(1, rho) of ``lipschitz`` on ranges of u and r, with P and u tilde bounded apart."""
+    r_low, r_high = r
     w_low, w_high = 1 / (1 - 2 * c * r_low * r_low), 1 / (1 - 2 * c * r_high * r_high)
-    u = torch.minimum(m[0] / r_low, m[0] / r_high), torch.maximum(m[1] / r_low, m[1] / r_high)
     low, high = u[0] + torch.minimum(a * r_low, a * r_high), u[1] + torch.maximum(a * r_low, a * r_high)
     low = torch.minimum(low * w_low.sqrt(), low * w_high.sqrt())  # of the range of u tilde
     high = torch.maximum(high * w_low.sqrt(), high * w_high.sqrt())
@@ -118,14 +121,13 @@ def _lipschitz(m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c:
     root = (-2 * (torch.nn.functional.logsigmoid(-most) + math.log(2))).clamp_min(1).sqrt()
     far = (root + 1 / root) / (u[0].clamp_min(1) * w_low.sqrt() * p)
     factor = torch.where((u[0] > _FAR) & (low > _FAR), far, near)
-    factor = torch.where(a <= 0, 1.0, factor.clamp_min(1))
-    return (factor * (1 + 1e-9) * r_high * w_high.sqrt()).nan_to_num(torch.inf)
+    return torch.where(a <= 0, 1.0, factor.clamp_min(1))
 
 
 def _parts(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logarithms of the two terms of e^L and the size of what was added up in them.
+    r"""Logarithms of the two terms of e^L and the size of what was added up in them.
 
-    Where u tilde < 0 the large terms of the second cancel; there :math:`-u^2/2+\\log(\\Phi/\\varphi)(\\tilde u)` is used.
+    Where u tilde < 0 the large terms of the second cancel: :math:`-u^2/2+\log(\Phi/\varphi)(\tilde u)` does not.
     """
     s = r * r
     w = 1 / (1 - 2 * c * s)

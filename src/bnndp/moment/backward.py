@@ -19,7 +19,7 @@ from bnndp.moment.records import Relaxation
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Choice", "Relaxed", "backward", "lower_bound"]
+__all__ = ["Choice", "Relaxed", "backward", "both_sides", "both_signs", "lower_bound"]
 
 Relaxed = Sequence[tuple[Linear, Relaxation, Tensor]]
 """Of the hidden layers 2 to k: the layer, its relaxation and the scale ``|W| E z + |b|`` of its means (batch, n)."""
@@ -47,13 +47,19 @@ class Choice:
 
 def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:
     """Affine bounds in x of ``rows.weight_mean @ E z_k + rows.bias_mean`` on the box."""
-    weight, bias, n = rows.weight_mean, rows.bias_mean, rows.n_out
-    found = lower_bound(torch.cat([weight, -weight]), torch.cat([bias, -bias]), relaxed, first, box)
-    return AffineBounds(
-        Affine(found.matrix[:, :n], found.offset[:, :n]),
-        Affine(-found.matrix[:, n:], -found.offset[:, n:]),
-        box,
-    )
+    return both_sides(lower_bound(*both_signs(rows), relaxed, first, box), box)
+
+
+def both_signs(rows: Linear) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the rows and of their negatives: upper bounds are lower bounds of the latter."""
+    return torch.cat([rows.weight_mean, -rows.weight_mean]), torch.cat([rows.bias_mean, -rows.bias_mean])
+
+
+def both_sides(found: Affine, box: Box) -> AffineBounds:
+    """Lower and upper bounds of the rows from lower bounds of :func:`both_signs`."""
+    n = found.offset.shape[1] // 2
+    low = Affine(found.matrix[:, :n], found.offset[:, :n])
+    return AffineBounds(low, Affine(-found.matrix[:, n:], -found.offset[:, n:]), box)
 
 
 def lower_bound(

@@ -36,7 +36,7 @@ def margin_tails(
     elif network.depth <= 2:
         step = max(1, _MOST_NUMBERS // (network.n_out * max(network.sizes[:-1]) * network.sizes[-2]))
         pieces = [slice(start, start + step) for start in range(0, box.batch, step)]
-        found = torch.cat([_hidden(network, box[piece], label[piece]) for piece in pieces])
+        found = torch.cat([_hidden(network, box[piece], label[piece], mean[piece]) for piece in pieces])
     else:
         found = torch.ones_like(mean)
     found = found.nan_to_num(1.0).clamp(0, 1)
@@ -44,15 +44,15 @@ def margin_tails(
 
 
 def _gaussian(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""No hidden layer: D is Gaussian, :math:`\mathbb Ee^{-\lambda D}=e^{-\lambda d+\lambda^2V/2}`, at most with d, V as given."""
+    r"""No hidden layer: D is Gaussian, :math:`\mathbb Ee^{-\lambda D}=e^{-\lambda d+\lambda^2V/2}`."""
     lam = (mean / variance.clamp_min(TINY)).clamp(1e-3, 1)
     total = -lam * mean + 0.5 * lam.square() * variance
     return chernoff_constant(lam) * torch.exp(total + ELEMENTARY * (lam * mean.abs() + variance))
 
 
-def _hidden(network: BayesianNetwork, box: Box, label: Tensor) -> Tensor:
+def _hidden(network: BayesianNetwork, box: Box, label: Tensor, mean: Tensor) -> Tensor:
     linears = network.linears
     ranges = first_layer(linears[0], box).ranges
     if network.depth == 1:
         return one_layer((linears[0], linears[1]), box, ranges, label)
-    return two_layers((linears[0], linears[1], linears[2]), box, ranges, label)
+    return two_layers((linears[0], linears[1], linears[2]), box, ranges, label, mean)

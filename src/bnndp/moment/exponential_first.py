@@ -1,8 +1,8 @@
 r"""Upper bounds of E sigma(-D) for margins D of large variance, by exponential moments.
 
-:math:`\sigma(-D)\le\lambda^\lambda(1-\lambda)^{1-\lambda}e^{-\lambda D}` for :math:`0<\lambda\le1`. Given the last hidden
-layer z the margin is Gaussian, so :math:`\mathbb E[e^{-\lambda D}|z]=\exp(\text{const}+\sum_i(a_iz_i+c_iz_i^2))` with
-:math:`a=-\lambda(\mu_c-\mu_j)` and :math:`c=\lambda^2(\sigma_c^2+\sigma_j^2)/2`. With one hidden layer the :math:`z_i` are
+:math:`\sigma(-D)\le\lambda^\lambda(1-\lambda)^{1-\lambda}e^{-\lambda D}` for :math:`0<\lambda\le1`. Given the last
+hidden layer z it is Gaussian: :math:`\mathbb E[e^{-\lambda D}|z]=\exp(\text{const}+\sum_i(a_iz_i+c_iz_i^2))` with
+:math:`a=-\lambda(\mu_c-\mu_j)`, :math:`c=\lambda^2(\sigma_c^2+\sigma_j^2)/2`. With one hidden layer the :math:`z_i` are
 independent rectified Gaussians and the mean is the product of :math:`e^{L(m_i,r_i;a_i,c_i)}` (maths/exponential.py);
 on a box :math:`\sum_iL` is bounded by an affine function of x. Two hidden layers: moment/exponential_second.py. Proofs:
 docs/theory-exponential.md.

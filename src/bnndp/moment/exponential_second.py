@@ -1,7 +1,7 @@
 r"""Exponential moments of margins with two hidden layers (docs/theory-exponential.md, sections 3 and 4).
 
-Given the first hidden layer z, :math:`\mathbb E[e^{-\lambda D}|z]=\exp\sum_iL(m_i(z),r_i(z);a_i,c_i)`. On the event that
-no variance :math:`s_i(z)` exceeds a level, that exponent is at most
+Given the first hidden layer z, :math:`\mathbb E[e^{-\lambda D}|z]=\exp\sum_iL(m_i(z),r_i(z);a_i,c_i)`. On the event
+that no variance :math:`s_i(z)` exceeds a level, that exponent is at most
 
 .. math:: A+v\cdot z+q\cdot z^2+\tfrac12(z-z_0)^TS(z-z_0),\qquad q\ge0,\ S\succeq0,
 
@@ -28,7 +28,8 @@ __all__ = ["two_layers"]
 
 _ESCAPE = 1e-5  # probability that some variance of the second layer exceeds its level
 _RATES = (0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.7)  # of the largest rate for which the moment of s exists
-_LAMBDAS = (0.3, 0.45, 0.62)
+_LAMBDA, _RANGE, _TRIALS = 0.35, (0.03, 1.0), 3  # the first lambda, its range, how many are tried
+_CAUTION = 0.9  # the exponent grows faster than a parabola
 _STEPS = 3  # of the iteration for the expansion point
 _ROOM = 3.3  # theta >= _ROOM c s keeps 2 c s / theta below 0.61
 _MOST = 0.98
@@ -70,18 +71,37 @@ class _Exponent:
     full_curvature: Tensor  # (batch, rows, n): of all
 
 
-def two_layers(layers: tuple[Linear, Linear, Linear], box: Box, ranges: Ranges, label: Tensor) -> Tensor:
-    """u_j >= E sigma(-D_j) for every x of each box: (batch, classes); 1 where there is no bound."""
-    first, second, last = layers
-    top = _levels(second, ranges)[:, None]
-    best = ranges.m_centre.new_ones(box.batch, last.n_out)
-    for value in _LAMBDAS:
-        lam = torch.full_like(best, value)
-        rows = margin_exponents(last, label, lam)
-        total = _log_mean((first, second), box, ranges, rows, top)
+def two_layers(layers: tuple[Linear, Linear, Linear], box: Box, ranges: Ranges, label: Tensor, mean: Tensor) -> Tensor:
+    """u_j >= E sigma(-D_j) for every x of each box: (batch, classes); 1 where there is no bound.
+
+    ``mean`` (batch, classes) is about the mean of the margins; it serves only to choose lambda.
+    """
+    top = _levels(layers[1], ranges)[:, None]
+    best = torch.ones_like(mean)
+    lams = [torch.full_like(mean, _LAMBDA)]
+    totals: list[Tensor] = []
+    for _ in range(_TRIALS):
+        lam = lams[-1]
+        rows = margin_exponents(layers[2], label, lam)
+        total = _log_mean((layers[0], layers[1]), box, ranges, rows, top)
         found = chernoff_constant(lam) * torch.exp(total + ELEMENTARY * total.abs()) + _ESCAPE
         best = torch.minimum(best, found.nan_to_num(1.0))
+        totals.append(total)
+        lams.append(_next(lams, totals, mean))
     return best
+
+
+def _next(lams: list[Tensor], totals: list[Tensor], mean: Tensor) -> Tensor:
+    """The next lambda to try: the lowest point of a parabola through zero and what is known; smaller if that is not."""
+    if len(lams) == 1:
+        bend = ((totals[0] + lams[0] * mean) / lams[0].square()).clamp_min(TINY)
+        guess, known = _CAUTION * mean / (2 * bend), torch.isfinite(totals[0])
+        return torch.where(known, guess, 0.5 * lams[0]).clamp(*_RANGE)
+    (a, b), (x, y) = (lams[-2], lams[-1]), (totals[-2] / lams[-2], totals[-1] / lams[-1])
+    bend = (y - x) / torch.where(a == b, torch.inf, b - a)
+    guess = torch.where(bend > 0, (a * bend - x) / (2 * bend).clamp_min(TINY), 1.5 * b)
+    between = torch.where(torch.isfinite(x) | torch.isfinite(y), (a * b).sqrt(), 0.5 * b)
+    return torch.where(torch.isfinite(guess), guess, between).clamp(*_RANGE)
 
 
 def _levels(layer: Linear, ranges: Ranges) -> Tensor:
@@ -101,7 +121,7 @@ def _levels(layer: Linear, ranges: Ranges) -> Tensor:
 
 
 def _log_mean(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Rows, top: Tensor) -> Tensor:
-    """Upper bound of log E[e^(-lam D); no level exceeded] over each box: (batch, rows); infinite where there is none."""
+    """Upper bound of log E[e^(-lam D); no level exceeded] over each box: (batch, rows); infinite if there is none."""
     first, second = layers
     point = _start(ranges, rows)
     m, r = ranges.m_centre[:, None], ranges.r_centre[:, None]
@@ -114,7 +134,7 @@ def _log_mean(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Row
     exponent = _exponent(second, rows, top, point)
     total = exponent.constant + rows.constant
     total = total + largest_log_moment(first, box, ranges, exponent.linear, exponent.square)
-    return (total + _quadratic(second, ranges, exponent, point)).nan_to_num(torch.inf, posinf=torch.inf)
+    return (total + _quadratic(layers, box, ranges, exponent, point)).nan_to_num(torch.inf, posinf=torch.inf)
 
 
 def _start(ranges: Ranges, rows: Rows) -> _Point:
@@ -213,9 +233,7 @@ def _harmful(m0: Tensor, r0: Tensor, norm: Tensor, top: Tensor, a: Tensor, sprea
     costs = [near.log + 0.25 * b * t + y2 * gap, far.log]
     costs = [cost + 0.5 * bend * spread.square() for cost, bend in zip(costs, bends, strict=True)]
     simple = costs[1] < costs[0]
-    bent = _Neuron(
-        near.log + 0.25 * b * t - y1 * r0 + y2 * r0.square(), near.in_mean, y1 - 2 * r0 * y2, y2, bends[0]
-    )
+    bent = _Neuron(near.log + 0.25 * b * t - y1 * r0 + y2 * r0.square(), near.in_mean, y1 - 2 * r0 * y2, y2, bends[0])
     return _choose(simple, _Neuron(far.log, far.in_mean, zero, zero, bends[1]), bent)
 
 
@@ -224,15 +242,15 @@ def _choose(condition: Tensor, yes: _Neuron, no: _Neuron) -> _Neuron:
     return _Neuron(*(torch.where(condition, getattr(yes, name), getattr(no, name)) for name in names))
 
 
-def _quadratic(layer: Linear, ranges: Ranges, exponent: _Exponent, point: _Point) -> Tensor:
-    r"""log E exp((z - z0)^T S (z - z0) / 2) under the tilted law, at most: (batch, rows); infinite if S is too large.
+def _quadratic(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, exponent: _Exponent, point: _Point) -> Tensor:
+    r"""Logarithm of E exp((z - z0)^T S (z - z0) / 2) under the tilted law, at most: (batch, rows).
 
-    With :math:`\ell_j` the sub-Gaussian constants, :math:`M=\operatorname{diag}\ell\,S\operatorname{diag}\ell` and d the
-    difference of the tilted mean and z0: :math:`-\tfrac12\log\det(I-M)+\tfrac12d^TPd`,
+    With :math:`\ell_j` the sub-Gaussian constants, :math:`M=\operatorname{diag}\ell\,S\operatorname{diag}\ell`
+    (no bound if it is too large) and d the tilted mean less z0: :math:`-\tfrac12\log\det(I-M)+\tfrac12d^TPd`,
     :math:`P=S+S\operatorname{diag}\ell(I-M)^{-1}\operatorname{diag}\ell\,S`.
     """
     m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
-    mu = layer.weight_mean
+    mu = layers[1].weight_mean
     kept = torch.where(point.kept[..., None, :], mu, 0.0)
     s = kept.mT @ (kept * exponent.kept_curvature[..., None]) + mu.mT @ (mu * exponent.full_curvature[..., None])
     wide = bool((m[1] - m[0] > 1e-6).any())
@@ -242,11 +260,53 @@ def _quadratic(layer: Linear, ranges: Ranges, exponent: _Exponent, point: _Point
     factor, failed = torch.linalg.cholesky_ex((1 - 1e-9) * eye - ell[..., None] * scaled)
     log_det = torch.log(torch.diagonal(factor, dim1=-2, dim2=-1)).sum(-1)
     half = torch.linalg.solve_triangular(factor, scaled.mT, upper=False)
-    p = (s + half.mT @ half).abs()
+    p = s + half.mT @ half
     low, high = _tilted_means(m, r, exponent.linear, exponent.square)
     d = torch.maximum((high - point.z).abs(), (low - point.z).abs())
-    shift = 0.5 * (d * (p @ d[..., None])[..., 0]).sum(-1)
-    return torch.where(failed == 0, (shift - log_det) * _UP + 1e-9, torch.inf)
+    shift = _form(p.abs(), d)
+    if wide:
+        shift = torch.minimum(shift, _box_form(layers[0], box, ranges, exponent, (p, point.z)))
+    return torch.where(failed == 0, (0.5 * shift - log_det) * _UP + 1e-9, torch.inf)
+
+
+def _form(p: Tensor, d: Tensor) -> Tensor:
+    return (d * (p @ d[..., None])[..., 0]).sum(-1)
+
+
+def _box_form(layer: Linear, box: Box, ranges: Ranges, exponent: _Exponent, form: tuple[Tensor, Tensor]) -> Tensor:
+    r"""Upper bound over the box of :math:`d^TPd`, d the tilted mean less z0; ``form`` is (P, z0): (batch, rows).
+
+    :math:`d_j=g_j\,(m_j(x)-m_j(x_c))+\text{rest}_j` with any g, here the slope over the range. With half widths e of
+    the box and any tau > 0, :math:`\sum_k(x-x_c)_k^2\tau_k/e_k^2\le\sum\tau_k`, so that the first part has a form of at
+    most :math:`\sum_k\tau_k\,\lambda_{\max}(A)`, :math:`A=C^T\operatorname{diag}g\,P\operatorname{diag}g\,C`,
+    :math:`CC^T\succeq\mu\operatorname{diag}(e^2/\tau)\mu^T`, and :math:`\lambda_{\max}(A)\le\|A^4\|_F^{1/4}`. The root
+    of a form is a norm, so the two parts add up.
+    """
+    p, z0 = form
+    m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
+    v, q, middle = exponent.linear, exponent.square, 0.5 * (r[0] + r[1])
+    width = (m[1] - m[0]) / _CELLS
+    gain = tilted(m[1], middle, v, q).mean - tilted(m[0], middle, v, q).mean
+    gain = (gain / (m[1] - m[0]).clamp_min(TINY)).clamp(0, 1)
+    rest = torch.zeros_like(v)
+    for k in range(_CELLS):
+        a, b = m[0] + k * width - 1e-12 * width, m[0] + (k + 1) * width + 1e-9 * width
+        low, high = _tilted_means((a, b), r, v, q)
+        centre = ranges.m_centre[:, None]
+        rest = torch.maximum(rest, (high - z0 - gain * (a - centre)).abs())
+        rest = torch.maximum(rest, (low - z0 - gain * (b - centre)).abs())
+    mu, half = layer.weight_mean, 0.5 * (box.upper - box.lower) * (1 + 1e-9)
+    tau = (half * torch.linalg.vector_norm(mu, dim=0)).clamp_min(TINY)  # (batch, n_in)
+    gram = (mu * (half.square() / tau)[:, None]) @ mu.mT
+    size = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    eye = torch.eye(mu.shape[0], dtype=mu.dtype, device=mu.device)
+    c = gain[..., None] * torch.linalg.cholesky_ex(gram + 1e-9 * size * eye + TINY * eye)[0][:, None]
+    a1 = c.mT @ p @ c
+    unit = torch.linalg.matrix_norm(a1).clamp_min(TINY)[..., None, None]
+    a2 = (a1 / unit) @ (a1 / unit)
+    top = unit[..., 0, 0] * torch.linalg.matrix_norm(a2 @ a2).sqrt().sqrt()
+    linear = tau.sum(-1)[:, None] * top * (1 + 1e-9)
+    return (linear.sqrt() + _form(p.abs(), rest).sqrt()).square().nan_to_num(torch.inf, posinf=torch.inf)
 
 
 def _tilted_means(
@@ -254,9 +314,9 @@ def _tilted_means(
 ) -> tuple[Tensor, Tensor]:  # (batch, rows, n) each
     r"""Range of the tilted mean E_t Z over the rectangle of (m, r); it increases in m.
 
-    For :math:`v>0` both :math:`\mathbb E[Ze^F]` and :math:`\mathbb E[e^F]` increase in r. For :math:`v\le0` the tilted law
-    is log-concave, :math:`|\partial_r\mathbb E_tZ|=|\operatorname{Cov}_t(Z,\xi^2)|/r\le2w\sqrt{\mathbb E_t\xi^2}` and
-    :math:`\mathbb E_t\xi^2\le w+r^2(|v|+2q\,\mathbb E_tZ)^2`.
+    For :math:`v>0` both :math:`\mathbb E[Ze^F]` and :math:`\mathbb E[e^F]` increase in r. For :math:`v\le0` the tilted
+    law is log-concave, :math:`|\partial_r\mathbb E_tZ|=|\operatorname{Cov}_t(Z,\xi^2)|/r\le2w\sqrt{\mathbb E_t\xi^2}`
+    and :math:`\mathbb E_t\xi^2\le w+r^2(|v|+2q\,\mathbb E_tZ)^2`.
     """
     zero = torch.zeros_like(q)
     w = 1 / (1 - 2 * q * r[1] * r[1])

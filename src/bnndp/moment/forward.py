@@ -18,7 +18,7 @@ from bnndp.moment.relax import DELTAS, relax
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Hidden", "HiddenLayers", "Parameters", "bound", "hidden_layers"]
+__all__ = ["Hidden", "HiddenLayers", "Parameters", "bound", "hidden_layers", "where_bounded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = No
     if not hidden:
         return _affine_layer(output, box)
     layers = hidden_layers(hidden, box, parameters or Parameters())
-    return _where_bounded(_down(output, layers.first, layers.chain, box), layers)
+    return where_bounded(_down(output, layers.first, layers.chain, box), layers)
 
 
-def _where_bounded(found: AffineBounds, layers: HiddenLayers) -> AffineBounds:
+def where_bounded(found: AffineBounds, layers: HiddenLayers) -> AffineBounds:
     """Infinite bounds for the boxes on which a mean or standard deviation is too large for its powers."""
     if not layers.chain:
         return found

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Interval
-from bnndp.moment.backward import Choice, lower_bound
-from bnndp.moment.forward import HiddenLayers
+from bnndp.bounds import AffineBounds, Interval
+from bnndp.moment import forward
+from bnndp.moment.backward import Choice, both_sides, both_signs, lower_bound
+from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers, where_bounded
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box
 
-__all__ = ["best_choice"]
+__all__ = ["best_choice", "bound"]
 
 _START = 2.0  # tangents of neurons that may be on either side start within this, where the slope still moves
 _RATE, _DECAY = 0.5, 0.93
@@ -45,6 +48,20 @@ class _Free:
         return _Free(
             *([torch.where(gain[..., None], a, b) for a, b in zip(new, before, strict=True)] for new, before in pairs)
         )
+
+
+def bound(network: BayesianNetwork, box: Box, steps: int) -> AffineBounds:
+    """``forward.bound`` with the planes of every output and side optimised by ``steps`` steps."""
+    *hidden, output = network.linears
+    if not hidden:
+        return forward.bound(network, box)
+    with torch.no_grad():
+        layers = hidden_layers(hidden, box, Parameters())
+        weight, bias = both_signs(output)
+    choice = best_choice(weight, bias, layers, steps)
+    with torch.no_grad():
+        found = lower_bound(weight, bias, layers.relaxed, layers.first, box, choice)
+        return where_bounded(both_sides(found, box), layers)
 
 
 def best_choice(weight: Tensor, bias: Tensor, layers: HiddenLayers, steps: int) -> Choice:

@@ -1,0 +1,152 @@
+"""Good runs of ``bnndp radius``: what stands in the file is what the library says, and JSON to the letter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bnndp as library
+from bnndp.cli import radii
+from bnndp.files import load, save
+
+KEYS = ["index", "label", "radius", "attack_radius", "ratio", "seconds"]
+
+
+def test_rows_are_those_of_the_library(
+    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
+) -> None:
+    out = tmp_path / "out.jsonl"
+    result = bnndp("radius", classifier, labelled, "--domain", 0, 1, "--out", out)
+    assert (result.status, result.stderr) == (0, "")
+    rows = read_rows(out)
+    arrays = np.load(labelled)
+    y = torch.from_numpy(arrays["y"].astype(int))
+    found = library.certified_radius(load(classifier), torch.from_numpy(arrays["x"]), y, (0.0, 1.0))
+    assert [row["index"] for row in rows] == [0, 1, 2, 3]
+    assert [row["label"] for row in rows] == [0, 1, 0, 2]
+    assert [row["radius"] for row in rows] == [*found.radius[:3].tolist(), None]  # the last label is wrong
+    assert [row["attack_radius"] for row in rows] == found.attack.tolist()
+    assert rows[3]["attack_radius"] == 0
+    assert rows[3]["ratio"] is None
+    for row in rows:
+        assert list(row) == KEYS
+        assert row["seconds"] > 0
+    for row in rows[:3]:
+        assert 0.9 < row["ratio"] == row["radius"] / row["attack_radius"] <= 1
+    assert [cell.strip() for cell in result.stdout.splitlines()[-2].split("│")[1:4]] == ["4", "3", "3"]
+    assert f"{found.radius[:3].mean().item():.4g}" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [classifier.name, labelled.name, "out.jsonl"]
+
+
+def test_without_labels_the_network_decides(bnndp: Any, classifier: Path, tmp_path: Path, read_rows: Any) -> None:
+    x = [[0.9, 0.2], [0.1, 0.6]]
+    np.savez(tmp_path / "x.npz", x=x)
+    (tmp_path / "x.csv").write_text("a,b\n0.9,0.2\n0.1,0.6\n")
+    for name in ("x.npz", "x.csv"):
+        out = tmp_path / "out.jsonl"
+        assert bnndp("radius", classifier, tmp_path / name, "--out", out).status == 0
+        assert [row["label"] for row in read_rows(out)] == [0, 1]
+        assert all(row["radius"] > 0 for row in read_rows(out))
+
+
+def test_without_an_attack_there_is_nothing_to_compare(
+    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
+) -> None:
+    out = tmp_path / "out.jsonl"
+    result = bnndp("radius", classifier, labelled, "--no-attack", "--out", out)
+    assert result.status == 0
+    assert {(row["attack_radius"], row["ratio"]) for row in read_rows(out)} == {(None, None)}
+    assert "attack" not in result.stdout
+
+
+def test_a_decision_without_an_end_has_the_largest_radius(
+    bnndp: Any, labelled: Path, tmp_path: Path, read_rows: Any
+) -> None:
+    layer = library.Linear(torch.zeros(3, 2), torch.zeros(3, 2), torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3))
+    save(library.BayesianNetwork.from_linears([layer], "classification"), tmp_path / "constant")
+    out = tmp_path / "out.jsonl"
+    assert bnndp("radius", tmp_path / "constant", labelled, "--upper", 0.3, "--out", out).status == 0
+    rows = read_rows(out)
+    assert [row["radius"] for row in rows] == [0.3, None, 0.3, None]
+    assert [row["attack_radius"] for row in rows] == [None, 0.0, None, 0.0]
+    assert {row["ratio"] for row in rows} == {None}
+
+
+def test_options_reach_the_library(
+    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    real = radii.evaluate
+
+    def spy(network: Any, x: Any, label: Any, domain: Any, **options: Any) -> Any:
+        seen.append((x.shape[0], domain, options))
+        return real(network, x, label, domain, **options)
+
+    monkeypatch.setattr(radii, "evaluate", spy)
+    arguments = (
+        "--norm",
+        2,
+        "--upper",
+        0.5,
+        "--tolerance",
+        0.1,
+        "--optimise",
+        3,
+        "--branch",
+        2,
+        "--method",
+        "moment",
+        "--limit",
+        2,
+    )
+    out = tmp_path / "out.jsonl"
+    assert bnndp("radius", classifier, labelled, *arguments, "--domain", -1, 1, "--out", out).status == 0
+    ((count, domain, options),) = seen
+    assert (count, domain) == (2, (-1.0, 1.0))
+    search = options["search"]
+    assert (search.norm, search.upper, search.tolerance, search.attack) == (2.0, 0.5, 0.1, True)
+    assert (options["options"].optimise, options["options"].branch, options["options"].method) == (3, 2, "moment")
+
+
+def test_batches_cover_all_inputs_in_order(
+    bnndp: Any, classifier: Path, tmp_path: Path, read_rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "many.npz", x=np.linspace(-1, 1, 22).reshape(11, 2))
+    out = tmp_path / "out.jsonl"
+    arguments = ("radius", classifier, tmp_path / "many.npz", "--no-attack", "--out", out)
+    bnndp(*arguments)
+    whole = read_rows(out)
+    monkeypatch.setattr(radii, "_INPUTS", 4)
+    bnndp(*arguments)
+    parts = read_rows(out)
+    assert [row["index"] for row in parts] == list(range(11))
+    assert [row["radius"] for row in parts] == pytest.approx([row["radius"] for row in whole], rel=1e-9)
+
+
+def test_a_published_set_is_read_from_its_folder(
+    bnndp: Any, data_folder: Path, posteriors: Path, tmp_path: Path, read_rows: Any
+) -> None:
+    model, out = posteriors / "mnist_2x64_vogn.safetensors", tmp_path / "out.jsonl"
+    arguments = ("--data", "mnist", "--data-dir", data_folder, "--limit", 3, "--domain", 0, 1, "--no-attack")
+    assert bnndp("radius", model, *arguments, "--out", out).status == 0
+    rows = read_rows(out)
+    assert [row["label"] for row in rows] == [7, 2, 1]  # the first test images
+    assert all(row["radius"] > 0.015 for row in rows)
+
+
+def test_the_posterior_of_the_readme_is_certified(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
+    from bnndp.data.moons import two_moons
+    from bnndp.demo import CLASSIFIER, network_path
+
+    data = two_moons(12, noise_std=0.2, seed=2)
+    np.savez(tmp_path / "moons.npz", x=data.x.numpy(), y=data.y.numpy())
+    out = tmp_path / "out.jsonl"
+    with network_path(CLASSIFIER) as path:
+        assert bnndp("radius", path, tmp_path / "moons.npz", "--out", out).status == 0
+    rows = read_rows(out)
+    assert sum(row["radius"] is not None for row in rows) >= 10
+    assert all(row["radius"] <= row["attack_radius"] for row in rows if row["radius"] is not None)

@@ -1,0 +1,162 @@
+"""Exponential moments of a rectified Gaussian and the constants of its tilted law, against ball arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from flint import acb, arb, ctx
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from oracles import PRECISION, above, cdf, expected_relu, precise
+from torch import Tensor
+
+from bnndp.maths import exponential as subject
+from bnndp.maths.exponential_majorants import relu_curvature, square_majorant
+from bnndp.maths.rounding import ELEMENTARY
+
+F64 = torch.float64
+
+
+def t(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=F64)
+
+
+@precise
+def moment(m: float | arb, r: float | arb, a: float | arb, c: float | arb) -> arb:
+    """``E exp(a Z + c Z^2)``, Z = max(N(m, r^2), 0): both terms in their textbook form, with bits for what cancels."""
+    m, r, a, c = arb(m), arb(r), arb(a), arb(c)
+    with ctx.workprec(4 * PRECISION + 4 * int(abs(float((m / r) ** 2)))):
+        w = 1 / (1 - 2 * c * r * r)
+        power = w * (a * m + c * m * m + a * a * r * r / 2)
+        return cdf(-m / r) + w.sqrt() * power.exp() * cdf((m + a * r * r) * w.sqrt() / r)
+
+
+def log_truth(m: float | arb, r: float | arb, a: float | arb, c: float | arb) -> arb:
+    with ctx.workprec(4 * PRECISION):
+        return moment(m, r, a, c).log()
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "a", "c"), [(0.3, 1.0, 0.7, 0.1), (-2.0, 0.5, -1.5, 0.3), (1.5, 2.0, -0.4, -0.2), (-1.0, 1.3, 2.0, 0.05)]
+)
+def test_the_oracle_is_the_integral(m: float, r: float, a: float, c: float) -> None:
+    def integrand(x: acb, _: bool) -> acb:
+        return (a * x + c * x * x - (x - m) ** 2 / (2 * r * r)).exp()
+
+    with ctx.workprec(128):
+        active = acb.integral(integrand, 0, 60).real / (r * (2 * arb.pi()).sqrt())
+        assert abs(active + cdf(-arb(m) / arb(r)) - moment(m, r, a, c)) < arb(10) ** -15
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    m=st.floats(-40, 40),
+    r=st.floats(1e-3, 5),
+    a=st.floats(-6, 6),
+    share=st.floats(-1, 0.95),
+    far=st.sampled_from([1.0, 0.1]),
+)
+def test_log_moment_lies_just_above_the_truth(m: float, r: float, a: float, share: float, far: float) -> None:
+    m, c = m * far, share / (2 * r * r) * far
+    assume(abs(m / r) < 60)
+    got = subject.log_moment(*(x[0] for x in (t(m), t(r), t(a), t(c)))).item()
+    truth = log_truth(m, r, a, c)
+    w = 1 / (1 - 2 * c * r * r)
+    size = 1 + w * (abs(a * m) + abs(c) * m * m + a * a * r * r) + abs(float(truth))
+    assert above(got, truth)
+    assert got <= float(truth) + 3 * ELEMENTARY * size
+
+
+def test_limits_of_log_moment() -> None:
+    zero = t(0.0)
+    assert subject.log_moment(t(2.0), zero, t(-0.5), t(0.1)).item() == pytest.approx(-1 + 0.4)
+    assert subject.log_moment(t(-2.0), zero, t(-0.5), t(0.1)).item() == pytest.approx(0, abs=1e-12)
+    assert subject.log_moment(t(0.0), t(1.0), zero, t(0.5)).item() == math.inf
+    assert subject.log_moment(t(0.0), t(1.0), zero, t(0.7)).item() == math.inf
+    assert subject.log_moment(t(math.nan), t(1.0), zero, zero).item() == math.inf
+    assert subject.log_moment(t(0.0), t(math.inf), t(-1.0), zero).item() == math.inf
+
+
+@settings(max_examples=200, deadline=None)
+@given(u=st.floats(-8, 8), r=st.floats(0.05, 3), b=st.floats(-3, 3), share=st.floats(0, 0.8))
+def test_derivatives(u: float, r: float, b: float, share: float) -> None:
+    m, a, c = u * r, b / r, share / (2 * r * r)
+    got = subject.tilted(t(m), t(r), t(a), t(c))
+    h = arb(2) ** -100
+    names = {"in_mean": (h, 0, 0, 0), "in_std": (0, h, 0, 0), "mean": (0, 0, h, 0), "second": (0, 0, 0, h)}
+    with ctx.workprec(4 * PRECISION):
+        for name, step in names.items():
+            high = log_truth(*(arb(x) + d for x, d in zip((m, r, a, c), step, strict=True)))
+            low = log_truth(*(arb(x) - d for x, d in zip((m, r, a, c), step, strict=True)))
+            truth = float((high - low) / (2 * h))
+            scale = {"in_mean": 1 / r, "in_std": 1 / r, "mean": r, "second": r * r}[name]
+            assert getattr(got, name).item() == pytest.approx(truth, rel=1e-9, abs=1e-10 * scale * (1 + u * u)), name
+
+
+def test_chernoff_constant() -> None:
+    for lam in (1e-3, 0.2, 0.5, 0.8, 1.0):
+        constant = subject.chernoff_constant(t(lam)).item()
+        d = torch.linspace(-40, 40, 20001, dtype=F64)
+        largest = (torch.sigmoid(-d) * torch.exp(lam * d)).max().item()
+        assert largest <= constant <= largest * (1 + 1e-3) + 1e-12
+
+
+def test_tilted_law_is_sub_gaussian_with_the_square_of_its_lipschitz_constant() -> None:
+    for u in (-45.0, -12.0, -5.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.5, 7.0, 20.0):
+        for b in (-1.0, 0.0, 0.1, 0.5, 1.5, 4.0):
+            for share in (0.0, 0.3, 0.7):
+                r = 0.8
+                m, a, c = t(u * r), t(b / r), t(share / (2 * r * r))
+                ell = subject.lipschitz((m, m), (t(r), t(r)), a, c)
+                mean = subject.tilted(m, t(r), a, c).mean.item()
+                for delta in (-6.0, -1.0, -0.05, 0.05, 0.4, 1.0, 3.0, 8.0, 30.0):
+                    gain = log_truth(u * r, r, b / r + delta, c.item()) - log_truth(u * r, r, b / r, c.item())
+                    assert float(gain) - mean * delta <= 0.5 * (ell.item() * delta) ** 2 * (1 + 1e-9) + 1e-11
+                    if b <= 0 or (share == 0 and b <= 0.5):  # and not too large
+                        assert ell.item() <= 1.3 * r / math.sqrt(1 - share)
+
+
+def test_lipschitz_constant_of_ranges_covers_every_point() -> None:
+    generator = torch.Generator().manual_seed(1)
+    m = 3 * torch.randn(500, generator=generator, dtype=F64)
+    r = 0.3 + torch.rand(500, generator=generator, dtype=F64)
+    a, c = torch.randn(500, generator=generator, dtype=F64), 0.1 * torch.rand(500, generator=generator, dtype=F64)
+    m1, r1 = m + 0.3 * torch.rand(500, generator=generator, dtype=F64), r + 0.05
+    whole, cut = (subject.lipschitz((m, m1), (r, r1), a, c, cells=cells) for cells in (1, 8))
+    assert (cut <= whole * (1 + 1e-6)).all()
+    for _ in range(20):
+        x, y = torch.rand(2, 500, generator=generator, dtype=F64)
+        mx, ry = m + x * (m1 - m), r + y * (r1 - r)
+        assert (subject.lipschitz((mx, mx), (ry, ry), a, c) <= cut * (1 + 1e-8)).all()
+
+
+def test_relu_curvature_is_the_least_one() -> None:
+    for u0 in (0.0, 1e-5, 0.3, -1.0, 2.0, -4.0, 9.0):
+        bend = relu_curvature(t(u0)).item()
+        touch = float(expected_relu(u0, 1.0)), float(cdf(u0))
+        for d in [k / 8 for k in range(-200, 201)]:
+            parabola = touch[0] + touch[1] * d + 0.5 * bend * d * d
+            assert parabola >= float(expected_relu(u0 + d, 1.0)) - 1e-12
+        d = -2 * u0
+        assert touch[0] + touch[1] * d + 0.5 * bend * d * d == pytest.approx(float(expected_relu(-u0, 1.0)), abs=1e-9)
+
+
+@pytest.mark.parametrize("m0", [-3.0, -0.5, 0.0, 0.4, 2.5])
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.6, 0.9])
+@pytest.mark.parametrize("level", [0.2, 0.6])
+def test_square_majorant_lies_above(m0: float, share: float, level: float) -> None:
+    top = 2.0
+    c = share / (2 * top)
+    found = square_majorant(t(m0), t(level * top), t(top), t(c), t(0.5))
+    m = torch.linspace(-9, 9, 145, dtype=F64)[:, None]
+    s = torch.linspace(1e-9, top, 81, dtype=F64)
+    truth = subject.tilted(m, s.sqrt().expand(145, 81), torch.zeros(1, dtype=F64), t(c)).log
+    d = m - m0
+    bound = found.constant + found.slope * d + found.in_variance * s + 0.5 * found.curvature * d * d
+    assert (bound >= truth).all()
+    at = subject.tilted(t(m0), t(math.sqrt(level * top)), t(0.0), t(c)).log.item()
+    gap = (found.constant + found.in_variance * level * top).item() - at
+    if share <= 0.2:  # and close where it should be: c E Z^2 is at most c (m0^2 + s0)
+        assert gap <= 0.5 * c * top

@@ -1,0 +1,358 @@
+"""Tails of margins by exponential moments: every step against the function that it bounds, the whole against draws."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bnndp.errors import InputError
+from bnndp.maths.exponential import chernoff_constant, lipschitz, log_moment, tilted
+from bnndp.moment import exponential_second as second_part
+from bnndp.moment.exponential import margin_tails
+from bnndp.moment.exponential_first import Rows, largest_log_moment, margin_exponents
+from bnndp.moment.first import first_layer
+from bnndp.network import BayesianNetwork, Linear
+from bnndp.regions import Box
+
+F64 = torch.float64
+
+
+def make(sizes: tuple[int, ...], seed: int, std: float = 0.3, margin: float = 0.0) -> BayesianNetwork:
+    """A random classifier; ``margin`` is added to the first logit."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=F64)
+
+    layers = []
+    for n_in, n_out in pairwise(sizes):
+        spread = std * torch.rand(n_out, n_in, generator=generator, dtype=F64) / n_in**0.5
+        layers.append(
+            Linear(normal(n_out, n_in) * (2 / n_in) ** 0.5, 2 * spread, 0.4 * normal(n_out), 0.2 * spread[:, 0])
+        )
+    last = layers[-1]
+    bias = last.bias_mean.clone()
+    bias[0] += margin
+    layers[-1] = Linear(last.weight_mean, last.weight_std, bias, last.bias_std)
+    return BayesianNetwork.from_linears(layers, task="classification")
+
+
+def regions(n: int, radius: float, seed: int, count: int = 3) -> Box:
+    generator = torch.Generator().manual_seed(1000 + seed)
+    return Box.ball(torch.randn(count, n, generator=generator, dtype=F64), radius)
+
+
+def inside(box: Box, count: int, seed: int) -> Tensor:  # (count, batch, n)
+    generator = torch.Generator().manual_seed(2000 + seed)
+    share = torch.rand(count, *box.lower.shape, generator=generator, dtype=F64)
+    share[::2] = share[::2].round()  # vertices
+    return box.lower + share * (box.upper - box.lower)
+
+
+def gaussian(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the pre-activations given z (..., n)."""
+    s = z.square() @ layer.weight_std.square().mT + layer.bias_std.square()
+    return z @ layer.weight_mean.mT + layer.bias_mean, s.sqrt()
+
+
+def draw(network: BayesianNetwork, x: Tensor, count: int, seed: int) -> Tensor:  # (count, classes) logits at x (n,)
+    generator = torch.Generator().manual_seed(seed)
+    z = x.expand(count, -1)
+    for k, layer in enumerate(network.linears):
+        m, r = gaussian(layer, z)
+        z = m + r * torch.randn(m.shape, generator=generator, dtype=F64)
+        z = z.clamp_min(0) if k < network.depth else z
+    return z
+
+
+def unused(box: Box, network: BayesianNetwork) -> tuple[Tensor, Tensor]:
+    """Moments that only serve to choose lambda if there is a hidden layer."""
+    mean = torch.full((box.batch, network.n_out), 6.0, dtype=F64)
+    return mean, mean
+
+
+# One hidden layer
+
+
+def test_exponent_given_the_last_hidden_layer() -> None:
+    """E exp(-lam D) for Gaussian D: -lam E D + lam^2 Var D / 2, from the logits' own moments."""
+    layer = make((5, 4), 0).linears[0]
+    z = torch.rand(2, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
+    label = torch.tensor([2, 0])
+    lam = torch.tensor([[0.1, 0.5, 0.3, 1.0], [0.7, 0.2, 0.9, 0.4]], dtype=F64)
+    rows = margin_exponents(layer, label, lam)
+    got = rows.constant + (rows.linear * z[:, None]).sum(-1) + (rows.square * z[:, None].square()).sum(-1)
+    m, r = gaussian(layer, z)
+    for b, c in enumerate(label.tolist()):
+        for j in set(range(4)) - {c}:
+            want = -lam[b, j] * (m[b, c] - m[b, j]) + 0.5 * lam[b, j] ** 2 * (r[b, c] ** 2 + r[b, j] ** 2)
+            assert got[b, j].item() == pytest.approx(want.item(), abs=1e-10)
+            assert got[b, j] >= want - 1e-15
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.01, 0.2, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_largest_log_moment_lies_above_every_point(radius: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    layer = make((6, 9, 2), seed, std=1.0).linears[0]
+    box = regions(6, radius, seed)
+    ranges = first_layer(layer, box).ranges
+    a = torch.randn(3, 4, 9, generator=generator, dtype=F64)
+    limit = 0.5 / ranges.r.upper[:, None].square()
+    c = limit * 0.5 * torch.rand(3, 4, 9, generator=generator, dtype=F64) ** 2
+    a[:, 1], a[:, 2], c[:, 3] = a[:, 1].abs(), -a[:, 2].abs(), 0
+    bound = largest_log_moment(layer, box, ranges, a, c)
+    m, r = gaussian(layer, inside(box, 60, seed))
+    values = tilted(m[:, :, None], r[:, :, None], a, c).log.sum(-1)  # (points, batch, rows)
+    assert (bound >= values - 1e-12).all()
+    width = (bound - values.amax(0)).max().item()
+    if radius <= 0.01:
+        assert width <= 1e-9 + 25 * radius  # exact at a point, of first order in the radius
+
+
+def quadrature(m: float, r: float, a: float, c: float) -> float:
+    """E exp(a Z + c Z^2) by the trapezoidal rule on both sides of the kink."""
+    below = np.linspace(m - 12 * r, 0, 4001) if m - 12 * r < 0 else np.array([0.0, 0.0])
+    above = np.linspace(0, max(m, 0) + 25 * r, 40001)
+    total = 0.0
+    for x in (below, above):
+        z = np.maximum(x, 0)
+        total += float(np.trapezoid(np.exp(a * z + c * z * z - 0.5 * ((x - m) / r) ** 2), x))
+    return total / (r * math.sqrt(2 * math.pi))
+
+
+def test_one_layer_at_a_point_is_the_product_of_integrals() -> None:
+    network = make((4, 7, 3), 3, std=1.0, margin=3.0)
+    box = regions(4, 0.0, 3, count=1)
+    got = margin_tails(network, box, torch.tensor([0]), *unused(box, network))
+    m, r = (value[0].tolist() for value in gaussian(network.linears[0], box.centre))
+    last = network.linears[1]
+    for j in (1, 2):
+        values = []
+        for lam in np.linspace(0.05, 1, 96):
+            a = -lam * (last.weight_mean[0] - last.weight_mean[j])
+            c = 0.5 * lam**2 * (last.weight_std[0] ** 2 + last.weight_std[j] ** 2)
+            total = -lam * (last.bias_mean[0] - last.bias_mean[j])
+            total += 0.5 * lam**2 * (last.bias_std[0] ** 2 + last.bias_std[j] ** 2)
+            total += sum(math.log(quadrature(*v)) for v in zip(m, r, a.tolist(), c.tolist(), strict=True))
+            values.append(float(chernoff_constant(torch.tensor(lam)) * math.exp(total)))
+        assert min(values) * (1 - 1e-6) <= got[0, j].item() <= 1.05 * min(values)
+
+
+# Two hidden layers, step by step
+
+
+def setting(seed: int, radius: float = 0.0) -> tuple[BayesianNetwork, Box, Rows]:
+    network = make((5, 8, 7, 4), seed, std=0.35, margin=4.0)
+    box = regions(5, radius, seed)
+    lam = torch.tensor([0.2, 0.45, 0.8, 0.5], dtype=F64).expand(3, 4)
+    return network, box, margin_exponents(network.linears[2], torch.tensor([0, 1, 0]), lam)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+def test_exponent_lies_above_for_every_first_layer(seed: int, keep: float) -> None:
+    """A + v z + q z^2 + (z - z0)^T S (z - z0) / 2 >= sum_i L_i(z) wherever no variance exceeds its level."""
+    generator = torch.Generator().manual_seed(seed)
+    network, box, rows = setting(seed)
+    layer = network.linears[1]
+    top = second_part._levels(layer, first_layer(network.linears[0], box).ranges)[:, None]
+    z0 = torch.rand(3, 4, 8, generator=generator, dtype=F64)
+    kept = torch.rand(3, 4, 8, generator=generator, dtype=F64) < keep
+    exponent = second_part._exponent(layer, rows, top, second_part._Point(z0, 1.3 * z0.square() + 0.1, kept))
+    z = (
+        2
+        * torch.rand(4000, 1, 1, 1, generator=generator, dtype=F64)
+        * torch.rand(4000, 3, 4, 8, generator=generator, dtype=F64)
+    )
+    z[::3] *= torch.rand(z[::3].shape, generator=generator, dtype=F64) < 0.5
+    z[0], z[1] = z0, 0.0
+    z[2:500] = z0 + 0.02 * z[2:500]
+    z[500:700] *= 3
+    d = z - z0
+    mu = layer.weight_mean
+    bound = exponent.constant + (exponent.linear * z + exponent.square * z.square()).sum(-1)
+    bound = bound + 0.5 * (exponent.kept_curvature * (torch.where(kept, d, 0.0) @ mu.mT).square()).sum(-1)
+    bound = bound + 0.5 * (exponent.full_curvature * (d @ mu.mT).square()).sum(-1)
+    m, r = gaussian(layer, z)
+    truth = tilted(m, r, rows.linear, rows.square).log.sum(-1)
+    allowed = (r.square() <= top).all(-1)
+    assert allowed.double().mean() > 0.5
+    assert (bound - truth)[allowed].min() >= -1e-10
+    assert (exponent.square >= 0).all()
+    if keep == 1.0:
+        assert (bound - truth)[0].max() < 3  # and not far above where it is expanded
+
+
+@pytest.mark.parametrize("a", [-1.2, -0.3, 0.3, 1.2])
+def test_bound_of_one_neuron(a: float) -> None:
+    """Helpful and harmful neurons on a grid of (m, r), without the randomness of r: r itself in place of its bounds."""
+    m = torch.linspace(-8, 8, 161, dtype=F64)[:, None]
+    r = torch.linspace(0.01, 3, 150, dtype=F64)
+    slope = torch.tensor([a], dtype=F64)
+    truth = tilted(m, r.expand(161, 150), slope, torch.zeros(1, dtype=F64)).log
+    for m0 in (-4.0, -1.0, 0.0, 0.7, 3.0):
+        for norm, spread in ((0.2, 0.1), (0.79, 0.5), (0.8, 3.0)):
+            point = [torch.tensor([x], dtype=F64) for x in (m0, 0.8, norm, 9.0, spread)]
+            if a < 0:
+                part = second_part._helpful(point[0], point[1], slope)
+            else:
+                part = second_part._harmful(*point[:4], slope, point[4])
+            d = m - m0
+            bound = part.constant + part.slope * d + part.in_std * r + part.in_variance * r * r
+            assert (bound + 0.5 * part.curvature * d * d >= truth - 1e-12).all()
+
+
+def sample_tilted(m: Tensor, r: Tensor, a: Tensor, c: Tensor, count: int) -> Tensor:
+    """Draws of Z under the tilted law, by inversion of its two parts: (count, *m.shape)."""
+    generator = torch.Generator().manual_seed(7)
+    w = 1 / (1 - 2 * c * r * r)
+    mean, std = w * (m + a * r * r), w.sqrt() * r
+    p = tilted(m, r, a, c).active
+    u, v = torch.rand(2, count, *m.shape, generator=generator, dtype=F64)
+    low = torch.special.ndtr(-mean / std)
+    z = mean + std * torch.special.ndtri(low + v * (1 - low))
+    return torch.where(u < p, z.clamp_min(0), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mean_of_the_quadratic_part(seed: int) -> None:
+    network, box, rows = setting(seed, radius=0.05)
+    first, layer = network.linears[:2]
+    ranges = first_layer(first, box).ranges
+    top = second_part._levels(layer, ranges)[:, None]
+    point = second_part._start(ranges, rows)
+    exponent = second_part._exponent(layer, rows, top, point)
+    bound = second_part._quadratic((first, layer), box, ranges, exponent, point)
+    checked = 0
+    for x in inside(box, 3, seed):
+        m, r = (value[:, None].expand_as(exponent.linear) for value in gaussian(first, x))
+        d = sample_tilted(m, r, exponent.linear, exponent.square, 20000) - point.z
+        mu = layer.weight_mean
+        power = 0.5 * (exponent.kept_curvature * (torch.where(point.kept, d, 0.0) @ mu.mT).square()).sum(-1)
+        power = power + 0.5 * (exponent.full_curvature * (d @ mu.mT).square()).sum(-1)
+        value = torch.exp(power)
+        lower = value.mean(0) - 4 * value.std(0) / 20000**0.5
+        fine = torch.isfinite(bound) & (value.std(0) < 0.5 * value.mean(0) * 20000**0.5 / 10)
+        assert (torch.exp(bound) >= lower)[fine].all()
+        checked += int(fine.sum())
+        assert (torch.exp(bound)[fine] < 60 * value.mean(0)[fine]).double().mean() > 0.3
+    assert checked > 10
+
+
+def test_levels_are_exceeded_no_more_often_than_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, box, _ = setting(1)
+    ranges = first_layer(network.linears[0], box).ranges
+    for escape in (0.3, 0.03):
+        monkeypatch.setattr(second_part, "_ESCAPE", escape)
+        top = second_part._levels(network.linears[1], ranges)
+        m, r = gaussian(network.linears[0], box.centre)
+        noise = torch.randn(20000, *m.shape, generator=torch.Generator().manual_seed(3), dtype=F64)
+        s = gaussian(network.linears[1], (m + r * noise).clamp_min(0))[1].square()
+        often = (s > top).any(-1).double().mean(0)
+        assert (often <= escape).all()
+        assert (top < 6 * s.mean(0)).double().mean() > 0.5
+
+
+def test_range_of_the_tilted_mean() -> None:
+    generator = torch.Generator().manual_seed(4)
+    m = 2 * torch.randn(400, generator=generator, dtype=F64)
+    r = 0.2 + torch.rand(400, generator=generator, dtype=F64)
+    v, q = 0.5 * torch.randn(400, generator=generator, dtype=F64), 0.1 * torch.rand(400, generator=generator, dtype=F64)
+    for wide in (0.0, 0.02, 0.3):
+        low, high = second_part._tilted_means((m, m + wide), (r, r + 0.3 * wide), v, q)
+        for _ in range(30):
+            x, y = torch.rand(2, 400, generator=generator, dtype=F64).round(decimals=1)
+            mean = tilted(m + wide * x, r + 0.3 * wide * y, v, q).mean
+            assert (low <= mean).all()
+            assert (mean <= high).all()
+        assert (high - low).max() <= 1e-7 + 25 * wide
+
+
+# The whole
+
+
+@pytest.mark.parametrize("sizes", [(4, 3), (4, 8, 3), (4, 12, 10, 3), (3, 30, 20, 4)])
+@pytest.mark.parametrize("radius", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("std", [0.1, 0.6, 1.5])
+def test_tails_lie_above_draws(sizes: tuple[int, ...], radius: float, std: float) -> None:
+    network = make(sizes, len(sizes), std=std, margin=5.0)
+    box = regions(sizes[0], radius, 5)
+    label = torch.tensor([0, 0, 1])
+    mean, variance = _gaussian_moments(network, box, label) if network.depth == 0 else unused(box, network)
+    got = margin_tails(network, box, label, mean, variance)
+    assert got.shape == (3, sizes[-1])
+    for k, x in enumerate(inside(box, 4, 1)):
+        for b in range(3):
+            logits = draw(network, x[b], 20000, seed=k)
+            value = torch.sigmoid(logits - logits[:, label[b], None])
+            low = value.mean(0) - 5 * value.std(0) / 20000**0.5
+            low[label[b]] = 0
+            assert (got[b] >= low).all()
+    if network.depth and std == 0.1 and radius == 0:
+        assert got[:2, 1:].max() < 0.6  # a bound that says something
+
+
+def _gaussian_moments(network: BayesianNetwork, box: Box, label: Tensor) -> tuple[Tensor, Tensor]:
+    points = inside(box, 200, 2)
+    m, r = gaussian(network.linears[0], points)
+    batch = torch.arange(box.batch)
+    mean = (m[:, batch, label][..., None] - m).amin(0) - 0.5 * (box.upper - box.lower).sum(-1, keepdim=True)
+    return mean, 2 * (r[:, batch, label][..., None].square() + r.square()).amax(0) + 0.5
+
+
+def test_uncertain_posterior_is_decided_where_two_moments_cannot() -> None:
+    """Margins of mean about 11 and variance above 2: Cantelli's inequality gives 0.02, this a fifth of it."""
+    network = make((4, 40, 30, 3), 0, std=0.7, margin=9.0)
+    box = regions(4, 0.0, 2, count=2)
+    label = torch.zeros(2, dtype=torch.int64)
+    got = margin_tails(network, box, label, *unused(box, network))
+    logits = draw(network, box.centre[0], 20000, seed=1)
+    margin = logits[:, :1] - logits[:, 1:]
+    assert (margin.var(0) > 1).all()
+    two_moments = margin.var(0) / (margin.var(0) + margin.mean(0) ** 2)
+    assert (got[0, 1:] < 0.25 * two_moments).all()
+
+
+def test_nothing_is_known_beyond_two_hidden_layers_or_for_a_wild_posterior() -> None:
+    deep = make((3, 4, 4, 4, 2), 0)
+    box = regions(3, 0.1, 0)
+    label = torch.tensor([0, 1, 0])
+    assert (margin_tails(deep, box, label, *unused(box, deep)) == 1).all()
+    for sizes in ((3, 6, 2), (3, 6, 5, 2)):
+        wild = make(sizes, 0, std=1e4)
+        assert (margin_tails(wild, box, label, *unused(box, wild)) == 1).all()
+        still = make(sizes, 0, std=0.0, margin=3.0)
+        got = margin_tails(still, box[:1], label[:1], *unused(box[:1], still))
+        assert got[0, 0] == 1
+        assert torch.isfinite(got).all()
+        values = torch.stack([draw(still, x[0], 1, 0)[0] for x in inside(box, 50, 0)])
+        assert got[0, 1] >= torch.sigmoid(values[:, 1] - values[:, 0]).max()
+
+
+def test_pieces_of_a_batch_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make((4, 8, 6, 3), 2, margin=3.0)
+    box = regions(4, 0.05, 1)
+    label = torch.tensor([0, 1, 2])
+    whole = margin_tails(network, box, label, *unused(box, network))
+    monkeypatch.setattr("bnndp.moment.exponential._MOST_NUMBERS", 1)
+    assert torch.allclose(whole, margin_tails(network, box, label, *unused(box, network)), rtol=1e-9, atol=0)
+
+
+def test_a_label_for_every_box() -> None:
+    network = make((3, 4, 2), 0)
+    box = regions(3, 0.1, 0)
+    with pytest.raises(InputError, match=r"one class for each of 3 boxes, got shape \(2,\)"):
+        margin_tails(network, box, torch.tensor([0, 1]), *unused(box, network))
+
+
+def test_sub_gaussian_constant_of_a_source_is_near_its_deviation() -> None:
+    one = torch.ones(1, dtype=F64)
+    ell = lipschitz((3 * one, 3 * one), (one, one), 0.3 * one, 0 * one)
+    assert 1 <= ell.item() < 1.1
+    assert log_moment(3 * one, one, 0.3 * one, 0 * one).item() == pytest.approx(0.9 + 0.045, abs=1e-3)
