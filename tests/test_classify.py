@@ -77,10 +77,11 @@ def test_drawn_networks_stay_inside(sizes: tuple[int, ...], std: float, method: 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_rows_are_below_the_sampled_combination(method: str) -> None:
-    network = classifier((2, 6, 4), 3, std=0.3)
+@pytest.mark.parametrize(("std", "eps"), [(0.3, 0.1), (0.02, 0.0)])
+def test_rows_are_below_the_sampled_combination(std: float, eps: float, method: str) -> None:
+    network = classifier((2, 6, 4), 3, std=std)
     generator = torch.Generator().manual_seed(1)
-    box = Box.ball(torch.randn(4, 2, generator=generator, dtype=torch.float64), 0.1)
+    box = Box.ball(torch.randn(4, 2, generator=generator, dtype=torch.float64), eps)
     rows = torch.randn(4, 5, 4, generator=generator, dtype=torch.float64)
     label = torch.tensor([0, 1, 2, 3])
     found = bound_rows(network, box, rows, label, Options(method=method))

@@ -211,3 +211,26 @@ def test_what_cannot_be_attacked_is_refused(random_network: NetworkFactory) -> N
         Reach(upper=0)
     with pytest.raises(InputError, match="tolerance is relative"):
         Reach(tolerance=1.0)
+
+
+def test_a_change_that_is_undone_further_on_is_found() -> None:
+    """Class 1 is ahead only for 0.51 < x < 0.55: a search on the ray that steps over this finds nothing."""
+    zeros = {n: torch.zeros(n, dtype=torch.float64) for n in (2,)}
+    hidden = Linear(
+        torch.ones(2, 1, dtype=torch.float64),
+        torch.zeros(2, 1, dtype=torch.float64),
+        torch.tensor([-0.5, -0.53], dtype=torch.float64),
+        zeros[2],
+    )
+    scale = 100.0
+    output = Linear(
+        scale * torch.tensor([[-1.0, 2.0], [0.0, 0.0]], dtype=torch.float64),
+        torch.zeros(2, 2, dtype=torch.float64),
+        scale * torch.tensor([0.01, 0.0], dtype=torch.float64),
+        zeros[2],
+    )
+    network = BayesianNetwork.from_linears([hidden, output], "classification")
+    found = attack_radius(
+        network, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0]), reach=Reach(domain=(0.0, 1.0))
+    )
+    assert 0.51 <= float(found.radius) <= 0.52

@@ -13,7 +13,7 @@ from oracles import PRECISION, above, cdf, expected_relu, precise
 from torch import Tensor
 
 from bnndp.maths import exponential as subject
-from bnndp.maths.exponential_majorants import relu_curvature, square_majorant
+from bnndp.maths.exponential_majorants import harmful_curvature, relu_curvature, square_majorant
 from bnndp.maths.rounding import ELEMENTARY
 
 F64 = torch.float64
@@ -141,6 +141,19 @@ def test_relu_curvature_is_the_least_one() -> None:
             assert parabola >= float(expected_relu(u0 + d, 1.0)) - 1e-12
         d = -2 * u0
         assert touch[0] + touch[1] * d + 0.5 * bend * d * d == pytest.approx(float(expected_relu(-u0, 1.0)), abs=1e-9)
+
+
+@pytest.mark.parametrize("a", [0.05, 0.4, 1.5, 6.0])
+def test_harmful_curvature_bounds_every_remainder(a: float) -> None:
+    zero = t(0.0)
+    for r in (0.5, 1.0, 2.0):
+        m = torch.linspace(-12, 12, 481, dtype=F64)
+        values = subject.tilted(m, t(r).expand_as(m), t(a), zero).log
+        for m0 in (-5.0, -1.0, -0.3, 0.0, 0.1, 1.0, 4.0):
+            at, bend = subject.tilted(t(m0), t(r), t(a), zero), harmful_curvature(t(m0), t(r), t(a))
+            d = m - m0
+            assert (at.log + at.in_mean * d + 0.5 * bend * d * d - values >= -1e-12).all()
+            assert bend <= a / r * 0.4 + a * a / 4
 
 
 @pytest.mark.parametrize("m0", [-3.0, -0.5, 0.0, 0.4, 2.5])

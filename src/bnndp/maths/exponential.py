@@ -41,7 +41,7 @@ class Tilted:
 
 
 def chernoff_constant(lam: Tensor) -> Tensor:
-    r""":math:`\lambda^\lambda(1-\lambda)^{1-\lambda}=\sup_D\sigma(-D)e^{\lambda D}` for ``0 < lam <= 1``, rounded up."""
+    r""":math:`\lambda^\lambda(1-\lambda)^{1-\lambda}=\sup_D\sigma(-D)e^{\lambda D}` for ``0 < lam <= 1``; rounded."""
     return torch.exp(torch.xlogy(lam, lam) + torch.xlogy(1 - lam, 1 - lam)) * (1 + ELEMENTARY)
 
 

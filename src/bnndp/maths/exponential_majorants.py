@@ -3,6 +3,7 @@ r"""Quadratic majorants of log E exp of a rectified Gaussian in its mean m and v
 Both are needed where m and s are themselves random (docs/theory-exponential.md, section 3).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,11 @@ from bnndp.maths.exponential import log_moment, tilted
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import PEAK
 
-__all__ = ["SquareMajorant", "relu_curvature", "square_majorant"]
+__all__ = ["SquareMajorant", "harmful_curvature", "relu_curvature", "square_majorant"]
 
 _NODES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)  # of [0, top], between which the slope in s is bounded
 _SMALL = 1e-4
+_STEEP = math.sqrt(2 / math.pi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ def relu_curvature(u: Tensor) -> Tensor:
     size = u.abs()
     value = 0.5 * torch.special.erf(size.clamp_min(_SMALL) * 0.5**0.5) / size.clamp_min(_SMALL)
     return torch.where(size > _SMALL, value * (1 + ELEMENTARY), PEAK)
+
+
+def harmful_curvature(m0: Tensor, r: Tensor, a: Tensor) -> Tensor:
+    r"""Curvature of a parabola that touches :math:`L(\cdot,r;a,0)`, a > 0, at m0 and lies above it for every m.
+
+    :math:`\partial_m^2L\le a\varphi(u)/r+a^2P(1-P)`, and the log-odds of P are an odd function of :math:`t=u+ar/2` of
+    slope at least :math:`2\sqrt{2/\pi}`, so :math:`P(1-P)\le\tfrac14\operatorname{sech}^2(t\sqrt{2/\pi})`. Both bounds
+    are even and fall on either side, so their shares are means between the centre and m0 (docs/theory-exponential.md).
+    """
+    x = (_STEEP * (m0 / r + 0.5 * a * r).abs()).clamp_min(_SMALL)
+    return a / r * relu_curvature(m0 / r) + 0.25 * a.square() * (torch.tanh(x) / x + _SMALL**2)
 
 
 def square_majorant(
@@ -82,7 +95,8 @@ def _line(m0: Tensor, s0: Tensor, top: Tensor, c: Tensor) -> tuple[Tensor, Tenso
         s = share * top
         r = s.sqrt().clamp_min(TINY)
         here = tilted(m0, r, zero, c)
-        value, tail = log_moment(m0, r, zero, c), torch.special.ndtr(-m0 / r) * (1 - 8 * ELEMENTARY)
+        ease = ELEMENTARY * (2 + here.log + c * m0.square() / (1 - 2 * c * top))  # as in log_moment, c >= 0
+        value, tail = here.log + ease, torch.special.ndtr(-m0 / r) * (1 - 8 * ELEMENTARY)
         if before is not None:
             s1, log1, value1, tail1 = before
             p = 1 - torch.minimum(tail, tail1) * torch.exp(-value)
@@ -90,7 +104,7 @@ def _line(m0: Tensor, s0: Tensor, top: Tensor, c: Tensor) -> tuple[Tensor, Tenso
             steepest = (c * p + 2 * c * c * second) * (1 + 8 * ELEMENTARY)
             top_value = value1 + steepest * (s - s1)
             constants = torch.maximum(constants, torch.maximum(value1 - slopes * s1, top_value - slopes * s))
-        before = (s, here.log - ELEMENTARY * (1 + here.log.abs()), value, tail)
+        before = (s, here.log - ease, value, tail)
     constants = constants + 8 * ELEMENTARY * (1 + slopes * top)
     best = (constants + slopes * s0).argmin(0, keepdim=True)
     return constants.gather(0, best)[0], slopes.gather(0, best)[0]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bnndp.maths.exponential import chernoff_constant, lipschitz, log_moment, tilted
-from bnndp.maths.exponential_majorants import relu_curvature, square_majorant
+from bnndp.maths.exponential_majorants import harmful_curvature, square_majorant
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.maths.tails import PEAK
 from bnndp.moment.exponential_first import Rows, largest_log_moment, margin_exponents
@@ -26,16 +26,16 @@ from bnndp.regions import Box
 
 __all__ = ["two_layers"]
 
-_ESCAPE = 1e-5  # probability that some variance of the second layer exceeds its level
+_ESCAPE = 1e-4  # probability that some variance of the second layer exceeds its level
 _RATES = (0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.7)  # of the largest rate for which the moment of s exists
 _LAMBDA, _RANGE, _TRIALS = 0.35, (0.03, 1.0), 3  # the first lambda, its range, how many are tried
 _CAUTION = 0.9  # the exponent grows faster than a parabola
-_STEPS = 3  # of the iteration for the expansion point
-_ROOM = 3.3  # theta >= _ROOM c s keeps 2 c s / theta below 0.61
+_STEPS = 2  # of the iteration for the expansion point
+_ROOM = 6.0  # theta >= _ROOM c s keeps 2 c s / theta below 1/3 where theta may be so large
 _MOST = 0.98
 _PRICE = 0.65  # of a source kept in S, relative to its share of the trace
 _EASE = 1e-9  # added to curvatures, for the rounding of slopes: delta |t| <= ease t^2 / 2 + delta^2 / (2 ease)
-_CELLS = 12  # of the range of m in a box, for the sub-Gaussian constants
+_CELLS, _PARTS = 12, 8  # of the range of m in a box, for the sub-Gaussian constants and for the tilted means
 _UP = 1 + 1e-10
 
 
@@ -229,7 +229,7 @@ def _harmful(m0: Tensor, r0: Tensor, norm: Tensor, top: Tensor, a: Tensor, sprea
     y1, y2 = 0.5 * b, 0.25 * b / t + 0.5 * a.square() + _EASE  # of y and y^2 = s - 2 r0 r + r0^2
     high = top.sqrt().expand_as(a)
     near, far = tilted(m0, r0, a, zero), tilted(m0, high, a, zero)
-    bends = [a / r * relu_curvature(m0 / r) + 0.25 * a.square() + _EASE for r in (r0, high)]
+    bends = [harmful_curvature(m0, r, a) + _EASE for r in (r0, high)]
     costs = [near.log + 0.25 * b * t + y2 * gap, far.log]
     costs = [cost + 0.5 * bend * spread.square() for cost, bend in zip(costs, bends, strict=True)]
     simple = costs[1] < costs[0]
@@ -285,11 +285,11 @@ def _box_form(layer: Linear, box: Box, ranges: Ranges, exponent: _Exponent, form
     p, z0 = form
     m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
     v, q, middle = exponent.linear, exponent.square, 0.5 * (r[0] + r[1])
-    width = (m[1] - m[0]) / _CELLS
+    width = (m[1] - m[0]) / _PARTS
     gain = tilted(m[1], middle, v, q).mean - tilted(m[0], middle, v, q).mean
     gain = (gain / (m[1] - m[0]).clamp_min(TINY)).clamp(0, 1)
     rest = torch.zeros_like(v)
-    for k in range(_CELLS):
+    for k in range(_PARTS):
         a, b = m[0] + k * width - 1e-12 * width, m[0] + (k + 1) * width + 1e-9 * width
         low, high = _tilted_means((a, b), r, v, q)
         centre = ranges.m_centre[:, None]
