@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help setup demo test check format bench bench-classification campaign clean
+.PHONY: help setup demo test check format bench bench-classification campaign campaign-classification clean
 
 help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -56,6 +56,9 @@ bench-classification: $(READY)  ## certified radii and robust decisions beside a
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
 	$(BIN)/python -m benchmarks.campaign $(ARGS)
+
+campaign-classification: $(READY)  ## the same for classifiers
+	$(BIN)/python -m benchmarks.campaign_softmax $(ARGS)
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -23,7 +23,7 @@ from bnndp.network import BayesianNetwork, Linear
 
 __all__ = ["Bound", "bounds_of", "judge_margins", "sampled_margins"]
 
-_NODES, _MORE = 32, 256  # of the quadrature over the last layer, to suspect and to settle
+_NODES, _MORE = 32, 64  # of the quadrature over the last layer, to suspect and to settle
 _TRUST = 1e-8  # relative error of the latter
 
 
@@ -52,37 +52,43 @@ def bounds_of(case: Case, label: Tensor) -> list[Bound]:
 
 
 def judge_margins(case: Case, questions: Questions, claims: list[Bound], evidence: Evidence) -> list[Finding]:
-    """Suspicions against the claims at the worst points of the decisions and at the centre, settled."""
+    """Suspicions against the claims, settled: each margin at the worst point of its decision and at the centre."""
     network, batch = case.network, case.box.batch
+    others = network.n_out - 1
     start = 2 * network.n_out  # after the ranges of the classes come the decisions: see gather
-    points = torch.cat([evidence.points[start : start + network.n_out - 1], evidence.points[-1:]])
-    flat, label = points.reshape(-1, case.box.n), questions.label.repeat(len(points))
-    found = sampled_margins(network, flat, label, evidence.samples // 2, seed=5 * evidence.seed + 3)
-    trust = rounding_of(network, flat).reshape(-1, batch, 1)
-    other = torch.arange(network.n_out) != questions.label[:, None]
+    points = torch.cat([evidence.points[start : start + others], evidence.points[-1:].expand(others, -1, -1)])
+    label = questions.label.expand(2 * others, -1)
+    other = torch.arange(others)[:, None].repeat(2, 1)
+    other = other + (other >= label)  # (points, batch), in the order of the decisions
+    flat = points.reshape(-1, case.box.n)
+    found = sampled_margins(
+        network, flat, (label.flatten(), other.flatten()), evidence.samples, seed=5 * evidence.seed + 3
+    )
+    trust = rounding_of(network, flat)
     findings = []
     for claim in claims:
-        value, error = (part.reshape(*points.shape[:-1], -1) for part in found[claim.quantity])
+        value, error = found[claim.quantity]
+        bound = claim.value.expand(2 * others, -1, -1).gather(-1, other[..., None]).flatten()
         sign = -1.0 if claim.quantity == "mean" else 1.0
         slack = SIGMAS * error + trust * (1 + value.abs()) + _TRUST * value.abs()
-        suspicion = torch.where(other, (sign * (value - claim.value) - slack).nan_to_num(torch.inf), -torch.inf)
-        worst, where = suspicion.max(0)
-        for b, j in (worst > 0).nonzero().tolist():
-            findings.append(_settle(case, claim, points[where[b, j], b], (b, int(questions.label[b]), j), evidence))
+        suspects = ((sign * (value - bound) - slack).nan_to_num(torch.inf) > 0).nonzero()[:, 0].tolist()
+        for i in suspects:
+            which = (i % batch, int(label.flatten()[i]), int(other.flatten()[i]))
+            findings.append(_settle(case, claim, flat[i], which, evidence))
     return findings
 
 
 def _settle(case: Case, claim: Bound, x: Tensor, which: tuple[int, int, int], evidence: Evidence) -> Finding:
     b, c, j = which
     bound, trust = float(claim.value[b, j]), float(rounding_of(case.network, x[None])[0])
-    sign = -1.0 if claim.quantity == "mean" else 1.0
+    sign, pair = -1.0 if claim.quantity == "mean" else 1.0, (torch.tensor([c]), torch.tensor([j]))
     for more in (16, 64):
-        pair, seed = _pair(case.network, c, j), evidence.seed + 7919 * more
-        found = sampled_margins(pair, x[None], torch.tensor([0]), more * evidence.samples, seed, pushed=True)
-        value, error = (float(part[0, 1]) for part in found[claim.quantity])
+        seed = evidence.seed + 7919 * more
+        found = sampled_margins(case.network, x[None], pair, more * evidence.samples, seed, pushed=True)
+        value, error = (float(part[0]) for part in found[claim.quantity])
         error = SIGMAS * error + trust * (1 + abs(value)) + _TRUST * abs(value)
         excess = sign * (value - bound)
-        if excess <= error:
+        if excess <= error or excess > 3 * error:
             break
     return Finding(
         family=case.family, index=case.index, box=b, kind=claim.kind, row=[float(c), float(j)], x=x.tolist(),
@@ -93,27 +99,24 @@ def _settle(case: Case, claim: Bound, x: Tensor, which: tuple[int, int, int], ev
 def sampled_margins(
     network: BayesianNetwork,
     x: Tensor,  # (points, n)
-    label: Tensor,  # (points,)
+    pair: tuple[Tensor, Tensor],  # (points,) each: the margin of which class against which
     samples: int,
     seed: int,
     *,
     pushed: bool = False,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean, variance and tail E sigma(-D) of the margins of ``label``, with standard errors: (points, classes) each."""
+    """Mean, variance and tail E sigma(-D) of one margin at each point, with standard errors: (points,) each."""
     hidden, last, nodes = network.linears[:-1], network.linears[-1], _MORE if pushed else _NODES
     if not hidden:
-        mean, variance, tail = _given(last, x[None], label, nodes)
-        return {
-            name: (value[0], 0 * value[0]) for name, value in (("mean", mean), ("variance", variance), ("tail", tail))
-        }
+        names = ("mean", "variance", "tail")
+        values = _given(last, x[None], pair, nodes)
+        return {name: (value[0], 0 * value[0]) for name, value in zip(names, values, strict=True)}
     parts, weights = [], []
     for weight, noise in noise_of(hidden, samples, seed, pushed=pushed):
         both = [forward(hidden, x, [sign * part for part in noise]).clamp_min(0) for sign in (1, -1)]
-        parts.append(
-            torch.stack([torch.stack(_given(last, z, label, nodes)) for z in both])
-        )  # (2, 3, draws, points, ...)
+        parts.append(torch.stack([torch.stack(_given(last, z, pair, nodes)) for z in both]))  # (2, 3, draws, points)
         weights.append(weight)
-    mean, variance, tail = torch.cat(parts, 2).unbind(1)  # (2, draws, points, classes) each
+    mean, variance, tail = torch.cat(parts, 2).unbind(1)  # (2, draws, points) each
     weight = torch.cat(weights)
     centre, _ = _average(mean, weight)
     return {
@@ -123,26 +126,17 @@ def sampled_margins(
     }
 
 
-def _average(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:  # (2, draws, points, classes), (draws,)
+def _average(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:  # (2, draws, points), (draws,)
     """Weighted mean of antithetic pairs, and its standard error."""
-    pairs, share = values.mean(0), (weight / weight.sum())[:, None, None]
+    pairs, share = values.mean(0), (weight / weight.sum())[:, None]
     mean = (share * pairs).sum(0)
     return mean, (share * (pairs - mean)).square().sum(0).sqrt()
 
 
-def _pair(network: BayesianNetwork, c: int, j: int) -> BayesianNetwork:
-    """The network with two of its classes only."""
-    *hidden, last = network.linears
-    parts = (t[[c, j]] for t in (last.weight_mean, last.weight_std, last.bias_mean, last.bias_std))
-    return BayesianNetwork.from_linears([*hidden, Linear(*parts)], "classification")
-
-
-def _given(last: Linear, z: Tensor, label: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+def _given(last: Linear, z: Tensor, pair: tuple[Tensor, Tensor], nodes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the margins given the last hidden layer z (draws, points, n), and their mean sigma(-D)."""
-    other = (torch.arange(last.n_out) != label[:, None]).to(torch.float64)
-    weight = last.weight_mean[label][:, None] - last.weight_mean  # (points, classes, n)
-    spread = (last.weight_std[label].square()[:, None] + last.weight_std.square()) * other[..., None]
-    mean = torch.einsum("dpn,pcn->dpc", z, weight) + last.bias_mean[label][:, None] - last.bias_mean
-    variance = torch.einsum("dpn,pcn->dpc", z.square(), spread)
-    variance = variance + (last.bias_std[label].square()[:, None] + last.bias_std.square()) * other
+    c, j = pair
+    mean = (z * (last.weight_mean[c] - last.weight_mean[j])).sum(-1) + last.bias_mean[c] - last.bias_mean[j]
+    spread, constant = (t[c].square() + t[j].square() for t in (last.weight_std, last.bias_std))
+    variance = (z.square() * spread).sum(-1) + constant
     return mean, variance, mean_sigmoid(-mean, variance.sqrt(), nodes)

@@ -20,11 +20,12 @@ from partition.truth import narrow_mean
 from torch import Tensor
 
 import bnndp
-from bnndp.certify import Verdict, _decide, adversarial_robustness, certify
-from bnndp.errors import CertError, InputError, UnsupportedLayerError
+from bnndp.certify import adversarial_robustness, certify
+from bnndp.errors import CertError, InputError
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.options import Options
 from bnndp.regions import Box
+from bnndp.verdict import Verdict, judge
 
 F64 = torch.float64
 METHODS = ("moment", "partition", "best")
@@ -193,10 +194,12 @@ class TestContract:
         bounds = certify(network, Box(x, x), Options(method=method))
         assert bounds.lower.item() == -INF
 
-    def test_classification_is_refused(self, random_network: object, method: str) -> None:
+    def test_a_classifier_gets_probabilities(self, random_network: object, method: str) -> None:
         network = random_network((2, 4, 3), 0, task="classification")
-        with pytest.raises(UnsupportedLayerError, match="classification"):
-            certify(network, random_boxes(1, 2, [0.1]), Options(method=method))
+        found = certify(network, random_boxes(2, 2, [0.1]), Options(method=method))
+        assert found.affine is None
+        assert bool(((found.lower >= 0) & (found.upper <= 1) & (found.lower <= found.upper)).all())
+        assert bool((found.lower.sum(-1) <= 1).all() & (found.upper.sum(-1) >= 1).all())
 
     def test_wrong_number_of_inputs_is_refused(self, random_network: object, method: str) -> None:
         with pytest.raises(InputError, match="the boxes have 3 inputs, the network takes 2"):
@@ -315,7 +318,7 @@ def test_a_verdict_has_no_truth_value() -> None:
     ],
 )
 def test_the_decision(change: float, found: float, gamma: float, verdict: str) -> None:
-    assert _decide(change, found, gamma) is Verdict[verdict]
+    assert judge(proved=change <= gamma, broken=found > gamma) is Verdict[verdict]
 
 
 def linear_network(rows: list[list[float]]) -> BayesianNetwork:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from flint import arb
+from oracles import all_below, expected_relu
 from torch import Tensor
 
 from bnndp.bounds import Affine
 from bnndp.moment.backward import Choice, backward, lower_bound
 from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers
+from bnndp.moment.records import Relaxation
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
@@ -26,6 +29,27 @@ def same(a: Affine, b: Affine) -> bool:
     return torch.allclose(a.matrix, b.matrix, rtol=1e-12, atol=1e-13) and torch.allclose(
         a.offset, b.offset, rtol=1e-12, atol=1e-12
     )
+
+
+def test_the_plane_of_a_layer_touches_from_below() -> None:
+    """``slope M + offset <= g(M, rho) - loss`` for every tangent point, with equality at ``u = M / rho``."""
+    generator = torch.Generator().manual_seed(0)
+    rho = torch.rand(1, 40, generator=generator, dtype=torch.float64) * 3
+    loss = 0.1 * torch.rand(1, 40, generator=generator, dtype=torch.float64)
+    zero = torch.zeros_like(rho)
+    relaxation = Relaxation(zero, rho, loss, zero, zero, zero)
+    mean = 3 * torch.randn(40, generator=generator, dtype=torch.float64)
+    numbers = (t.flatten().tolist() for t in (mean, rho, loss))
+    truth = [expected_relu(m, r) - arb(x) for m, r, x in zip(*numbers, strict=True)]
+    tangent = 4 * torch.randn(1, 25, 40, generator=generator, dtype=torch.float64)
+    slope, offset = relaxation.lower(tangent)
+    for row in (slope * mean + offset)[0]:
+        assert all_below(row - 1e-14, truth)
+    slope, offset = relaxation.lower((mean / rho)[:, None])
+    at = (slope * mean + offset)[0, 0].tolist()
+    assert all(abs(arb(value) - exact) < 1e-13 for value, exact in zip(at, truth, strict=True))
+    slope, offset = relaxation.lower()
+    assert slope.shape == offset.shape == (1, 1, 40)
 
 
 @pytest.mark.parametrize("sizes", SIZES)

@@ -28,8 +28,8 @@ def test_the_mean_of_a_sigmoid(mean: float, std: float) -> None:
     u = np.linspace(-12, 12, 400_001)
     weights = np.exp(-0.5 * u * u)
     truth = float((weights * np.exp(-np.logaddexp(0, -(mean + std * u)))).sum() / weights.sum())
-    found = oracle.mean_sigmoid(numbers(mean), numbers(std), 256).item()
-    assert found == pytest.approx(truth, rel=1e-9, abs=1e-15)
+    found = oracle.mean_sigmoid(numbers(mean), numbers(std), 64).item()
+    assert found == pytest.approx(truth, rel=1e-8, abs=1e-15)
     assert oracle.mean_sigmoid(numbers(mean), numbers(std), 32).item() == pytest.approx(truth, rel=3e-6, abs=1e-15)
 
 
@@ -43,7 +43,7 @@ def test_quadrature_agrees_with_draws(
     x = torch.tensor([[0.3, -0.8], [1.1, 0.2]], dtype=torch.float64)
     assert oracle.has_quadrature(network)
     value, error = oracle.quadrature_softmax(network, x)
-    assert (error < 1e-5).all()
+    assert (error < 1e-6).all()
     assert torch.allclose(value.sum(-1), numbers(1, 1), atol=1e-12)
     draws = oracle.sampled_softmax(network, x, 2**15, seed=1, pushed=pushed)
     spread = draws.covariance.diagonal(dim1=1, dim2=2).sqrt()
@@ -93,12 +93,12 @@ def test_margins_of_one_neuron(pushed: bool) -> None:
     u = m / r
     cdf, pdf = 0.5 * math.erfc(-u / math.sqrt(2)), math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
     mean, second = m * cdf + r * pdf, (m * m + r * r) * cdf + m * r * pdf
-    found = sampled_margins(network, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0]), 2**16, 0, pushed=pushed)
+    pair = (torch.tensor([0]), torch.tensor([1]))
+    found = sampled_margins(network, torch.zeros(1, 1, dtype=torch.float64), pair, 2**14, 0, pushed=pushed)
     for name, truth in (("mean", mu * mean), ("variance", mu**2 * (second - mean**2) + sd**2 * second)):
-        value, error = (part[0, 1].item() for part in found[name])
+        value, error = (part[0].item() for part in found[name])
         assert abs(value - truth) <= 5 * error
-        assert error < 0.02 * truth
-    tail, error = (part[0, 1].item() for part in found["tail"])
+        assert error < 0.03 * truth
+    tail, error = (part[0].item() for part in found["tail"])
     duel = oracle.quadrature_softmax(network, torch.zeros(1, 1, dtype=torch.float64), nodes=128)[0][0, 1].item()
     assert abs(tail - duel) <= 5 * error + 1e-7
-    assert found["variance"][0][0, 0].item() == 0

@@ -27,6 +27,9 @@ _RARE = -50.0  # logarithm of P below which its quantile is bounded too
 _LEAST = 1e-300
 _LARGE = 1e6  # |u| beyond it counts as this: the tail at either is zero
 
+_POLE = 2.0**-6  # nearer to 2 c r^2 = 1 the factor 1 / (1 - 2 c r^2) loses too many digits
+
+
 
 @dataclass(frozen=True, slots=True)
 class Tilted:
@@ -50,7 +53,7 @@ def log_moment(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> Tensor:
     off, on, size = _parts(m, r.clamp_min(TINY), a, c)
     value = torch.logaddexp(off, on)
     value = value + ELEMENTARY * (size + value.abs())
-    exists = 2 * c * r * r < 1 - ELEMENTARY
+    exists = 2 * c * r * r < 1 - _POLE
     return torch.where(exists, value, torch.inf).nan_to_num(torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 

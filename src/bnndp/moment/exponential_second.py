@@ -160,9 +160,10 @@ def _exponent(layer: Linear, rows: Rows, top: Tensor, point: _Point) -> _Exponen
     n = layer.n_in + layer.n_out
     m_all = point.z @ mu.mT + bias
     m_kept = torch.where(point.kept, point.z, 0.0) @ mu.mT + bias
-    root = (point.square @ variance.mT + bias_variance).sqrt().clamp_min(1e-8)  # sqrt(E s), any number is sound
+    root = torch.minimum(point.square @ variance.mT + bias_variance, top).sqrt().clamp_min(1e-8)  # any level is sound
     norm = (point.z.square() @ variance.mT + bias_variance).sqrt()  # r(z0)
-    spread = ((point.square - point.z.square()).clamp_min(0) @ mu.mT.square()).sqrt().clamp_min(1e-6)
+    spread = ((point.square - point.z.square()).clamp_min(0) @ mu.mT.square()).sqrt()
+    spread = torch.maximum(spread, 0.02 * root)  # the usual size of m - m0, any number is sound
     share = _shares(rows, m_all, root, top)
     a, c = rows.linear / (1 - share), rows.square / share
     harmful = a > 0

@@ -71,9 +71,9 @@ def margin_rows(output: Linear, reference: Tensor) -> MarginRows:  # reference (
     other = other.reshape(batch, rows)
     return MarginRows(
         weight=pairs(output.weight_mean, -1),
-        variance=pairs(output.weight_std.square(), 1) * other[..., None],
+        variance=(pairs(output.weight_std.square(), 1) + TINY) * other[..., None],  # the squares may underflow
         bias=pairs(output.bias_mean, -1),
-        bias_variance=pairs(output.bias_std.square(), 1) * other,
+        bias_variance=(pairs(output.bias_std.square(), 1) + TINY) * other,
     )
 
 
