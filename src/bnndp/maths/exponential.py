@@ -30,7 +30,6 @@ _LARGE = 1e6  # |u| beyond it counts as this: the tail at either is zero
 _POLE = 2.0**-6  # nearer to 2 c r^2 = 1 the factor 1 / (1 - 2 c r^2) loses too many digits
 
 
-
 @dataclass(frozen=True, slots=True)
 class Tilted:
     """L and the law of Z tilted by exp(a Z + c Z^2); every field has the shape of the arguments."""

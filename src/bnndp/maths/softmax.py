@@ -26,9 +26,10 @@ def _slack(classes: int) -> float:
 
 
 def union_bound(rows: Tensor, tails: Tensor, reference: Tensor) -> Tensor:
-    r"""Lower bound of :math:`A\cdot\mathbb Ep` (batch, rows) from ``tails`` (batch, classes) above the means of sigma(-D_i).
+    r"""Lower bound of :math:`A\cdot\mathbb Ep` (batch, rows) from upper bounds of the means of sigma(-D_i).
 
-    ``rows`` are (batch, rows, classes), ``reference`` (batch,) the classes c; the entry c of ``tails`` is not used.
+    ``rows`` are (batch, rows, classes), ``tails`` (batch, classes) those bounds, ``reference`` (batch,) the classes c;
+    the entry c of ``tails`` is not used.
     """
     own = rows.gather(-1, reference[:, None, None].expand(-1, rows.shape[1], 1))  # (batch, rows, 1): A_c
     lost = (own - rows).clamp_min(0) * tails[:, None]  # zero at c
