@@ -173,3 +173,12 @@ def test_square_majorant_lies_above(m0: float, share: float, level: float) -> No
     gap = (found.constant + found.in_variance * level * top).item() - at
     if share <= 0.2:  # and close where it should be: c E Z^2 is at most c (m0^2 + s0)
         assert gap <= 0.5 * c * top
+
+
+@pytest.mark.parametrize("gap", [5e-9, 1e-6, 1e-4])
+def test_near_its_pole_the_moment_is_not_claimed(gap: float) -> None:
+    """Near 2 c r^2 = 1 the factor 1 / (1 - 2 c r^2) loses digits: the value was below the truth by 8e-4 of it."""
+    r = torch.tensor([1.0124108942345973e-4], dtype=torch.float64)
+    c = (1 - gap) / (2 * r * r)
+    m, a = torch.zeros_like(r), torch.tensor([9414.91213674282], dtype=torch.float64)
+    assert subject.log_moment(m, r, a, c).item() == math.inf

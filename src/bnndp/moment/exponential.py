@@ -39,7 +39,7 @@ def margin_tails(
         found = torch.cat([_hidden(network, box[piece], label[piece], mean[piece]) for piece in pieces])
     else:
         found = torch.ones_like(mean)
-    found = found.nan_to_num(1.0).clamp(0, 1)
+    found = (found.nan_to_num(1.0) + TINY).clamp(0, 1)
     return found.scatter(1, label[:, None], 1.0)
 
 

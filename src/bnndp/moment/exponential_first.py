@@ -115,6 +115,7 @@ def _plane(ranges: Ranges, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor
     above = torch.stack([corners[i][j] - alpha * m[i] - beta * r[j] for i in (0, 1) for j in (0, 1)]).amax(0)
     value = log_moment(m_mid, r_mid, a, c)
     below = value - alpha * m_mid - beta * r_mid + _bend(m, r, a, c)
+    below = torch.where(torch.isfinite(corners[0][1]), below, torch.inf)  # the largest r is too near the pole
     size = alpha.abs() * torch.maximum(m[0].abs(), m[1].abs()) + beta.abs() * r[1] + value.abs() + 1
     return alpha, beta, torch.where(convex, above, below) + 16 * ELEMENTARY * size
 

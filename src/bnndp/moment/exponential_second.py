@@ -117,7 +117,7 @@ def _levels(layer: Linear, ranges: Ranges) -> Tensor:
     found = [
         (tau + log_moment(m, r, zero, (rate * most)[..., None] * variance).sum(-1)) / (rate * most) for rate in _RATES
     ]
-    return torch.stack(found).amin(0) * _UP + layer.bias_std.square() + TINY
+    return (torch.stack(found).amin(0) + layer.bias_std.square()) * _UP + TINY
 
 
 def _log_mean(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Rows, top: Tensor) -> Tensor:
@@ -329,5 +329,6 @@ def _tilted_means(
     low, low_top = tilted(m[0], r[0], v, q), tilted(m[0], r[1], v, q)
     high, high_low = tilted(m[1], r[1], v, q), tilted(m[1], r[0], v, q)
     convex = low.mean * torch.exp(low.log - low_top.log), high.mean * torch.exp(high.log - high_low.log)
-    ease = 1e-9 * r[1]
-    return torch.where(v > 0, convex[0], concave[0]) - ease, torch.where(v > 0, convex[1], concave[1]) + ease
+    low_end, high_end = (torch.where(v > 0, convex[end], concave[end]) for end in (0, 1))
+    ease = [1e-9 * r[1] + 8 * ELEMENTARY * end.abs() for end in m]
+    return low_end - ease[0], high_end + ease[1]
