@@ -34,7 +34,7 @@ demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-
 
 test: export OMP_NUM_THREADS := 1
 test: $(READY)  ## run all tests, and the examples in docstrings
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)
 
 check: export OMP_NUM_THREADS := 1
 check: $(READY)  ## format, lint, types, import directions, the examples of README and docs

@@ -63,7 +63,8 @@ NOISE_STD = 0.1
 _PATTERN = re.compile(
     r"(?:sine(?P<inputs>\d+)d|mnist)-(?P<depth>\d+)x(?P<width>\d+)(?(inputs)(?:-(?P<family>paper|scaled))?)"
 )
-_LATER = ("temperature",)  # options younger than the first networks: at their defaults they leave names alone
+# Options younger than the first networks: at their defaults they leave names alone.
+_LATER = ("temperature", "inference", "natural", "stopping")
 
 
 def network(name: str) -> BayesianNetwork:

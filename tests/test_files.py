@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 from bnndp import files
-from bnndp.errors import ModelFileError
+from bnndp.errors import InputError, ModelFileError
 from bnndp.files import load, save
 from bnndp.network import BayesianNetwork, Linear, Relu
 
@@ -118,6 +118,23 @@ def test_the_same_layer_twice_and_strided_tensors_can_be_saved(tmp_path: Path) -
     network = BayesianNetwork((layer, Relu(), layer))
     save(network, tmp_path / "n")
     assert load(tmp_path / "n").digest() == network.digest()
+
+
+def test_a_training_card_is_kept_and_changes_nothing_else(network: BayesianNetwork, path: Path, tmp_path: Path) -> None:
+    card = {"data": "sine", "seed": 3, "rmse": 0.1, "held_out": None, "options": {"hidden": (4,)}}
+    save(network, tmp_path / "n", card=card)
+    assert load(tmp_path / "n").digest() == network.digest()
+    assert files.training_card(tmp_path / "n") == {**card, "options": {"hidden": [4]}}
+    assert files.training_card(path) is None
+
+
+@pytest.mark.parametrize("wrong", [{"x": torch.ones(1)}, {"x": float("nan")}, {"x": {1, 2}}], ids=str)
+def test_a_training_card_that_json_cannot_hold_is_refused(
+    network: BayesianNetwork, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match="card cannot be written as JSON"):
+        save(network, tmp_path / "n", card=wrong)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_written_is_the_documented_format(path: Path, network: BayesianNetwork) -> None:
@@ -223,6 +240,7 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     "task an object": (_header(task={"a": 1}), "task is {"),
     "unknown setting": (_header(preprocessing="normalise"), "preprocessing"),
     "setting with line breaks": (_header(**{"a\nb": 1}), "a\\nb"),
+    "training card a list": (_header(training=[1]), "'training' must be an object"),
     "no layers": (_header(layers=[]), "no layer names"),
     "layers missing": (_without("layers"), "'layers' must be a list"),
     "layers an object": (_header(layers={"0": {"type": "relu"}}), "'layers' must be a list"),

@@ -32,6 +32,7 @@ _BRANCH_STEPS = 10  # of ascent on each cell, at least
 def expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, tuple[str, ...]]:
     """Bounds (batch, classes) of E softmax for every x of each box, and the method that gave them."""
     _check(network, box)
+    network, box = _as_seen(network, box)
     parts, names = [], []
     for piece in _pieces(network, box, options, references=network.n_out):
         interval, name = _classes(network, box[piece], options)
@@ -49,6 +50,7 @@ def bound_rows(
 ) -> Tensor:  # (batch, rows)
     """Lower bound of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known."""
     _check(network, box)
+    network, box = _as_seen(network, box)
     parts = [
         _rows(network, box[piece], rows[piece], label[piece], options)
         for piece in _pieces(network, box, options, references=1)
@@ -63,6 +65,11 @@ def _check(network: BayesianNetwork, box: Box) -> None:
         )
     if network.n_out < 2:
         raise InputError(f"a classifier needs at least 2 logits, the network has {network.n_out}.")
+
+
+def _as_seen(network: BayesianNetwork, box: Box) -> tuple[BayesianNetwork, Box]:
+    """The network and the boxes in terms of what its first layer sees."""
+    return (network, box) if network.shift is None else (network.unshifted(), box.moved(network.shift))
 
 
 def _pieces(network: BayesianNetwork, box: Box, options: Options, *, references: int) -> Iterator[slice]:

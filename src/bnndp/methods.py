@@ -7,11 +7,12 @@ from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import InputError
+from bnndp.maths.rounding import TINY, gamma
 from bnndp.moment import forward, optimise
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import recursion
-from bnndp.regions import Box
+from bnndp.regions import Box, apply_rows
 
 __all__ = ["one_pass", "piece_size"]
 
@@ -55,6 +56,22 @@ def piece_size(network: BayesianNetwork, options: Options) -> int:
 
 
 def _piece(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """One pass over what the first layer sees of the boxes; the affine bounds are carried back to x."""
+    if network.shift is None:
+        return _inner(network, box, options)
+    affine, interval, names = _inner(network.unshifted(), box.moved(network.shift), options)
+    low, high = (_moved_back(side, network.shift, box, sign) for side, sign in ((affine.lower, -1), (affine.upper, 1)))
+    return AffineBounds(low, high, box), interval, names
+
+
+def _moved_back(found: Affine, shift: Tensor, box: Box, sign: int) -> Affine:
+    """``A (x - shift) + b`` as a function of x, rounded outward."""
+    at_shift = apply_rows(found.matrix, shift.expand(box.batch, -1))
+    size = apply_rows(found.matrix.abs(), shift.abs().expand(box.batch, -1)) + found.offset.abs()
+    return Affine(found.matrix, found.offset - at_shift + sign * (gamma(2 * box.n + 8) * size + TINY))
+
+
+def _inner(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     if options.method == "partition":
         return _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
     found = optimise.bound(network, box, options.optimise) if options.optimise else forward.bound(network, box)

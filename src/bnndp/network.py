@@ -68,6 +68,9 @@ Layer = Linear | Relu
 class BayesianNetwork:
     """A fully connected network: linear layers with a ReLU between each two, ending in a linear layer.
 
+    With ``shift`` the first layer sees ``x - shift``: the part of a standardisation that cannot be folded into a layer
+    with independent weights (see :meth:`in_units`).
+
     >>> layer = Linear(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))
     >>> BayesianNetwork((layer,)).sizes
     (2, 1)
@@ -75,6 +78,7 @@ class BayesianNetwork:
 
     layers: tuple[Layer, ...]
     task: str = "regression"
+    shift: Tensor | None = None  # (n_in,)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -95,14 +99,21 @@ class BayesianNetwork:
                 raise InputError(
                     f"linear layer {k} takes {linears[k].n_in} inputs, but layer {k - 1} gives {linears[k - 1].n_out}."
                 )
+        if self.shift is not None:
+            object.__setattr__(self, "shift", _parameter("shift", self.shift))
+            if self.shift.shape != (self.n_in,):
+                found = tuple(self.shift.shape)
+                raise InputError(f"shift must have shape ({self.n_in},), one for each input, got {found}.")
 
     @classmethod
-    def from_linears(cls, linears: Iterable[Linear], task: str = "regression") -> BayesianNetwork:
+    def from_linears(
+        cls, linears: Iterable[Linear], task: str = "regression", shift: Tensor | None = None
+    ) -> BayesianNetwork:
         """A network of these linear layers with a ReLU between each two."""
         layers: list[Layer] = []
         for linear in linears:
             layers += [Relu(), linear] if layers else [linear]
-        return cls(tuple(layers), task)
+        return cls(tuple(layers), task, shift)
 
     def __repr__(self) -> str:
         """Sizes and task only: the weights are in ``layers``."""
@@ -137,12 +148,56 @@ class BayesianNetwork:
     def to(self, device: torch.device | str) -> BayesianNetwork:
         """The same network with its tensors on ``device``."""
         moved = tuple(layer.to(device) if isinstance(layer, Linear) else layer for layer in self.layers)
-        return replace(self, layers=moved)
+        return replace(self, layers=moved, shift=None if self.shift is None else self.shift.to(device))
+
+    def centred(self, x: Tensor) -> Tensor:  # (..., n_in)
+        """What the first layer sees of ``x``, up to rounding."""
+        return x if self.shift is None else x - self.shift
+
+    @property
+    def seen(self) -> tuple[Linear, ...]:
+        """The linear layers, for bounds on regions of what the first layer sees; refused where that is not x itself."""
+        if self.shift is not None:
+            raise InputError("this network shifts its inputs: bound network.unshifted() on box.moved(network.shift).")
+        return self.linears
+
+    def unshifted(self) -> BayesianNetwork:
+        """The same network as a function of what its first layer sees."""
+        return self if self.shift is None else replace(self, shift=None)
+
+    def in_units(
+        self,
+        inputs: tuple[Tensor, Tensor],  # shift and scale, (n_in,) each
+        outputs: tuple[Tensor, Tensor] | None = None,  # shift and scale, (n_out,) each
+    ) -> BayesianNetwork:
+        """The network in the user's units, trained on ``(x - shift) / scale`` and on targets standardised alike.
+
+        The scale of the inputs goes into the weights of the first layer, scale and shift of the outputs into the last
+        layer; the shift of the inputs stays by itself, as it would make the bias depend on the weights.
+        """
+        if self.shift is not None:
+            raise InputError("the network has its units already; standardise once.")
+        shift, scale = inputs
+        linears = list(self.linears)
+        linears[0] = replace(
+            linears[0], weight_mean=linears[0].weight_mean / scale, weight_std=linears[0].weight_std / scale
+        )
+        if outputs is not None:
+            last, (offset, factor) = linears[-1], outputs
+            linears[-1] = Linear(
+                last.weight_mean * factor[:, None],
+                last.weight_std * factor[:, None],
+                last.bias_mean * factor + offset,
+                last.bias_std * factor,
+            )
+        return BayesianNetwork.from_linears(linears, self.task, shift)
 
     def digest(self) -> str:
         """SHA-256 of the structure and of the exact float64 bits of all tensors."""
         head = {"task": self.task, "layers": [type(layer).__name__ for layer in self.layers], "sizes": self.sizes}
         hasher = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+        if self.shift is not None:
+            hasher.update(b"shift" + self.shift.detach().cpu().contiguous().numpy().astype("<f8").tobytes())
         for layer in self.linears:
             for tensor in (layer.weight_mean, layer.weight_std, layer.bias_mean, layer.bias_std):
                 hasher.update(tensor.detach().cpu().contiguous().numpy().astype("<f8").tobytes())

@@ -165,6 +165,17 @@ class Box:
         reach = (1 - 4 * gamma(self.n + 8) - 4 * UNIT * blur).clamp_min(0)  # the result is rounded, too
         return (ball.centre + (reach / length.clamp_min(TINY)).clamp_max(1) * step).clamp(self.lower, self.upper)
 
+    def moved(self, step: Tensor) -> Box:  # step (n,)
+        """A region that holds every ``x - step`` of this one: the ends are rounded outward, a ball grows by as much."""
+        lower = torch.nextafter(self.lower - step, torch.full_like(self.lower, -math.inf))
+        upper = torch.nextafter(self.upper - step, torch.full_like(self.upper, math.inf))
+        if self.within is None:
+            return Box(lower, upper)
+        centre = self.within.centre - step
+        off = torch.linalg.vector_norm(UNIT * centre, ord=self.within.norm, dim=-1)  # of the centre, by rounding
+        radius = (self.within.radius + off) * (1 + gamma(self.n + 8)) + TINY
+        return Box(lower, upper, Ball(centre, radius, self.within.norm))
+
     def split(self, axis: Tensor) -> Box:  # axis (batch,) of integers
         """Both halves of every box, cut across the input ``axis``; those of box i are at i and at i + batch."""
         rows = torch.arange(self.batch, device=self.lower.device)

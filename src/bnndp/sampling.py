@@ -117,7 +117,7 @@ def gaussian_noise(
 def expected_output(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor | None]) -> Tensor:
     """Mean output at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, n_out)."""
     *below, last = network.linears
-    z = x[:, None]  # (points, draws, n), one draw until a layer is random
+    z = network.centred(x)[:, None]  # (points, draws, n), one draw until a layer is random
     for layer, eps in zip(below[:-1], noise, strict=True):
         mean, std = pre_activation(layer, z)
         z = (mean if eps is None else mean + std * eps).clamp_min(0)

@@ -106,7 +106,7 @@ def odds_direction(
 
 def _log_mean(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor | None]) -> Tensor:
     """``log E p`` at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, classes)."""
-    z = x[:, None]  # (points, draws, n), one draw until a layer is random
+    z = network.centred(x)[:, None]  # (points, draws, n), one draw until a layer is random
     for index, (layer, eps) in enumerate(zip(network.linears, noise, strict=True)):
         z = z.clamp_min(0) if index else z
         if eps is None:

@@ -21,7 +21,8 @@ from bnndp.cli.main import app
 PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
 # A chunk that never ends, entered after the output file was opened; prints when it is there.
 STUCK = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background jobs of a shell
 from bnndp.cli import job, main
 def certify(*arguments):
     print("working", flush=True)

@@ -1,18 +1,33 @@
 """MNIST and Fashion-MNIST: made files, absent and wrong ones, and, where they are at hand, the published ones."""
 
+from __future__ import annotations
+
 import gzip
+import hashlib
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from bnndp.data import ClassificationData, fashion_mnist, mnist
-from bnndp.data.images import VARIABLE
+from bnndp.data.folder import Store
+from bnndp.data.images import FILES, VARIABLE
 from bnndp.errors import InputError
 
+if TYPE_CHECKING:
+    from conftest import Web
+
 Loader = Callable[..., ClassificationData]
+PUBLISHED_MD5 = {  # of the decompressed files of MNIST
+    "train-images-idx3-ubyte.gz": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte.gz": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte.gz": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte.gz": "27ae3e4e09519cfbb04c329615203637",
+}
 LOADERS = pytest.mark.parametrize(("load", "name"), [(mnist, "mnist"), (fashion_mnist, "fashion_mnist")])
 
 
@@ -60,11 +75,11 @@ def test_without_a_folder_it_says_what_to_set(load: Loader, name: str, monkeypat
 
 
 def test_absent_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"lacks train-images-idx3-ubyte\.gz and train-labels-idx1-ubyte\.gz; put"):
+    with pytest.raises(InputError, match=r"lacks train-images-idx3-ubyte\.gz and train-labels-idx1-ubyte\.gz, not"):
         mnist("train", tmp_path)
     make(tmp_path, "mnist")
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(InputError, match=r"lacks t10k-labels-idx1-ubyte\.gz; put"):
+    with pytest.raises(InputError, match=r"lacks t10k-labels-idx1-ubyte\.gz, not down.*; put it"):
         mnist("test", tmp_path)
 
 
@@ -87,6 +102,37 @@ def test_wrong_files_are_refused(tmp_path: Path, wrong: dict[str, int], says: st
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="split must be one of train, test, got 'valid'"):
         mnist("valid", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "split"), FILES)
+def test_the_checksums_are_those_of_the_published_files(name: str, split: str, data_folder: Path) -> None:
+    for file in FILES[name, split]:
+        path = data_folder / file.path
+        if not path.is_file():
+            pytest.skip(f"no file {file.path} in {data_folder}")
+        content = gzip.decompress(path.read_bytes())
+        assert (hashlib.sha256(content).hexdigest(), len(content)) == (file.sha256, file.size)
+        if name == "mnist":
+            assert hashlib.md5(content).hexdigest() == PUBLISHED_MD5[file.name]
+
+
+def test_downloads_what_is_absent(web: Web, store: Store, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published files themselves, recompressed, served by a local server."""
+    files = FILES["mnist", "test"]
+    if not all((data_folder / file.path).is_file() for file in files):
+        pytest.skip(f"no test part of mnist in {data_folder}")
+    for file in files:
+        web.bodies[f"/{file.name}"] = gzip.compress(gzip.decompress((data_folder / file.path).read_bytes()), 1)
+    local = tuple(replace(file, mirrors=(web.address,)) for file in files)
+    monkeypatch.setitem(FILES, ("mnist", "test"), local)
+    assert torch.equal(mnist("test", store).x, mnist("test", data_folder).x)
+    assert sorted(web.asked) == sorted(web.bodies)
+    assert mnist("test", store).points == 10_000  # now from the cache
+    assert len(web.asked) == 2
+    web.bodies["/t10k-labels-idx1-ubyte.gz"] = web.bodies["/t10k-images-idx3-ubyte.gz"]
+    (store.cache / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(InputError, match=r"lacks t10k-labels-idx1-ubyte\.gz, not downloaded: .*; put it there"):
+        mnist("test", store)
 
 
 # Counted on the published files: the labels of each class, the first ten labels, the mean of the pixels.

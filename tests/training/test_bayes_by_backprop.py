@@ -6,44 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from training.problems import design, exact_mean_field, linear_parameters, linear_problem
 from training.truth import divergence, random_network, sampled_outputs
 
 from bnndp.data import RegressionData, noisy_sine
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
-from bnndp.training.bayes_by_backprop import TrainingOptions, elbo, train
+from bnndp.training import TrainingOptions, train
+from bnndp.training.elbo import elbo
 
 NOISE, PRIOR = 0.5, 2.0
 
 
-def linear_problem(points: int = 200, n_in: int = 3, n_out: int = 2) -> RegressionData:
-    """Correlated inputs, so that the mean-field optimum differs from the exact marginals."""
-    generator = torch.Generator().manual_seed(7)
-    x = torch.randn(points, n_in, generator=generator, dtype=torch.float64)
-    x[:, 1] += 0.8 * x[:, 0]
-    truth = torch.randn(n_in + 1, n_out, generator=generator, dtype=torch.float64)
-    ones = torch.ones(points, 1, dtype=torch.float64)
-    y = torch.cat([x, ones], 1) @ truth
-    return RegressionData(x, y + NOISE * torch.randn(y.shape, generator=generator, dtype=torch.float64))
-
-
-def exact_mean_field(data: RegressionData) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, std (n_in + 1, n_out) of the best mean-field Gaussian of Bayesian linear regression, and the precision P.
-
-    The exact posterior is N(m, P^-1) with P = X'X / noise^2 + I / prior^2. The best factorised Gaussian in KL(q || p)
-    has the same mean and the variances 1 / P_jj (Bishop, Pattern Recognition and Machine Learning, section 10.1.2).
-    """
-    design = torch.cat([data.x, torch.ones(data.points, 1, dtype=torch.float64)], 1)
-    precision = design.T @ design / NOISE**2 + torch.eye(design.shape[1], dtype=torch.float64) / PRIOR**2
-    mean = torch.linalg.solve(precision, design.T @ data.y / NOISE**2)
-    return mean, precision.diagonal().rsqrt()[:, None].expand_as(mean), precision
-
-
 def evidence(data: RegressionData) -> float:
     """log p(y): the targets of an output are N(0, noise^2 I + prior^2 X X')."""
-    design = torch.cat([data.x, torch.ones(data.points, 1, dtype=torch.float64)], 1)
-    covariance = NOISE**2 * torch.eye(data.points, dtype=torch.float64) + PRIOR**2 * design @ design.T
+    columns = design(data.x)
+    covariance = NOISE**2 * torch.eye(data.points, dtype=torch.float64) + PRIOR**2 * columns @ columns.T
     law = torch.distributions.MultivariateNormal(torch.zeros(data.points, dtype=torch.float64), covariance)
     return law.log_prob(data.y.T).sum().item()
 
@@ -51,17 +28,11 @@ def evidence(data: RegressionData) -> float:
 OPTIONS = TrainingOptions((), NOISE, prior_std=PRIOR, steps=1000, learning_rate=0.1, dtype="float64")
 
 
-def parameters(network: BayesianNetwork) -> tuple[Tensor, Tensor]:
-    (layer,) = network.linears
-    mean = torch.cat([layer.weight_mean.T, layer.bias_mean[None]])
-    return mean, torch.cat([layer.weight_std.T, layer.bias_std[None]])
-
-
 class TestLinearRegression:
     def test_finds_the_mean_field_optimum(self) -> None:
         data = linear_problem()
-        mean, std, precision = exact_mean_field(data)
-        got_mean, got_std = parameters(train(data, OPTIONS).network)
+        mean, std, precision = exact_mean_field(data, NOISE, PRIOR)
+        got_mean, got_std = linear_parameters(train(data, OPTIONS).network)
         assert torch.allclose(got_mean, mean, rtol=0, atol=1e-5)
         assert torch.allclose(got_std, std, rtol=1e-5, atol=0)
         # the exact marginals are wider: this is variational inference, and the problem can tell the two apart
@@ -71,7 +42,7 @@ class TestLinearRegression:
     def test_elbo_is_the_evidence_less_the_divergence_from_the_exact_posterior(self) -> None:
         data = linear_problem()
         trained = train(data, OPTIONS)
-        _, std, precision = exact_mean_field(data)
+        _, std, precision = exact_mean_field(data, NOISE, PRIOR)
         gap = 0.5 * (
             std[:, 0].square().reciprocal().log().sum() - torch.logdet(precision)
         )  # KL(q || posterior), one output
@@ -90,8 +61,8 @@ class TestLinearRegression:
         self, changes: dict[str, Any], mean_error: float, std_error: float
     ) -> None:
         data = linear_problem()
-        mean, std, _ = exact_mean_field(data)
-        got_mean, got_std = parameters(train(data, replace(OPTIONS, **changes)).network)
+        mean, std, _ = exact_mean_field(data, NOISE, PRIOR)
+        got_mean, got_std = linear_parameters(train(data, replace(OPTIONS, **changes)).network)
         assert (got_mean - mean).abs().max() <= mean_error
         assert (got_std / std - 1).abs().max() <= std_error
 
@@ -172,8 +143,8 @@ class TestSine:
     def test_warm_up_ends_at_the_full_elbo(self) -> None:
         """With a KL term that only rises to one at the end of the warm-up the optimum is the same."""
         data = linear_problem()
-        mean, std, _ = exact_mean_field(data)
-        got_mean, got_std = parameters(train(data, replace(OPTIONS, warm_up=0.3)).network)
+        mean, std, _ = exact_mean_field(data, NOISE, PRIOR)
+        got_mean, got_std = linear_parameters(train(data, replace(OPTIONS, warm_up=0.3)).network)
         assert torch.allclose(got_mean, mean, rtol=0, atol=1e-5)
         assert torch.allclose(got_std, std, rtol=1e-5, atol=0)
 

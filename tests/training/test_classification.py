@@ -6,70 +6,30 @@ sum of E log sigmoid(+-D): integrals over one variable, whose maximum an ordinar
 
 import math
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from training.truth import divergence, expected_log_sigmoid, random_network, sampled_outputs
+from training.problems import (
+    LOGISTIC_PRIOR,
+    best_logistic,
+    logistic_objective,
+    logistic_parameters,
+    logistic_problem,
+    quadrants,
+)
+from training.truth import divergence, random_network, sampled_outputs
 
 from bnndp.data import ClassificationData, mnist, noisy_sine
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.training import ClassificationCard, TrainingOptions, train
-from bnndp.training.bayes_by_backprop import elbo, evaluate
+from bnndp.training.cards import evaluate
+from bnndp.training.elbo import elbo
 
-PRIOR = 0.7
-OPTIONS = TrainingOptions((), prior_std=PRIOR, init_std=0.3, steps=1500, learning_rate=0.05, dtype="float64")
-
-
-def logistic_problem(points: int = 120) -> ClassificationData:
-    """Labels of two classes drawn from a logistic model with correlated inputs."""
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(points, 2, generator=generator, dtype=torch.float64)
-    x[:, 1] += 0.8 * x[:, 0]
-    chance = torch.sigmoid(1.5 * x[:, 0] - x[:, 1] + 0.5)
-    return ClassificationData(x, (torch.rand(points, generator=generator) > chance).long(), 2)
-
-
-def objective(data: ClassificationData, means: Tensor, log_stds: Tensor, temperature: float = 1.0) -> Tensor:
-    """Expected log-likelihood less ``temperature`` times the KL; weights and bias are the columns of (2, 3) tensors."""
-    design = torch.cat([data.x, torch.ones(data.points, 1, dtype=torch.float64)], 1)
-    sign = 1 - 2 * data.y  # of the margin of class 0 over class 1
-    mean = design @ (means[0] - means[1])
-    variance = design.square() @ (2 * log_stds).exp().sum(0)
-    scaled = ((2 * log_stds).exp() + means.square()) / PRIOR**2
-    kl = (0.5 * (scaled - 1) - log_stds + math.log(PRIOR)).sum()
-    return expected_log_sigmoid(sign * mean, variance.sqrt()).sum() - temperature * kl
-
-
-def parameters(network: BayesianNetwork) -> tuple[Tensor, Tensor]:
-    """Means and logarithms of the standard deviations, biases in the last column: (classes, n_in + 1) each."""
-    (layer,) = network.linears
-    return (
-        torch.cat([layer.weight_mean, layer.bias_mean[:, None]], 1),
-        torch.cat([layer.weight_std, layer.bias_std[:, None]], 1).log(),
-    )
-
-
-@cache
-def best(temperature: float) -> tuple[Tensor, Tensor]:
-    """Where the objective is largest, by L-BFGS on the quadrature."""
-    data = logistic_problem()
-    means = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    log_stds = torch.full((2, 3), -1.0, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([means, log_stds], max_iter=300, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
-
-    def loss() -> float:
-        optimiser.zero_grad()
-        value = -objective(data, means, log_stds, temperature)
-        value.backward()
-        return value
-
-    optimiser.step(loss)
-    return means.detach(), log_stds.detach()
+OPTIONS = TrainingOptions((), prior_std=LOGISTIC_PRIOR, init_std=0.3, steps=1500, learning_rate=0.05, dtype="float64")
 
 
 class TestLogisticRegression:
@@ -78,7 +38,7 @@ class TestLogisticRegression:
         network = random_network((2, 2), scale=0.8, task="classification")
         draws = torch.tensor([elbo(network, data, replace(OPTIONS, seed=s), samples=200) for s in range(20)])
         error = draws.std().item() / math.sqrt(20)
-        truth = objective(data, *parameters(network)).item()
+        truth = logistic_objective(data, *logistic_parameters(network)).item()
         assert error < 0.3  # of a value about -200: the comparison can tell a missing factor or term
         assert abs(draws.mean().item() - truth) <= 5 * error
 
@@ -100,25 +60,25 @@ class TestLogisticRegression:
         """The noise of the gradients keeps parameters a little off; the objective hardly minds."""
         data, options = logistic_problem(), replace(OPTIONS, **changes)
         network = train(data, options).network
-        want, got = best(options.temperature), parameters(network)
+        want, got = best_logistic(options.temperature), logistic_parameters(network)
         assert network.task == "classification"
         assert (got[0] - want[0]).abs().max() <= mean_error
         assert (got[1] - want[1]).abs().max() <= std_error
-        top, reached = (objective(data, *point, options.temperature).item() for point in (want, got))
+        top, reached = (logistic_objective(data, *point, options.temperature).item() for point in (want, got))
         assert top - loss <= reached <= top + 1e-9
 
     def test_a_colder_posterior_is_sharper(self) -> None:
         """The optima of the temperatures above lie far apart, so that none can be mistaken for another."""
-        cold, bayes, warm = (best(temperature)[1] for temperature in (0.2, 1.0, 3.0))
+        cold, bayes, warm = (best_logistic(temperature)[1] for temperature in (0.2, 1.0, 3.0))
         assert ((bayes - cold) > 0.3).all()
         assert ((warm - bayes) > 0.15).all()
 
     def test_the_card_gives_the_elbo_itself_at_any_temperature(self) -> None:
         data, options = logistic_problem(), replace(OPTIONS, temperature=0.2)
-        network = BayesianNetwork.from_linears([_linear(*best(0.2))], "classification")
+        network = BayesianNetwork.from_linears([_linear(*best_logistic(0.2))], "classification")
         card = evaluate(network, data, options)
         draws = torch.tensor([elbo(network, data, replace(options, seed=s), samples=8) for s in range(20)])
-        assert abs(card.elbo - objective(data, *best(0.2)).item()) <= 5 * draws.std().item()
+        assert abs(card.elbo - logistic_objective(data, *best_logistic(0.2)).item()) <= 5 * draws.std().item()
 
 
 def _linear(means: Tensor, log_stds: Tensor) -> Linear:
@@ -131,24 +91,12 @@ def test_elbo_against_weight_draws(sizes: tuple[int, ...]) -> None:
     network = random_network(sizes, task="classification")
     x = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(3, 2)
     data = ClassificationData(x, torch.tensor([0, 2, 1]), sizes[-1])
-    options = TrainingOptions(sizes[1:-1], prior_std=PRIOR)
+    options = TrainingOptions(sizes[1:-1], prior_std=LOGISTIC_PRIOR)
     log_softmax = sampled_outputs(network, x, 20_000).log_softmax(-1)
     draws = sum(log_softmax[:, point, label] for point, label in enumerate(data.y.tolist()))
     estimate = torch.tensor([elbo(network, data, replace(options, seed=s), samples=200) for s in range(20)])
     error = math.sqrt(draws.var().item() / 20_000 + estimate.var().item() / 20)
-    assert abs((draws.mean() - divergence(network, PRIOR)).item() - estimate.mean().item()) <= 5 * error
-
-
-def quadrants(points: int, seed: int) -> ClassificationData:
-    """Four blobs at (+-1, +-1) with standard deviation 0.5; the class says whether the signs agree.
-
-    No line parts the classes. The best rule, the signs of the inputs, is right with probability p^2 + (1 - p)^2, where
-    p = Phi(2) = 0.97725: 0.95554.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    centre = 2.0 * torch.randint(2, (points, 2), generator=generator) - 1
-    noise = torch.randn(points, 2, generator=generator, dtype=torch.float64)
-    return ClassificationData(centre + 0.5 * noise, (centre[:, 0] == centre[:, 1]).long(), 2)
+    assert abs((draws.mean() - divergence(network, LOGISTIC_PRIOR)).item() - estimate.mean().item()) <= 5 * error
 
 
 class TestQuadrants:

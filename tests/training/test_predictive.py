@@ -6,8 +6,16 @@ import pytest
 import torch
 from training.truth import gauss_hermite, random_network, sampled_outputs
 
+from bnndp.data import ClassificationData, RegressionData
 from bnndp.errors import InputError
-from bnndp.training.predictive import calibration_error, predict
+from bnndp.training import TrainingOptions, scores
+from bnndp.training.predictive import (
+    calibration_error,
+    coverage_error,
+    negative_log_likelihood,
+    predict,
+    predict_targets,
+)
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (2, 5, 3), (2, 6, 6, 4)])
@@ -81,3 +89,56 @@ class TestCalibrationError:
         probability = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64)
         labels = torch.tensor([1, 0])
         assert calibration_error(probability, labels) == pytest.approx((0.9 + 0.4) / 2)
+
+
+class TestTargets:
+    NOISE = 0.3
+
+    def data(self, n_out: int) -> RegressionData:
+        x = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(6, 2)
+        return RegressionData(x, torch.linspace(-1, 2, 6 * n_out).reshape(6, n_out))
+
+    def test_without_hidden_layers_the_law_is_gaussian(self) -> None:
+        network, data = random_network((2, 2)), self.data(2)
+        (layer,) = network.linears
+        mean = data.x @ layer.weight_mean.T + layer.bias_mean
+        variance = data.x.square() @ layer.weight_std.T.square() + layer.bias_std.square()
+        law = torch.distributions.Normal(mean, (variance + self.NOISE**2).sqrt())
+        found = predict_targets(network, data, self.NOISE, draws=2)  # nothing of it is sampled
+        assert torch.allclose(found.log_density, law.log_prob(data.y).sum(-1), rtol=1e-10)
+        assert torch.allclose(found.level, law.cdf(data.y), rtol=1e-10, atol=1e-14)
+        assert torch.allclose(found.output_std, variance.sqrt(), rtol=1e-10)
+        options = TrainingOptions((), self.NOISE)
+        want = -law.log_prob(data.y).sum(-1).mean().item()
+        assert negative_log_likelihood(network, data, options, draws=2) == pytest.approx(want, rel=1e-10)
+
+    @pytest.mark.parametrize("sizes", [(2, 5, 1), (2, 4, 4, 2)])
+    def test_against_weight_draws(self, sizes: tuple[int, ...]) -> None:
+        network, x, draws = random_network(sizes), self.data(1).x, 20_000
+        outputs = sampled_outputs(network, x, draws)
+        data = RegressionData(x, outputs.mean(0) + 0.3 * outputs.std(0))  # where many draws lie
+        law = torch.distributions.Normal(outputs, self.NOISE)
+        density = law.log_prob(data.y).sum(-1).exp()
+        found = predict_targets(network, data, self.NOISE, draws=draws)
+        error = math.sqrt(2 / draws) * density.std(0)
+        assert ((found.log_density.exp() - density.mean(0)).abs() <= 5 * error).all()
+        levels = law.cdf(data.y)
+        assert ((found.level - levels.mean(0)).abs() <= 5 * math.sqrt(2 / draws) * levels.std(0)).all()
+        assert torch.allclose(found.output_std, outputs.std(0), rtol=0.1)
+
+    def test_labels_have_the_likelihood_of_the_card(self) -> None:
+        network = random_network((2, 5, 3), task="classification")
+        data = ClassificationData(torch.linspace(-1, 1, 40).reshape(20, 2), torch.arange(20) % 3, 3)
+        loss = negative_log_likelihood(network, data, TrainingOptions((5,)), draws=128)
+        assert loss == pytest.approx(scores(network, data, draws=128).nll, rel=1e-12)
+
+
+def test_coverage_error_of_right_and_wrong_quantiles() -> None:
+    uniform = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    assert coverage_error(uniform) == pytest.approx(0, abs=1e-9)
+    # always below all quantiles: the mean of 1 - p is a half
+    assert coverage_error(torch.zeros(5)) == pytest.approx(0.5)
+    # only the middle half of the distribution occurs: |clamp(2 p - 1/2, 0, 1) - p|, mean over 19 levels
+    levels = [k / 20 for k in range(1, 20)]
+    want = sum(abs(min(max(2 * p - 0.5, 0), 1) - p) for p in levels) / 19
+    assert coverage_error(0.25 + 0.5 * uniform) == pytest.approx(want, abs=2e-3)

@@ -75,7 +75,7 @@ def branch(claim: Claim, *, cells: int, steps: int, piece: int) -> Tensor:
     decided are not cut, and a box is left alone once all its cells are.
     """
     batch, device = claim.box.batch, claim.box.lower.device
-    widths = [layer.n_out for layer in claim.network.linears[:-1]]
+    widths = [layer.n_out for layer in claim.network.seen[:-1]]
     owner = torch.arange(batch, device=device)
     signs = tuple(torch.zeros(batch, n, dtype=torch.int8, device=device) for n in widths)
     leaves = _bounded(claim, owner, signs, None, steps, piece)
@@ -123,7 +123,7 @@ def _bounded(
 
 
 def _piece(claim: Claim, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None, steps: int) -> _Cells:
-    *hidden, output = claim.network.linears
+    *hidden, output = claim.network.seen
     with torch.no_grad():
         layers = hidden_layers(hidden, claim.box, Parameters(signs=signs), take_last_apart=True)
         rows = margin_rows(output, claim.label[:, None])

@@ -51,7 +51,7 @@ def _gaussian(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _hidden(network: BayesianNetwork, box: Box, label: Tensor, mean: Tensor) -> Tensor:
-    linears = network.linears
+    linears = network.seen
     ranges = first_layer(linears[0], box).ranges
     if network.depth == 1:
         return one_layer((linears[0], linears[1]), box, ranges, label)

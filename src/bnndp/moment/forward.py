@@ -123,7 +123,7 @@ def hidden_layers(
 
 def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
     """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
-    *hidden, output = network.linears
+    *hidden, output = network.seen
     if not hidden:
         return _affine_layer(output, box)
     layers = hidden_layers(hidden, box, parameters or Parameters())

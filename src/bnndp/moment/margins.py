@@ -84,7 +84,7 @@ def margins(
 
     The planes are optimised by ``steps`` steps of ascent.
     """
-    *hidden, output = network.linears
+    *hidden, output = network.seen
     rows = margin_rows(output, reference)
     if not hidden:
         return Margins(*(moment.reshape(*reference.shape, -1) for moment in _gaussian(rows, box)))

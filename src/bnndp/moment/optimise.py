@@ -52,7 +52,7 @@ class _Free:
 
 def bound(network: BayesianNetwork, box: Box, steps: int) -> AffineBounds:
     """``forward.bound`` with the planes of every output and side optimised by ``steps`` steps."""
-    *hidden, output = network.linears
+    *hidden, output = network.seen
     if not hidden:
         return forward.bound(network, box)
     with torch.no_grad():

@@ -48,8 +48,8 @@ def bound(network: BayesianNetwork, box: Box, *, mass: float = 1e-3, cells: int 
     the complement. Both trade tightness only: the bounds hold for any value.
     """
     _check(network, box, mass, cells)
-    layers = [Layer.of(linear) for linear in network.linears[:-1]]
-    last = network.linears[-1]
+    layers = [Layer.of(linear) for linear in network.seen[:-1]]
+    last = network.seen[-1]
     matrix = torch.cat([last.weight_mean, -last.weight_mean])
     offset = torch.cat([last.bias_mean, -last.bias_mean])
     start = Region(box.lower[:, None], box.upper[:, None], box.centre[:, None])

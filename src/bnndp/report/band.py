@@ -63,7 +63,7 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
 def sample_outputs(network: BayesianNetwork, x: Tensor, count: int, *, seed: int) -> Tensor:
     """Outputs at ``x`` (points, n_in) of ``count`` networks drawn from the posterior: (count, points, n_out)."""
     generator = torch.Generator().manual_seed(seed)
-    z = x.expand(count, *x.shape)
+    z = network.centred(x).expand(count, *x.shape)
     for index, layer in enumerate(network.linears):
         weight = _draw(layer.weight_mean, layer.weight_std, count, generator)
         bias = _draw(layer.bias_mean, layer.bias_std, count, generator)

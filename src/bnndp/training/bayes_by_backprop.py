@@ -4,89 +4,78 @@ r"""Bayes by backprop: a mean-field Gaussian posterior fitted by stochastic grad
    \sum_i\mathbb E_{w\sim q}\log p(y_i\mid f_w(x_i))-T\,\mathrm{KL}(q\,\|\,p),\qquad
    q(w)=\prod_j N(\mu_j,\sigma_j^2),\quad p(w)=\prod_j N(0,\tau_j^2)
 
-(Blundell et al. 2015, arXiv:1505.05424; T, the temperature, is one unless the options say otherwise). One loop serves
-regression and classification. Gradients use local reparametrisation: given the layer below, the pre-activations of a
-mean-field layer are independent Gaussians, so one draws them, afresh for every point, instead of the weights. In the
-last layer of regression the expectation is taken in closed form, so a network without hidden layers is trained without
-any sampling; logits are drawn as the hidden layers are.
+(Blundell et al. 2015, arXiv:1505.05424; T, the temperature, is one unless the options say otherwise), maximised by Adam
+over :math:`\mu` and :math:`\log\sigma`. Gradients use local reparametrisation: given the layer below, the
+pre-activations of a mean-field layer are independent Gaussians, so one draws them, afresh for every point, instead of
+the weights. In the last layer of regression the expectation is taken in closed form, so a network without hidden layers
+is trained without any sampling; logits are drawn as the hidden layers are.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
-from bnndp.network import BayesianNetwork
-from bnndp.training.cards import Card, evaluate
-from bnndp.training.elbo import FITS, elbo
+from bnndp.training.elbo import FITS
 from bnndp.training.likelihoods import likelihood_of
-from bnndp.training.mean_field import divergence, start
-from bnndp.training.options import DTYPES, TrainingOptions
+from bnndp.training.mean_field import FreeLayer, divergence, start
+from bnndp.training.method import Pace
+from bnndp.training.options import TrainingOptions
 
-__all__ = ["Trained", "TrainingOptions", "elbo", "evaluate", "train"]
+__all__ = ["BayesByBackprop"]
 
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A posterior and its training card."""
-
-    network: BayesianNetwork
-    card: Card
+_MEMORY = ("step", "exp_avg", "exp_avg_sq")  # what torch's Adam keeps of each parameter
 
 
-def train(
-    data: RegressionData | ClassificationData,
-    options: TrainingOptions,
-    *,
-    held_out: RegressionData | ClassificationData | None = None,
-    progress: Callable[[int, float], None] | None = None,
-) -> Trained:
-    """Fit a posterior to ``data``; ``progress`` is told the number of each step and the estimate of the objective."""
-    begun = time.perf_counter()
-    generator = torch.Generator().manual_seed(options.seed)
-    dtype = DTYPES[options.dtype]
-    x, y = data.x.to(dtype), data.y.to(dtype) if data.y.is_floating_point() else data.y
-    likelihood, fit = likelihood_of(data, options), FITS[options.sampling]
-    layers = start(options, data.n_in, data.n_out, generator)
-    optimiser = torch.optim.Adam([t for layer in layers for t in layer.free], lr=options.learning_rate)
-    batches = _batches(data.points, options.batch, generator)
-    with torch.enable_grad():
-        for step in range(options.steps):
-            for group in optimiser.param_groups:
-                group["lr"] = options.learning_rate * _rate(options, step)
-            rows = next(batches)
-            gain = fit(likelihood, layers, x[rows], y[rows], generator).mean()
-            objective = gain * data.points - _weight(options, step) * divergence(layers)
-            optimiser.zero_grad(set_to_none=True)
-            (-objective / data.points).backward()
-            optimiser.step()
-            if progress is not None:
-                progress(step, float(objective.detach()))
-    network = BayesianNetwork.from_linears((layer.linear() for layer in layers), likelihood.task)
-    seconds = time.perf_counter() - begun
-    return Trained(network, evaluate(network, data, options, held_out=held_out, seconds=seconds))
+class BayesByBackprop:
+    """The method ``bbb``."""
 
+    __slots__ = ("_fit", "_generator", "_layers", "_likelihood", "_optimiser", "_points")
 
-def _batches(points: int, size: int | None, generator: torch.Generator) -> Iterator[slice | Tensor]:
-    """Rows of one step after another: all points, or pieces of a fresh permutation in each epoch."""
-    while size is None or size >= points:
-        yield slice(None)
-    while True:
-        order = torch.randperm(points, generator=generator)
-        yield from order[: points - points % size].split(size)
+    def __init__(
+        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
+    ) -> None:
+        self._likelihood, self._fit = likelihood_of(data, options), FITS[options.sampling]
+        self._layers = start(options, data.n_in, data.n_out, generator)
+        self._optimiser = torch.optim.Adam(self._parameters(), lr=options.learning_rate)
+        self._points, self._generator = data.points, generator
 
+    @torch.enable_grad()
+    def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
+        """A step of Adam; the estimate of the mean log-likelihood is the one whose gradient was taken."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = pace.rate
+        gain = self._fit(self._likelihood, self._layers, x, y, self._generator).mean()
+        objective = gain * self._points - pace.weight * divergence(self._layers)
+        self._optimiser.zero_grad(set_to_none=True)
+        (-objective / self._points).backward()
+        self._optimiser.step()
+        return gain.detach()
 
-def _rate(options: TrainingOptions, step: int) -> float:
-    return 1.0 if options.schedule == "constant" else 0.5 * (1 + math.cos(math.pi * step / options.steps))
+    def layers(self) -> list[FreeLayer]:
+        """The free layers themselves."""
+        return self._layers
 
+    def state(self) -> dict[str, Tensor]:
+        """Parameters, and the memory of Adam once there is any."""
+        parameters = self._parameters()
+        state = {f"{i}": parameter.detach() for i, parameter in enumerate(parameters)}
+        for i, parameter in enumerate(parameters):
+            state |= {f"{i}.{name}": value for name, value in self._optimiser.state.get(parameter, {}).items()}
+        return state
 
-def _weight(options: TrainingOptions, step: int) -> float:
-    """Weight of the KL term: the temperature, or less during the warm-up."""
-    warmth = min(1.0, (step + 1) / (options.warm_up * options.steps)) if options.warm_up else 1.0
-    return options.temperature * warmth
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the parameters, and hand Adam its memory."""
+        parameters = self._parameters()
+        for i, parameter in enumerate(parameters):
+            parameter.detach().copy_(state[f"{i}"])
+        memory = {
+            i: {name: state[f"{i}.{name}"] for name in _MEMORY} for i in range(len(parameters)) if f"{i}.step" in state
+        }
+        self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": memory})
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for layer in self._layers for parameter in layer.free]

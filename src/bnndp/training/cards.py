@@ -13,7 +13,13 @@ from bnndp.network import BayesianNetwork
 from bnndp.sampling import draw_noise, estimate
 from bnndp.training.elbo import elbo
 from bnndp.training.options import TrainingOptions
-from bnndp.training.predictive import calibration_error, predict
+from bnndp.training.predictive import (
+    TargetPredictive,
+    calibration_error,
+    coverage_error,
+    predict,
+    predict_targets,
+)
 
 __all__ = ["Card", "ClassificationCard", "RegressionCard", "Scores", "evaluate", "scores"]
 
@@ -31,6 +37,11 @@ class RegressionCard:
     rmse_held_out: float | None
     elbo: float  # of all points, estimated; the KL term has weight one whatever the temperature
     seconds: float
+    nll_train: float | None = None  # mean of -log of the predictive density of the targets; None in cards of old
+    nll_held_out: float | None = None
+    calibration_error_train: float | None = None  # of the quantiles of the predictive distribution
+    calibration_error_held_out: float | None = None
+    output_std: float | None = None  # standard deviation of f(x), mean over training points
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,19 @@ def evaluate(
             elbo=bound,
             seconds=seconds,
         )
+    fitted = _targets(network, data, options)
+    other = _targets(network, held_out, options) if isinstance(held_out, RegressionData) else None
     return RegressionCard(
         rmse_train=_rmse(network, data.x, data.y),
         rmse_clean=None if data.clean is None else _rmse(network, data.x, data.clean),
         rmse_held_out=_rmse(network, held_out.x, held_out.y) if isinstance(held_out, RegressionData) else None,
         elbo=bound,
         seconds=seconds,
+        nll_train=float(-fitted.log_density.mean()),
+        nll_held_out=None if other is None else float(-other.log_density.mean()),
+        calibration_error_train=coverage_error(fitted.level),
+        calibration_error_held_out=None if other is None else coverage_error(other.level),
+        output_std=float(fitted.output_std.mean()),
     )
 
 
@@ -106,3 +124,9 @@ def _rmse(network: BayesianNetwork, x: Tensor, y: Tensor) -> float:
     mean = estimate(network, x[:_POINTS], draw_noise(network, _DRAWS, seed=0))
     square = (mean.mean - y[:_POINTS]).square() - mean.std_error.square()
     return math.sqrt(max(0.0, float(square.mean())))
+
+
+def _targets(network: BayesianNetwork, data: RegressionData, options: TrainingOptions) -> TargetPredictive:
+    """The predictive distribution at the first 1024 points."""
+    part = RegressionData(data.x[:_POINTS], data.y[:_POINTS])
+    return predict_targets(network, part, options.noise_std, draws=_DRAWS)

@@ -1,7 +1,8 @@
 r"""How targets depend on a network's outputs: Gaussian noise for regression, the softmax of logits for classes.
 
-A likelihood answers two questions, each with one number a point: the log-probability of the targets given the outputs,
-and its expectation when the outputs are independent Gaussians, as those of a mean-field last layer are.
+A likelihood gives, one number a point, the log-probability of the targets given the outputs, and its expectation when
+the outputs are independent Gaussians, as those of a mean-field last layer are; and, for the methods of natural
+gradients, its gradient with respect to the outputs and targets drawn from the model.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ class Likelihood(Protocol):
     def expected(self, mean: Tensor, variance: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The expectation of it, or an unbiased estimate, for outputs N(mean, variance) (points, n_out): (points,)."""
 
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Gradient of the log-probability of each point with respect to its outputs: (points, n_out)."""
+
+    def targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Targets drawn given the outputs (points, n_out), of the shape of ``y``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
@@ -58,6 +65,14 @@ class Gaussian:
         """The expected log-density in closed form."""
         return -((y - mean).square() + variance).sum(-1) / (2 * self.noise_std**2) - self._constant(y)
 
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(y - outputs) / noise_std^2."""
+        return (y - outputs) / self.noise_std**2
+
+    def targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        """The outputs with noise."""
+        return outputs + self.noise_std * torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
+
     def _constant(self, y: Tensor) -> float:
         return y.shape[-1] * math.log(self.noise_std * math.sqrt(2 * math.pi))
 
@@ -82,6 +97,15 @@ class Categorical:
     ) -> Tensor:
         """The log-softmax of the right class at one draw of the logits a point: unbiased."""
         return self.log_probability(draw(mean, variance, generator), y)
+
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The indicator of the right class less softmax(outputs)."""
+        slope = outputs.softmax(-1).neg_()
+        return slope.scatter_add_(-1, y[:, None], slope.new_ones(y.numel(), 1))
+
+    def targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Labels with the probabilities softmax(outputs): (points,)."""
+        return torch.multinomial(outputs.softmax(-1), 1, generator=generator)[:, 0]
 
 
 def likelihood_of(data: RegressionData | ClassificationData, options: TrainingOptions) -> Likelihood:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.training.options import DTYPES, TrainingOptions
 
-__all__ = ["FreeLayer", "divergence", "draw", "free_layers", "output_moments", "sampled_output", "start"]
+__all__ = ["FreeLayer", "divergence", "draw", "free_layers", "freeze", "output_moments", "sampled_output", "start"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +84,14 @@ def free_layers(network: BayesianNetwork, options: TrainingOptions | None = None
         )
         for linear in network.linears
     ]
+
+
+def freeze(layers: Sequence[FreeLayer], task: str) -> BayesianNetwork:
+    """The finished posterior of these layers."""
+    try:
+        return BayesianNetwork.from_linears((layer.linear() for layer in layers), task)
+    except InputError as error:
+        raise InputError(f"training diverged: {error} Give a smaller learning_rate.") from error
 
 
 def divergence(layers: Sequence[FreeLayer]) -> Tensor:

@@ -9,12 +9,62 @@ import torch
 
 from bnndp.errors import InputError
 
-__all__ = ["DTYPES", "TrainingOptions"]
+__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Stopping", "TrainingOptions"]
+
+INFERENCES = ("bbb", "vogn", "noisy-adam")
+LATER = ("dropout", "ensemble", "laplace")  # named by the command line, refused until their layers exist
+CURVATURES = ("examples", "batch", "fisher")
 
 PRIORS = ("unit", "fan_in")
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cosine", "warm_cosine")
 SAMPLINGS = ("local", "weights")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class NaturalGradient:
+    """What VOGN and Noisy Adam have beside a learning rate.
+
+    ``curvature`` says what the precision is learnt from: ``examples``, the mean of the squared gradients of the single
+    points (as published for VOGN); ``batch``, the square of the mean gradient of the batch (as published for Noisy
+    Adam; too small, the more so the larger the batch); ``fisher``, squared gradients of single points whose targets are
+    drawn from the network itself, the mean of which is the diagonal of the Gauss-Newton matrix. None: as published.
+    """
+
+    momentum: float = 0.9  # beta_1
+    decay: float = 0.999  # beta_2: of the moving average of the curvature
+    samples: int = 1  # draws of the weights a step
+    damping: float = 0.0  # added to the curvature where it divides the gradient; not part of the posterior
+    curvature: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("momentum", "decay"):
+            if not 0 <= getattr(self, field) < 1:
+                raise InputError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
+        if self.samples < 1:
+            raise InputError(f"samples must be at least 1, got {self.samples!r}.")
+        if not (math.isfinite(self.damping) and self.damping >= 0):
+            raise InputError(f"damping must be finite and at least 0, got {self.damping!r}.")
+        if self.curvature is not None and self.curvature not in CURVATURES:
+            raise InputError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Early stopping: the posterior with the least held-out negative log-likelihood is kept.
+
+    The likelihood is estimated every ``every`` steps and after the last one; training ends when ``patience`` estimates
+    in a row are no better than the best.
+    """
+
+    every: int = 200
+    patience: int = 10
+    draws: int = 32  # of the network, at every point of the first 2048 held out
+
+    def __post_init__(self) -> None:
+        for field, least in (("every", 1), ("patience", 1), ("draws", 2)):
+            if getattr(self, field) < least:
+                raise InputError(f"{field} must be at least {least}, got {getattr(self, field)!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +87,19 @@ class TrainingOptions:
     steps: int = 2000
     batch: int | None = None  # points of a step; None: all of them
     learning_rate: float = 1e-2
-    sampling: str = "local"  # local reparametrisation, or one draw of all weights a step
-    schedule: str = "cosine"  # constant, or cosine: down to zero
+    sampling: str = "local"  # of bbb: local reparametrisation, or one draw of all weights a step
+    schedule: str = "cosine"  # constant; cosine: down to zero; warm_cosine: the same after a rise
     warm_up: float = 0.0  # share of the steps in which the weight of the KL term rises to ``temperature``
     seed: int = 0
     dtype: str = "float32"  # of the arithmetic; the result is float64
     temperature: float = 1.0  # weight of the KL term
+    inference: str = "bbb"  # the method: bbb, vogn or noisy-adam
+    natural: NaturalGradient | None = None  # of vogn and noisy-adam; None: the defaults
+    stopping: Stopping | None = None  # early stopping; None: all steps
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
+        _check_method(self.inference, self.natural)
         for field in ("noise_std", "prior_std", "init_std", "init_gain", "learning_rate", "temperature"):
             value = getattr(self, field)
             if not (math.isfinite(value) and value > 0):
@@ -64,3 +118,11 @@ class TrainingOptions:
             raise InputError(f"steps and batch must be at least 1, got steps={self.steps}, batch={self.batch}.")
         if not 0 <= self.warm_up < 1:
             raise InputError(f"warm_up must be in [0, 1), got {self.warm_up!r}.")
+
+
+def _check_method(inference: str, natural: NaturalGradient | None) -> None:
+    if inference not in INFERENCES:
+        reason = "is not built yet" if inference in LATER else "is unknown"
+        raise InputError(f"inference {inference!r} {reason}; choose one of {', '.join(INFERENCES)}.")
+    if inference == "bbb" and natural is not None:
+        raise InputError(f"natural={natural} belongs to vogn and noisy-adam, inference is 'bbb'; leave it out.")

@@ -1,4 +1,4 @@
-r"""Predictions of a classifier at many points, sampled: :math:`\log\mathbb E\,\mathrm{softmax}`, spread of the logits.
+r"""Predictive distributions at many points, sampled: of the classes, or of real targets.
 
 Every point has draws of its own, so that errors of sampling are independent from point to point and average out in the
 figures of a card. Nothing here proves a bound.
@@ -12,11 +12,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.data import ClassificationData, RegressionData
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.training.mean_field import draw, free_layers, output_moments
+from bnndp.training.options import TrainingOptions
 
-__all__ = ["Predictive", "calibration_error", "predict"]
+__all__ = [
+    "Predictive",
+    "TargetPredictive",
+    "calibration_error",
+    "coverage_error",
+    "negative_log_likelihood",
+    "predict",
+    "predict_targets",
+]
 
 _VALUES = 2**21  # of a layer, in memory at a time
 
@@ -32,13 +42,11 @@ class Predictive:
 @torch.no_grad()
 def predict(network: BayesianNetwork, x: Tensor, *, draws: int, seed: int = 0) -> Predictive:  # x (points, n_in)
     """Predictions of ``network`` from ``draws`` draws a point, determined by ``seed``."""
-    if draws < 2:
-        raise InputError(f"draws must be at least 2 for a standard deviation, got {draws}.")
+    _check_draws(draws)
     generator = torch.Generator().manual_seed(seed)
     layers = free_layers(network)
-    piece = max(1, _VALUES // (draws * max(network.sizes[1:])))
     probabilities, deviations = [], []
-    for points in x.to(torch.float64).split(piece):
+    for points in x.to(torch.float64).split(_piece(network, draws)):
         shape = (points.shape[0], draws, network.n_out)
         mean, variance = output_moments(layers, points, generator, draws=draws)
         logits = draw(mean, variance, generator).reshape(shape)
@@ -46,6 +54,61 @@ def predict(network: BayesianNetwork, x: Tensor, *, draws: int, seed: int = 0) -
         # law of total variance, given the hidden layers: only the second term is left to the draws of the logits
         deviations.append((variance.reshape(shape).mean(1) + mean.reshape(shape).var(1)).sqrt())
     return Predictive(torch.cat(probabilities), torch.cat(deviations))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetPredictive:
+    """Sampled predictive distribution of real targets, judged at the targets that came."""
+
+    log_density: Tensor  # (points,): log E N(y; f(x), noise^2), all outputs together
+    level: Tensor  # (points, n_out): probability that the target is at most the one that came
+    output_std: Tensor  # (points, n_out): standard deviation of f(x) over the posterior
+
+
+@torch.no_grad()
+def predict_targets(
+    network: BayesianNetwork, data: RegressionData, noise_std: float, *, draws: int, seed: int = 0
+) -> TargetPredictive:
+    """The distribution of f(x) + N(0, noise_std^2); given drawn hidden layers that of a mean-field output is exact."""
+    _check_draws(draws)
+    generator = torch.Generator().manual_seed(seed)
+    layers = free_layers(network)
+    densities, levels, deviations = [], [], []
+    piece = _piece(network, draws)
+    for x, y in zip(data.x.split(piece), data.y.split(piece), strict=True):
+        shape = (x.shape[0], draws, network.n_out)
+        mean, variance = (t.reshape(shape) for t in output_moments(layers, x, generator, draws=draws))
+        std = (variance + noise_std**2).sqrt()
+        scaled = (y[:, None] - mean) / std
+        density = (-0.5 * scaled.square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        densities.append(density.logsumexp(1) - math.log(draws))
+        levels.append(torch.special.ndtr(scaled).mean(1))
+        deviations.append((variance.mean(1) + mean.var(1)).sqrt())
+    return TargetPredictive(torch.cat(densities), torch.cat(levels), torch.cat(deviations))
+
+
+def negative_log_likelihood(
+    network: BayesianNetwork, data: RegressionData | ClassificationData, options: TrainingOptions, *, draws: int
+) -> float:
+    """Mean over the points of -log of the predictive probability, or density, of the target; always the same draws."""
+    if isinstance(data, ClassificationData):
+        found = predict(network, data.x, draws=draws).log_probability
+        return float(-found.gather(-1, data.y[:, None]).mean())
+    return float(-predict_targets(network, data, options.noise_std, draws=draws).log_density.mean())
+
+
+def coverage_error(level: Tensor, *, levels: int = 19) -> float:  # (points, ...)
+    r"""Mean over :math:`p=\frac1{20},\dots,\frac{19}{20}` of \|share of ``level`` up to p, less p\|.
+
+    Zero if quantiles of the predictive distribution are what they say (Kuleshov, Fenner and Ermon 2018,
+    arXiv:1807.00263, with absolute values for squares).
+
+    >>> round(coverage_error(torch.full((10,), 0.5)), 4)  # half the quantiles are always exceeded, half never
+    0.2632
+    """
+    wanted = torch.arange(1, levels + 1, dtype=torch.float64) / (levels + 1)
+    share = (level.reshape(-1, 1) <= wanted).to(torch.float64).mean(0)
+    return float((share - wanted).abs().mean())
 
 
 def calibration_error(probability: Tensor, labels: Tensor, *, bins: int = 15) -> float:  # (points, classes), (points,)
@@ -63,3 +126,13 @@ def calibration_error(probability: Tensor, labels: Tensor, *, bins: int = 15) ->
     index = (confidence * bins).ceil().long().clamp(1, bins) - 1
     total = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess)
     return float(total.abs().sum() / labels.numel())
+
+
+def _check_draws(draws: int) -> None:
+    if draws < 2:
+        raise InputError(f"draws must be at least 2 for a standard deviation, got {draws}.")
+
+
+def _piece(network: BayesianNetwork, draws: int) -> int:
+    """Points at a time, so that no layer's values exceed the memory meant for them."""
+    return max(1, _VALUES // (draws * max(network.sizes[1:])))

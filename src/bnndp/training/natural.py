@@ -1,0 +1,117 @@
+r"""What the two natural-gradient methods share: a mean-field Gaussian kept as means and curvatures.
+
+For N points, prior precision :math:`\delta` and a KL term of weight T, with :math:`\tilde\delta=T\delta/N`,
+
+.. math:: q(w)=N\Bigl(\mu,\ \frac{T}{N(s+\tilde\delta)}\Bigr),\qquad\text{precision}\ \frac{Ns}{T}+\delta,
+
+for every parameter by itself. The gradient of :math:`\sum_i\mathbb E_q\log p(y_i\mid w)-T\,\mathrm{KL}(q\,\|\,p)`
+vanishes where :math:`s` is the mean over points of the expected second derivatives of :math:`-\log p(y_i\mid w)`, and
+:math:`\tilde\delta\mu` that of the expected gradients of :math:`\log p(y_i\mid w)` (theorems of Bonnet and Price; Khan
+et al. 2018, arXiv:1806.04854). Neither method knows second derivatives: both put squares of gradients in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.data import ClassificationData, RegressionData
+from bnndp.training.likelihoods import Likelihood, likelihood_of
+from bnndp.training.mean_field import FreeLayer, start
+from bnndp.training.method import Pace
+from bnndp.training.options import NaturalGradient, TrainingOptions
+from bnndp.training.per_example import Slopes, slopes
+
+__all__ = ["Block", "NaturalPosterior"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The weights or the biases of a layer; training moves the tensors in place."""
+
+    mean: Tensor  # mu
+    momentum: Tensor  # m
+    square: Tensor  # s (VOGN) or f (Noisy Adam): the curvature of a point
+    prior_precision: float  # delta, or 1 / eta
+
+    def log_std(self, points: int, weight: float) -> Tensor:
+        """Logarithm of the posterior's standard deviation under a KL term of this weight T."""
+        return -0.5 * (self.square * (points / weight) + self.prior_precision).log()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NaturalPosterior:
+    """The blocks, and all that a step needs to know."""
+
+    blocks: tuple[Block, ...]  # weight, bias, weight, bias, ...
+    likelihood: Likelihood
+    settings: NaturalGradient
+    points: int
+    temperature: float
+    generator: torch.Generator
+
+    @classmethod
+    def begin(
+        cls, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
+    ) -> NaturalPosterior:
+        """Means as in :func:`start`; curvatures such that the standard deviations are ``init_std``, or the prior's.
+
+        (A precision below that of the prior has no curvature >= 0.)
+        """
+        layers = start(options, data.n_in, data.n_out, generator)
+        blocks = []
+        for layer in layers:
+            for mean, prior_std in (
+                (layer.weight_mean.detach(), layer.weight_prior_std),
+                (layer.bias_mean.detach(), layer.bias_prior_std),
+            ):
+                precision = prior_std**-2
+                square = max(0.0, options.init_std**-2 - precision) * options.temperature / data.points
+                blocks.append(Block(mean, torch.zeros_like(mean), torch.full_like(mean, square), precision))
+        settings = options.natural or NaturalGradient()
+        return cls(tuple(blocks), likelihood_of(data, options), settings, data.points, options.temperature, generator)
+
+    def draw(self, pace: Pace) -> list[Tensor]:
+        """One draw of all parameters."""
+        return [
+            torch.addcmul(
+                block.mean,
+                block.log_std(self.points, pace.weight).exp_(),
+                torch.randn(block.mean.shape, generator=self.generator, dtype=block.mean.dtype),
+            )
+            for block in self.blocks
+        ]
+
+    def slopes(self, parameters: Sequence[Tensor], x: Tensor, y: Tensor, curvature: str) -> Slopes:
+        """Slopes of a batch; ``curvature`` is the method's own, unless the settings name one."""
+        return slopes(self.likelihood, parameters, x, y, self.settings.curvature or curvature, self.generator)
+
+    def layers(self) -> list[FreeLayer]:
+        """The posterior under the full temperature."""
+        return [
+            FreeLayer(
+                weight.mean,
+                weight.log_std(self.points, self.temperature),
+                bias.mean,
+                bias.log_std(self.points, self.temperature),
+                weight.prior_precision**-0.5,
+                bias.prior_precision**-0.5,
+            )
+            for weight, bias in zip(self.blocks[::2], self.blocks[1::2], strict=True)
+        ]
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors of all blocks."""
+        return {
+            f"{i}.{name}": getattr(block, name)
+            for i, block in enumerate(self.blocks)
+            for name in ("mean", "momentum", "square")
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the tensors of all blocks."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])

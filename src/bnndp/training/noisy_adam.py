@@ -1,0 +1,73 @@
+r"""Noisy Adam (Zhang, Sun, Duvenaud and Grosse 2018, arXiv:1712.02390, algorithm 1), fully factorised.
+
+With N points, KL weight :math:`\lambda` (the temperature), prior variance :math:`\eta`, intrinsic damping
+:math:`\gamma_{in}=\lambda/(N\eta)` and extrinsic damping :math:`\gamma_{ex}`, step k is
+
+.. math::
+   w&\sim N\bigl(\mu,\ \tfrac\lambda N\,\mathrm{diag}(f+\gamma_{in})^{-1}\bigr)\\
+   v&\leftarrow\nabla_w\log p(y\mid x,w)-\gamma_{in}w\\
+   m&\leftarrow\beta_1m+(1-\beta_1)v\\
+   f&\leftarrow\beta_2f+(1-\beta_2)\bigl(\nabla_w\log p(y\mid x,w)\bigr)^2\\
+   \mu&\leftarrow\mu+\alpha\,\frac{m/(1-\beta_1^k)}{f+\gamma_{in}+\gamma_{ex}}
+
+element by element, where :math:`\log p(y\mid x,w)` is the mean over the batch. With several draws of :math:`w` a step,
+:math:`v` and the square are their means.
+
+The square of the mean gradient of M points is, where gradients cancel on average, an M-th of the mean of their squares:
+the larger the batch, the wider the posterior. ``curvature="examples"`` or ``"fisher"`` has no such dependence, see
+:class:`NaturalGradient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bnndp.data import ClassificationData, RegressionData
+from bnndp.training.mean_field import FreeLayer
+from bnndp.training.method import Pace
+from bnndp.training.natural import NaturalPosterior
+from bnndp.training.options import TrainingOptions
+
+__all__ = ["NoisyAdam"]
+
+
+class NoisyAdam:
+    """The method ``noisy-adam``."""
+
+    __slots__ = ("_posterior",)
+
+    def __init__(
+        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
+    ) -> None:
+        self._posterior = NaturalPosterior.begin(data, options, generator)
+
+    @torch.no_grad()
+    def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
+        """The update of the module's text; the log-likelihood is that at the drawn weights."""
+        q, own = self._posterior, self._posterior.settings
+        weights = [q.draw(pace) for _ in range(own.samples)]
+        found = [q.slopes(w, x, y, "batch") for w in weights]
+        correction = 1 - own.momentum ** (pace.step + 1)
+        for i, block in enumerate(q.blocks):
+            intrinsic = block.prior_precision * pace.weight / q.points
+            v = torch.stack([at.gradient[i] - intrinsic * w[i] for at, w in zip(found, weights, strict=True)]).mean(0)
+            square = torch.stack([at.square[i] for at in found]).mean(0)
+            block.momentum.lerp_(v, 1 - own.momentum)
+            block.square.lerp_(square, 1 - own.decay)
+            block.mean.addcdiv_(block.momentum, block.square + (intrinsic + own.damping), value=pace.rate / correction)
+        return torch.stack([at.gain for at in found]).mean()
+
+    def layers(self) -> list[FreeLayer]:
+        """The posterior as it stands."""
+        return self._posterior.layers()
+
+    def state(self) -> dict[str, Tensor]:
+        """Means, momenta and curvatures."""
+        return self._posterior.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put them back."""
+        self._posterior.restore(state)

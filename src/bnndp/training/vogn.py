@@ -1,0 +1,73 @@
+r"""VOGN, variational online Gauss-Newton (Khan et al. 2018, arXiv:1806.04854; Osawa et al. 2019).
+
+With N points, M of them in the batch, prior precision :math:`\delta`, temperature T,
+:math:`\tilde\delta=T\delta/N`, and :math:`g_i(\theta)=-\nabla\log p(y_i\mid\theta)`, step t is
+
+.. math::
+   \theta&=\mu+\sigma\circ\epsilon,\quad\epsilon\sim N(0,I),\quad\sigma^2=T/(N(s+\tilde\delta))\\
+   \hat g&=\tfrac1M\sum_ig_i(\theta),\qquad\hat h=\tfrac1M\sum_ig_i(\theta)^2\\
+   m&\leftarrow\beta_1m+(1-\beta_1)(\hat g+\tilde\delta\mu)\\
+   s&\leftarrow\beta_2s+(1-\beta_2)\hat h\\
+   \mu&\leftarrow\mu-\alpha_t\,\frac{m/(1-\beta_1^t)}{s+\tilde\delta+\gamma}
+
+element by element; with several draws of :math:`\theta` a step, :math:`\hat g` and :math:`\hat h` are their means.
+:math:`\gamma` is the damping (zero unless set; unlike Osawa et al. it does not enter :math:`\sigma`). T = 1 gives the
+papers' letters; where T differs the update is that of the natural gradient with a KL term of weight T, see
+:mod:`bnndp.training.natural`.
+
+The squares :math:`g_i^2` stand for second derivatives: the diagonal of the Gauss-Newton matrix if the model is right.
+Where residuals are larger than the noise of the likelihood, standard deviations come out too small, and conversely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bnndp.data import ClassificationData, RegressionData
+from bnndp.training.mean_field import FreeLayer
+from bnndp.training.method import Pace
+from bnndp.training.natural import NaturalPosterior
+from bnndp.training.options import TrainingOptions
+
+__all__ = ["Vogn"]
+
+
+class Vogn:
+    """The method ``vogn``."""
+
+    __slots__ = ("_posterior",)
+
+    def __init__(
+        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
+    ) -> None:
+        self._posterior = NaturalPosterior.begin(data, options, generator)
+
+    @torch.no_grad()
+    def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
+        """The update of the module's text; the log-likelihood is that at the drawn weights."""
+        q, own = self._posterior, self._posterior.settings
+        drawn = [q.slopes(q.draw(pace), x, y, "examples") for _ in range(own.samples)]
+        correction = 1 - own.momentum ** (pace.step + 1)
+        for i, block in enumerate(q.blocks):
+            gradient = torch.stack([-found.gradient[i] for found in drawn]).mean(0)
+            square = torch.stack([found.square[i] for found in drawn]).mean(0)
+            prior = block.prior_precision * pace.weight / q.points
+            block.momentum.lerp_(gradient.add_(block.mean, alpha=prior), 1 - own.momentum)
+            block.square.lerp_(square, 1 - own.decay)
+            block.mean.addcdiv_(block.momentum, block.square + (prior + own.damping), value=-pace.rate / correction)
+        return torch.stack([found.gain for found in drawn]).mean()
+
+    def layers(self) -> list[FreeLayer]:
+        """The posterior as it stands."""
+        return self._posterior.layers()
+
+    def state(self) -> dict[str, Tensor]:
+        """Means, momenta and curvatures."""
+        return self._posterior.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put them back."""
+        self._posterior.restore(state)
