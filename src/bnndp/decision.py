@@ -95,7 +95,8 @@ def robust_decision(
     asked = labels_of(network, points, label, weights)
     rows = decision_rows(asked, network.n_out, weights)[0]
     with torch.no_grad():
-        bound = bound_rows(network, box, rows, asked, options).amin(-1)
+        bound = bound_rows(network, box, rows, asked, options)
+    bound = torch.maximum(bound, rows.amin(-1)).amin(-1)  # no average of probabilities is below its least coefficient
     nothing = torch.full_like(bound, torch.nan)
     witness, margin, error, rival = points.clone(), nothing, nothing.clone(), asked.clone()
     proved = torch.zeros_like(bound, dtype=torch.bool)
