@@ -14,6 +14,7 @@ from bnndp.cli.parameters import (
     DataFolder,
     Dataset,
     Domain,
+    Fold,
     Labelled,
     Limit,
     Method,
@@ -63,6 +64,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     split: Split = "test",
     data_dir: DataFolder = None,
     limit: Limit = None,
+    fold: Fold = 0,
     norm: Norm = "inf",
     domain: Domain = None,
     tolerance: RelativeTolerance = 0.01,
@@ -92,7 +94,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
 
     network = load_classifier(model)
-    points = read_points(Source(inputs, data, split, data_dir, limit), network, domain)
+    points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
     if points.label is None:
         raise InputError(f"{points.source}: needs an array y of labels beside x; accuracy is against them.")
     if plot is not None:

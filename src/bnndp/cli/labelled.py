@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from torch import Tensor
 
 from bnndp.cli.inputs import check_array, faults_of, read_matrices, read_npz
-from bnndp.data.images import fashion_mnist, mnist
+from bnndp.data import NAMES, ClassificationData, Store, describe, load, open_store
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
-__all__ = ["Points", "Source", "labels_in_question", "read_labels", "read_points"]
-
-_SETS = {"mnist": mnist, "fashion_mnist": fashion_mnist}
+__all__ = ["Points", "Source", "labels_in_question", "read_labels", "read_points", "shown_store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,11 @@ class Source:
     split: str = "test"
     folder: Path | None = None
     limit: int | None = None
+    fold: int = 0
 
     def __post_init__(self) -> None:
+        if self.data is not None:
+            _check_set(self.data)
         if (self.path is None) == (self.data is None):
             raise InputError("give either the file INPUTS or a data set by --data, one of the two; see bnndp --help.")
         if self.data is None and self.folder is not None:
@@ -86,8 +91,37 @@ def labels_in_question(path: Path, network: BayesianNetwork, count: int, label: 
     return torch.full((count,), label)
 
 
+@contextlib.contextmanager
+def shown_store(folder: Path | None) -> Iterator[Store]:
+    """The store of data sets, with a bar on stderr for what it downloads; no bar where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done)
+
+        yield open_store(folder, progress=show)
+
+
+def _check_set(name: str) -> None:
+    try:
+        task = describe(name).task
+    except InputError as error:
+        raise InputError(f"invalid value for '--data': {error}") from error
+    if task != "classification":
+        fit = ", ".join(known for known in NAMES if describe(known).task == "classification")
+        raise InputError(f"invalid value for '--data': {name} is for {task} and has no labels; choose one of {fit}.")
+
+
 def _published(source: Source, network: BayesianNetwork) -> tuple[Tensor, Tensor]:
-    found = _SETS[str(source.data)](source.split, source.folder)
+    with shown_store(source.folder) as store:
+        found = load(str(source.data), source.split, folder=store, fold=source.fold)
+    if not isinstance(found, ClassificationData):
+        raise InputError(f"{source}: has no labels.")
     with faults_of(source):
         check_array("x", found.x.numpy(), network.n_in)
         return found.x, _labels(found.y.numpy(), found.points, network.n_out)

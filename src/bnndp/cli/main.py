@@ -23,6 +23,7 @@ from bnndp.cli.certify import certify
 from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
 from bnndp.cli.radius import radius
+from bnndp.cli.train import train
 from bnndp.errors import CertError
 
 __all__ = ["app", "main", "run"]
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command()(certify)
 app.command()(radius)
 app.command(cls=SeveralRadii)(evaluate)
+app.command()(train)
 app.command()(demo)
 
 

@@ -9,15 +9,28 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
-    "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "Labelled", "Limit", "Method", "Model", "Norm", "Optimise",
-    "RelativeTolerance", "Split", "finite",
+    "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "Fold", "Labelled", "Limit",
+    "Method", "Model", "Norm", "Optimise", "RelativeTolerance", "Split", "finite", "positive",
 ]  # fmt: skip
+
+# The data sets of the registry, for --help, which must not import it; a test compares them.
+CLASSES = ("moons", "digits", "mnist", "fashion_mnist", "cifar10", "cifar10_subset")
+TARGETS = (
+    "sine1d", "sine2d", "kin8nm", "concrete", "power_plant", "energy", "yacht", "wine_quality_red", "naval",
+)  # fmt: skip
 
 
 def finite(value: float | None) -> float | None:
     """Refuse NaN and infinities, which pass the checks of ranges."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def positive(value: float | None) -> float | None:
+    """Refuse what is not a finite number above zero."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value} is not a finite number above zero.")
     return value
 
 
@@ -46,11 +59,12 @@ Labelled = Annotated[
     Path | None, typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) and labels y; or give --data.")
 ]
 Dataset = Annotated[
-    Literal["mnist", "fashion_mnist"] | None, typer.Option("--data", help="A published set of images for INPUTS.")
+    str | None, typer.Option("--data", metavar="NAME", help=f"A data set in place of INPUTS: {', '.join(CLASSES)}.")
 ]
 Split = Annotated[Literal["test", "train"], typer.Option(help="Which part of --data.")]
 DataFolder = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the data sets; the one that BNNDP_DATA names by default.")
 ]
+Fold = Annotated[int, typer.Option(min=0, help="Which published division of --data, the one it was trained on.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N inputs.")]
 Attacked = Annotated[bool, typer.Option("--attack/--no-attack", help="Also search the smallest radius that breaks it.")]

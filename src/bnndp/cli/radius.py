@@ -13,6 +13,7 @@ from bnndp.cli.parameters import (
     DataFolder,
     Dataset,
     Domain,
+    Fold,
     Labelled,
     Limit,
     Method,
@@ -41,6 +42,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     split: Split = "test",
     data_dir: DataFolder = None,
     limit: Limit = None,
+    fold: Fold = 0,
     norm: Norm = "inf",
     domain: Domain = None,
     upper: Annotated[float, typer.Option(callback=_positive, help="The largest radius tried.")] = 1.0,
@@ -70,7 +72,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     from bnndp.radius import Search
 
     network = load_classifier(model)
-    points = read_points(Source(inputs, data, split, data_dir, limit), network, domain)
+    points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
     search = Search(norm=float(norm), upper=upper, tolerance=tolerance, attack=attack)
     job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise, branch=branch))
     begin = time.perf_counter()

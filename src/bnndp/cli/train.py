@@ -1,0 +1,161 @@
+"""``bnndp train``: from the name of a data set to a network that the other commands certify."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from bnndp.errors import CertError
+    from bnndp.training.fit import Fitted, Plan, Watcher
+
+__all__ = ["train"]
+
+_LAYERS = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{0,5})")
+
+
+def _hidden(value: str) -> str:
+    if _LAYERS.fullmatch(value) is None:
+        raise typer.BadParameter(f"{value!r} is not a number of layers, an x and their width, such as 2x64.")
+    return value
+
+
+def train(  # noqa: PLR0913 (the options of the command)
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help=f"One of {', '.join((*CLASSES, *TARGETS))}.")],
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="Where the network goes.", show_default=False)],
+    hidden: Annotated[
+        str, typer.Option(callback=_hidden, metavar="KxW", help="K hidden layers of W neurons each.")
+    ] = "2x64",
+    inference: Annotated[str, typer.Option(metavar="METHOD", help="bbb, vogn or noisy-adam.")] = "vogn",
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Points of a step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(callback=positive, help="Largest learning rate.")] = None,
+    prior_std: Annotated[
+        float | None, typer.Option(callback=positive, help="Standard deviation of the prior of the weights.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(callback=positive, help="Weight of the KL term; below 1: a cold posterior.")
+    ] = None,
+    noise_std: Annotated[
+        float | None,
+        typer.Option(callback=positive, help="Noise of the targets, in their units; estimated by default."),
+    ] = None,
+    stop_early: Annotated[
+        bool, typer.Option("--stop-early", help="Hold out a tenth of the points and keep what fits them best.")
+    ] = False,
+    fold: Annotated[int, typer.Option(min=0, help="Which published division into training and test part.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training.")] = 0,
+    data_dir: DataFolder = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin again where a checkpoint is there.")] = False,
+) -> None:
+    """Train a Bayesian network on a data set and write it, in the units of the data set, with its training card.
+
+    What the options leave open has defaults of the method and the task; docs/training.md lists them. A data set that is
+    neither in --data-dir nor in the folder that BNNDP_DATA names is downloaded. Beside the network lies, as long as the
+    training lasts, MODEL.checkpoint: the same command goes on from there after an interruption, to the same file, bit
+    for bit. The table has the figures of the test part, which was not used before; calibration is the mean error of the
+    stated probabilities.
+    """
+    from rich.console import Console
+
+    from bnndp.cli.labelled import shown_store
+    from bnndp.errors import CertError, InputError
+    from bnndp.files import save
+    from bnndp.training.fit import Parts, Plan, fit
+
+    layers, width = map(int, hidden.split("x"))
+    plan = Plan(
+        dataset,
+        inference,
+        (width,) * layers,
+        steps=steps,
+        batch=batch,
+        learning_rate=learning_rate,
+        prior_std=prior_std,
+        temperature=temperature,
+        noise_std=noise_std,
+        stop_early=stop_early,
+        fold=fold,
+        seed=seed,
+    )
+    _check_writable(out)
+    with shown_store(data_dir) as store:
+        parts = Parts.load(plan, store)
+    checkpoint = out.with_name(f"{out.name}.checkpoint")
+    try:
+        with _watched(plan) as watcher:
+            fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
+    except CertError as error:
+        if not str(error).startswith(f"{checkpoint}:"):
+            raise
+        raise InputError(_advice(error)) from error
+    save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
+    checkpoint.unlink(missing_ok=True)
+    Console().print(_summary(fitted))
+
+
+@contextlib.contextmanager
+def _watched(plan: Plan) -> Iterator[Watcher]:
+    """A bar over the steps of both passes, and a line on stderr if the training does not start at its beginning."""
+    from bnndp.cli.job import show_progress
+
+    with show_progress("train", plan.first_steps + plan.options().steps) as advance:
+        done = {"noise": 0, "train": 0}
+
+        def watch(stage: str, step: int) -> None:
+            if stage == "train" and not done["train"] and step > 1:
+                typer.echo(f"bnndp: resumed at step {step - 1}.", err=True)
+            advance(step - done[stage])
+            done[stage] = step
+
+        yield watch
+    if not done["train"]:
+        typer.echo("bnndp: resumed after the last step.", err=True)
+
+
+def _advice(error: CertError) -> str:
+    """What is wrong with a checkpoint, with advice for the command line in place of that for Python."""
+    fault = str(error).rpartition(";")[0] or str(error).rstrip(".")
+    return f"{fault}; begin again with --restart, or change --out."
+
+
+def _check_writable(out: Path) -> None:
+    """Find out before the training, not after it."""
+    from bnndp.errors import InputError
+
+    place = out.absolute()
+    try:
+        if str(out) == "-" or place.parts[1:2] in (("dev",), ("proc",)) or (out.exists() and not out.is_file()):
+            raise InputError(f"{out}: is not a regular file and cannot be replaced; change --out.")
+        if not place.parent.is_dir():
+            raise InputError(f"{out}: the folder {place.parent} does not exist; make it or change --out.")
+        scratch = place.with_name(f".{out.name}.checkpoint.{secrets.token_hex(8)}")  # the longest name that is used
+        scratch.touch(exist_ok=False)
+        scratch.unlink()
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror}; change --out.") from error
+
+
+def _summary(fitted: Fitted) -> Table:
+    from rich.table import Table
+
+    from bnndp.training.cards import Scores
+
+    test, trained = fitted.test, fitted.trained
+    labelled = isinstance(test, Scores)
+    figure = f"{100 * test.accuracy:.1f} %" if isinstance(test, Scores) else f"{test.rmse:.4g}"
+    table = Table("data", "method", "steps", "accuracy" if labelled else "RMSE", "NLL", "calibration", "seconds")
+    cells = (fitted.plan.data, fitted.plan.inference, str(trained.steps), figure, f"{test.nll:.4g}")
+    table.add_row(*cells, f"{test.calibration_error:.4f}", f"{trained.card.seconds:.3g}")
+    return table

@@ -1,0 +1,236 @@
+r"""From the name of a data set to a network in the user's units, with figures of its test part.
+
+Inputs and targets of a set without natural limits (the UCI sets) are standardised for training, and the network is then
+given the units of the set by :meth:`BayesianNetwork.in_units`. Images and generated sets are used as they are.
+
+``noise_std`` of regression is that of the plan; or 0.1, with which the sines are generated; or estimated in two passes:
+a quarter of the steps with 0.25 in standardised units on nine tenths of the training part, and then the root mean
+square of the residuals on the other tenth, at least 0.01 and at most 1 in standardised units. It contains the error of
+the first pass, so that it is rather too large than too small. The test part is not looked at before the end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from bnndp.data import ClassificationData, DataStandardisation, Description, RegressionData, Store, describe, load
+from bnndp.errors import InputError
+from bnndp.network import BayesianNetwork
+from bnndp.sampling import draw_noise, estimate
+from bnndp.training.cards import Scores, scores
+from bnndp.training.defaults import default_options
+from bnndp.training.loop import Trained, train
+from bnndp.training.options import Stopping, TrainingOptions
+from bnndp.training.predictive import coverage_error, predict_targets
+from bnndp.training.stopping import hold_out
+
+__all__ = ["Fitted", "Parts", "Plan", "TargetScores", "Watcher", "fit", "target_scores"]
+
+_SINE_NOISE = 0.1  # of noisy_sine
+_FIRST_NOISE, _LEAST_NOISE, _MOST_NOISE = 0.25, 0.01, 1.0  # in standardised units
+_MOST_HELD_OUT = 5000
+_DRAWS = 256
+
+Data = RegressionData | ClassificationData
+Watcher = Callable[[Literal["noise", "train"], int], None]
+"""Told after every step which pass it belongs to, and how many steps of that pass are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to train, and on what; None stands for the default of the method and the task.
+
+    >>> Plan("digits", "vogn").options().batch, Plan("kin8nm", "bbb", steps=400).first_steps
+    (200, 100)
+    """
+
+    data: str  # a name of the registry
+    inference: str
+    hidden: tuple[int, ...] = (64, 64)
+    steps: int | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    prior_std: float | None = None
+    temperature: float | None = None
+    noise_std: float | None = None  # in the units of the target
+    stop_early: bool = False  # on a tenth of the training part, which is then not trained on
+    fold: int = 0
+    seed: int = 0  # of the training; generated data are always those of seed 0
+
+    def __post_init__(self) -> None:
+        described = self.described
+        if self.noise_std is not None:
+            if described.task != "regression":
+                raise InputError(f"noise_std is for regression, but {self.data} is for {described.task}; leave it out.")
+            if not (math.isfinite(self.noise_std) and self.noise_std > 0):
+                raise InputError(f"noise_std must be finite and positive, got {self.noise_std!r}.")
+        self.options()
+
+    @property
+    def described(self) -> Description:
+        """The data set."""
+        return describe(self.data)
+
+    @property
+    def standardised(self) -> bool:
+        """Whether training sees standardised numbers."""
+        return self.described.domain is None and not self.described.generated
+
+    @property
+    def first_steps(self) -> int:
+        """Steps of the first pass, which estimates the noise; 0: there is none."""
+        known = self.noise_std is not None or self.described.task != "regression" or self.described.generated
+        return 0 if known else max(1, self.options().steps // 4)
+
+    def options(self) -> TrainingOptions:
+        """The options of the training; ``noise_std`` is set later, in the units of the training."""
+        fields = ("steps", "batch", "learning_rate", "prior_std", "temperature")
+        given = {field: getattr(self, field) for field in fields if getattr(self, field) is not None}
+        usual = default_options(self.inference, self.described.task)
+        found = replace(usual, hidden=self.hidden, seed=self.seed, **given)
+        rule = Stopping(every=max(1, min(200, found.steps // 20))) if self.stop_early else None
+        return replace(found, stopping=rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The training and the test part of a data set, in the units of the user."""
+
+    train: Data
+    test: Data
+
+    @classmethod
+    def load(cls, plan: Plan, folder: str | os.PathLike[str] | Store | None = None) -> Parts:
+        """Those of the plan; ``folder`` is that of :func:`bnndp.data.load`."""
+        return cls(*(load(plan.data, part, folder=folder, fold=plan.fold) for part in ("train", "test")))
+
+
+@dataclass(frozen=True, slots=True)
+class TargetScores:
+    """How well the predictive distribution f(x) + noise predicts real targets, in their units."""
+
+    points: int
+    rmse: float  # of E f(x), less the share that is the sampling error of E f
+    nll: float  # mean of -log of the predictive density
+    calibration_error: float  # of the quantiles of the predictive distribution
+    output_std: float  # standard deviation of f(x), mean over points
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A network in the user's units, and how it came about."""
+
+    network: BayesianNetwork
+    plan: Plan
+    trained: Trained  # its network and card are in the units of the training
+    units: DataStandardisation | None  # None: the training saw the user's units
+    noise_std: float | None  # of regression, in the user's units
+    test: TargetScores | Scores  # on the test part, in the user's units
+
+    def record(self) -> dict[str, Any]:
+        """All of it but the network, for ``bnndp.save(..., card=...)``.
+
+        Errors and likelihoods of the training part are in the units of the training, those under ``test`` in the
+        user's. Seconds are left out: the same plan gives the same record.
+        """
+        units = self.units
+        found = self.trained.record(self.plan.data)
+        del found["seconds"]
+        return found | {
+            "fold": self.plan.fold,
+            "noise_std": self.noise_std,
+            "standardisation": None if units is None else _lists(units),
+            "test": asdict(self.test),
+        }
+
+
+def fit(
+    plan: Plan,
+    parts: Parts | None = None,
+    *,
+    watcher: Watcher | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+) -> Fitted:
+    """Train as ``plan`` says and look at the test part once.
+
+    ``parts`` are loaded if they are not given. ``checkpoint`` and ``resume`` are those of
+    :func:`bnndp.training.train`; the first pass has no checkpoint and is done again.
+    """
+    parts = parts or Parts.load(plan)
+    data, test = parts.train, parts.test
+    units = DataStandardisation.fit(data) if plan.standardised else None
+    seen = data if units is None else units.apply(data)
+    rest, held_out = hold_out(seen, min(_MOST_HELD_OUT, max(1, seen.points // 10)), seed=plan.seed)
+    options = plan.options()
+    if isinstance(data, RegressionData):
+        noise = _given_noise(plan, units)
+        options = replace(options, noise_std=_residuals(plan, rest, held_out, watcher) if noise is None else noise)
+    trained = train(
+        rest if plan.stop_early else seen,
+        options,
+        held_out=held_out if plan.stop_early else None,
+        progress=_told(watcher, "train"),
+        checkpoint=checkpoint,
+        resume=resume,
+    )
+    network = trained.network if units is None else _in_units(trained.network, units)
+    if isinstance(test, ClassificationData):
+        found = ClassificationData(network.centred(test.x), test.y, test.classes)
+        return Fitted(network, plan, trained, units, None, scores(network.unshifted(), found))
+    noise_std = plan.noise_std if plan.noise_std is not None else options.noise_std * _target_scale(units)
+    return Fitted(network, plan, trained, units, noise_std, target_scores(network, test, noise_std))
+
+
+def target_scores(network: BayesianNetwork, data: RegressionData, noise_std: float) -> TargetScores:
+    """Scores on all points of ``data``, in its units."""
+    mean = estimate(network, data.x, draw_noise(network, _DRAWS, seed=0))
+    square = (mean.mean - data.y).square() - mean.std_error.square()
+    seen = RegressionData(network.centred(data.x), data.y)
+    found = predict_targets(network.unshifted(), seen, noise_std, draws=_DRAWS)
+    return TargetScores(
+        points=data.points,
+        rmse=math.sqrt(max(0.0, float(square.mean()))),
+        nll=float(-found.log_density.mean()),
+        calibration_error=coverage_error(found.level),
+        output_std=float(found.output_std.mean()),
+    )
+
+
+def _given_noise(plan: Plan, units: DataStandardisation | None) -> float | None:
+    """The noise in the units of the training, unless it has to be estimated."""
+    if plan.noise_std is not None:
+        return plan.noise_std / _target_scale(units)
+    return None if plan.first_steps else _SINE_NOISE
+
+
+def _residuals(plan: Plan, rest: Data, held_out: Data, watcher: Watcher | None) -> float:
+    """The noise in standardised units, by the first pass of the module's text."""
+    options = replace(plan.options(), noise_std=_FIRST_NOISE, steps=plan.first_steps, stopping=None)
+    first = train(rest, options, progress=_told(watcher, "noise"))
+    mean = estimate(first.network, held_out.x, draw_noise(first.network, _DRAWS, seed=0)).mean
+    found = float((mean - held_out.y).square().mean().sqrt())
+    return min(_MOST_NOISE, max(_LEAST_NOISE, found))
+
+
+def _told(watcher: Watcher | None, stage: Literal["noise", "train"]) -> Callable[[int, float], None] | None:
+    return None if watcher is None else lambda step, _objective: watcher(stage, step + 1)
+
+
+def _in_units(network: BayesianNetwork, units: DataStandardisation) -> BayesianNetwork:
+    outputs = None if units.targets is None else (units.targets.shift, units.targets.scale)
+    return network.in_units((units.inputs.shift, units.inputs.scale), outputs)
+
+
+def _target_scale(units: DataStandardisation | None) -> float:
+    """What a unit of the training is in the user's; every set of the registry for regression has one target."""
+    return 1.0 if units is None or units.targets is None else units.targets.scale.item()
+
+
+def _lists(units: DataStandardisation) -> dict[str, Any]:
+    targets = units.targets
+    return {"inputs": units.inputs.to_lists(), "targets": None if targets is None else targets.to_lists()}

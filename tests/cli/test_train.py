@@ -1,0 +1,273 @@
+"""``bnndp train``: small trainings end to end, interruption, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training import made
+from training.made import drawn_outputs
+from typer.testing import CliRunner
+
+from bnndp.cli.main import app
+from bnndp.cli.parameters import CLASSES, TARGETS
+from bnndp.data import NAMES, describe, load
+from bnndp.files import load as load_network
+from bnndp.files import training_card
+
+# The program with a checkpoint after every step, and steps that take their time.
+SLOW = """
+import time
+from bnndp.training import loop, vogn
+loop._SECONDS = 0.0
+step = vogn.Vogn.step
+def slow(*arguments):
+    time.sleep(0.02)
+    return step(*arguments)
+vogn.Vogn.step = slow
+from bnndp.cli.main import run
+run()
+"""
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of the set ``made``."""
+    made.install(monkeypatch, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_digits_to_certified_radii_in_two_commands(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
+    model, out = tmp_path / "digits.safetensors", tmp_path / "radii.jsonl"
+    options = ("--hidden", "1x32", "--inference", "vogn", "--steps", 300, "--temperature", 0.1)
+    result = bnndp("train", "digits", *options, "--out", model)
+    assert (result.status, result.stderr) == (0, "")
+    for word in ("digits", "vogn", "300", "accuracy", "NLL", "calibration", "seconds"):
+        assert word in result.stdout
+    network = load_network(model)
+    assert (network.sizes, network.task, network.shift) == ((64, 32, 10), "classification", None)
+    card = training_card(model)
+    assert card is not None
+    assert f"{100 * card['test']['accuracy']:.1f} %" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.safetensors"]  # the checkpoint is gone
+
+    found = bnndp("radius", model, "--data", "digits", "--limit", 8, "--domain", 0, 1, "--no-attack", "--out", out)
+    assert (found.status, found.stderr) == (0, "")
+    rows = read_rows(out)
+    assert [row["label"] for row in rows] == load("digits", "test").y[:8].tolist()
+    assert sum((row["radius"] or 0) > 1e-3 for row in rows) >= 5
+    assert bnndp("evaluate", model, "--data", "digits", "--limit", 4, "--eps", 0.01, "--no-attack").status == 0
+
+
+def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder: Path, read_rows: Any) -> None:
+    model, out = tmp_path / "m.safetensors", tmp_path / "out.jsonl"
+    options = ("--hidden", "2x8", "--steps", 600, "--data-dir", folder)
+    result = bnndp("train", made.NAME, *options, "--out", model)
+    assert (result.status, result.stderr) == (0, "")
+    assert "RMSE" in result.stdout
+    network = load_network(model)
+    centre = load(made.NAME, "test", folder=folder).x[:12]
+    half = torch.tensor(0.05 * made.SCALE)
+    np.savez(tmp_path / "in.npz", lower=(centre - half).numpy(), upper=(centre + half).numpy())
+    assert bnndp("certify", model, tmp_path / "in.npz", "--out", out).status == 0
+    rows = read_rows(out)
+    generator = torch.Generator().manual_seed(4)
+    draws = 2000
+    for point in range(4):  # of every box
+        x = centre + half * (2 * torch.rand(centre.shape, generator=generator, dtype=torch.float64) - 1)
+        outputs = drawn_outputs(network, x, draws, seed=point)[..., 0]
+        error = 5 * outputs.std(0) / draws**0.5
+        for row, mean, slack in zip(rows, outputs.mean(0).tolist(), error.tolist(), strict=True):
+            assert row["lower"] - slack <= mean <= row["upper"] + slack
+    # The bounds say something: targets have a deviation of about 1.2 FACTOR, and the slack is small beside the bounds.
+    assert all(row["width"] < made.FACTOR for row in rows)
+    assert max(error.tolist()) < 0.2 * made.FACTOR
+
+
+def test_the_sine(bnndp: Any, tmp_path: Path) -> None:
+    model = tmp_path / "s.safetensors"
+    options = ("--hidden", "1x8", "--inference", "bbb", "--steps", 20, "--batch", 64, "--learning-rate", 0.02)
+    more = ("--prior-std", 0.5, "--noise-std", 0.2, "--stop-early", "--seed", 7)
+    assert bnndp("train", "sine1d", *options, *more, "--out", model).status == 0
+    card = training_card(model)
+    assert card is not None
+    used = card["options"]
+    assert (used["hidden"], used["batch"], used["learning_rate"], used["prior_std"]) == ([8], 64, 0.02, 0.5)
+    assert (used["noise_std"], used["seed"], used["inference"]) == (0.2, 7, "bbb")
+    assert used["stopping"] is not None
+
+
+def _arguments(out: Path, steps: int = 60) -> list[str]:
+    return ["train", "digits", "--hidden", "1x8", "--steps", str(steps), "--out", str(out)]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_training_goes_on_to_the_same_file(bnndp: Any, tmp_path: Path, sent: int) -> None:
+    whole, broken = tmp_path / "whole" / "m.safetensors", tmp_path / "broken" / "m.safetensors"
+    for path in (whole, broken):
+        path.parent.mkdir()
+    assert bnndp(*_arguments(whole)).status == 0
+    checkpoint = broken.with_name("m.safetensors.checkpoint")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *_arguments(broken)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    end = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(sent)
+    process.communicate(timeout=30)
+    assert process.returncode == (143 if sent == signal.SIGTERM else -sent)
+    assert checkpoint.exists()
+    assert not broken.exists()
+    result = bnndp(*_arguments(broken))
+    assert result.status == 0
+    assert result.stderr.startswith("bnndp: resumed at step ")
+    assert 0 < int(result.stderr.split()[-1].rstrip(".")) < 60
+    assert broken.read_bytes() == whole.read_bytes()
+    assert not checkpoint.exists()
+
+
+def test_a_checkpoint_after_the_last_step(bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, out = tmp_path / "whole.safetensors", tmp_path / "m.safetensors"
+    assert bnndp(*_arguments(whole)).status == 0
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bnndp.files.save", stop)
+        result = bnndp(*_arguments(out))
+    assert (result.status, result.stderr) == (130, "bnndp: stopped before the end; no output file was written.\n")
+    result = bnndp(*_arguments(out))
+    assert (result.status, result.stderr) == (0, "bnndp: resumed after the last step.\n")
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_checkpoint_of_another_training(bnndp: Any, refused: Any, tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", SLOW, *_arguments(out)], stdout=subprocess.DEVNULL)
+    checkpoint = tmp_path / "m.safetensors.checkpoint"
+    end = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    line = refused(*_arguments(out, 50))
+    assert "is of another training (steps is 60 there, 50 here); begin again with --restart, or change --out" in line
+    checkpoint.write_bytes(b"rubbish")
+    assert "begin again with --restart" in refused(*_arguments(out))
+    result = bnndp(*_arguments(out, 50), "--restart")
+    assert (result.status, result.stderr) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.safetensors"]
+
+
+REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
+    "unknown set": (("letters",), "there is no data set 'letters'"),
+    "a near miss": (("fashion-mnist",), "did you mean fashion_mnist?"),
+    "one number": (("digits", "--hidden", "64"), "'--hidden': '64' is not a number of layers, an x and their width"),
+    "no layers": (("digits", "--hidden", "0x64"), "'--hidden'"),
+    "no neurons": (("digits", "--hidden", "2x0"), "'--hidden'"),
+    "words": (("digits", "--hidden", "twox64"), "'--hidden'"),
+    "too many layers": (("digits", "--hidden", "1000x64"), "'--hidden'"),
+    "unknown method": (("digits", "--inference", "magic"), "inference 'magic' is unknown; choose one of bbb, vogn"),
+    "dropout": (("digits", "--inference", "dropout"), "inference 'dropout' is not built yet"),
+    "ensemble": (("digits", "--inference", "ensemble"), "inference 'ensemble' is not built yet"),
+    "laplace": (("digits", "--inference", "laplace"), "inference 'laplace' is not built yet"),
+    "no steps": (("digits", "--steps", 0), "'--steps'"),
+    "no batch": (("digits", "--batch", 0), "'--batch'"),
+    "negative rate": (("digits", "--learning-rate", -1), "'--learning-rate': -1.0 is not a finite number above zero"),
+    "NaN prior": (("digits", "--prior-std", "nan"), "'--prior-std'"),
+    "infinite temperature": (("digits", "--temperature", "inf"), "'--temperature'"),
+    "no noise": (("sine1d", "--noise-std", 0), "'--noise-std'"),
+    "noise of classes": (("digits", "--noise-std", 0.1), "noise_std is for regression"),
+    "no such fold": (("digits", "--fold", 5), "fold"),
+    "negative seed": (("digits", "--seed", -1), "'--seed'"),
+    "two sets": (("digits", "moons"), "moons"),
+    "a rate that diverges": (("digits", "--steps", 50, "--learning-rate", 1e30, "--restart"), "training diverged"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(refused: Any, tmp_path: Path, case: str) -> None:
+    arguments, words = REFUSED[case]
+    assert words in refused("train", *arguments, "--out", tmp_path / "m.safetensors")
+
+
+def test_places_that_cannot_be_written(refused: Any, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    cases = {
+        tmp_path / "missing" / "m.safetensors": "does not exist; make it or change --out",
+        tmp_path / "file" / "m.safetensors": "does not exist; make it or change --out",
+        tmp_path / "folder": "is not a regular file and cannot be replaced; change --out",
+        Path("/dev/null"): "is not a regular file",
+        Path("-"): "is not a regular file",
+        tmp_path / ("m" * 300): "cannot be written",
+    }
+    for out, words in cases.items():
+        line = refused("train", "digits", "--steps", 1, "--out", out)
+        assert str(out) in line
+        assert words in line
+    assert "'--out'" in refused("train", "digits")
+
+
+@pytest.mark.parametrize("name", ["mnist", "kin8nm", "cifar10_subset"])
+def test_data_that_are_not_there(refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("BNNDP_DATA", raising=False)
+    line = refused("train", name, "--data-dir", tmp_path, "--out", tmp_path / "m.safetensors")
+    assert f"{tmp_path / name.removesuffix('_subset')}: lacks " in line
+    assert "put " in line
+
+
+def test_sets_of_regression_have_no_radii(refused: Any, classifier: Path, tmp_path: Path) -> None:
+    line = refused("radius", classifier, "--data", "kin8nm", "--out", tmp_path / "o.jsonl")
+    assert "'--data': kin8nm is for regression and has no labels; choose one of moons, digits, mnist" in line
+    line = refused("evaluate", classifier, "--data", "letters", "--eps", 0.1)
+    assert "'--data': there is no data set 'letters'" in line
+
+
+def test_help_names_all_sets() -> None:
+    assert set(CLASSES) == {name for name in NAMES if describe(name).task == "classification"}
+    assert set(TARGETS) == {name for name in NAMES if describe(name).task == "regression"}
+    result = CliRunner().invoke(app, ["train", "--help"])
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in NAMES)
+
+
+def test_help_is_quick_and_loads_no_torch() -> None:
+    program = (
+        "import sys, time\nbegin = time.process_time()\nfrom bnndp.cli.main import main\nmain(['train', '--help'])\n"
+        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)\nassert time.process_time() - begin < 0.5"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    arguments = [sys.executable, "-c", SLOW, *_arguments(tmp_path / "m.safetensors")]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 4096):
+            seen += part
+    except OSError:
+        pass  # the other side has been closed
+    process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"train" in seen
+    assert b"60/60" in seen
