@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,14 @@ def test_a_moved_ball_holds_every_moved_point() -> None:
     for norm in (torch.inf, 2, 1):
         box = Box.ball(centre, 1e-12, norm=norm)
         moved = box.moved(step)
-        exact_low = [[float(a) - float(s) for a, s in zip(row, step, strict=True)] for row in box.lower]
-        assert bool((moved.lower <= torch.tensor(exact_low, dtype=torch.float64)).all())
-        assert norm == torch.inf or bool((moved.within.radius >= box.within.radius).all())
+        for before, after, side in ((box.lower, moved.lower, 1), (box.upper, moved.upper, -1)):
+            for a, b, s in zip(before.flatten(), after.flatten(), step.repeat(50), strict=True):
+                assert side * (Fraction(a.item()) - Fraction(s.item()) - Fraction(b.item())) > 0  # exact, and outward
+        if norm == torch.inf:
+            continue
+        balls = (box.within.centre, moved.within.centre, box.within.radius, moved.within.radius)
+        for old, new, r, grown in zip(*balls, strict=True):
+            three = zip(old.tolist(), step.tolist(), new.tolist(), strict=True)
+            off = [Fraction(a) - Fraction(s) - Fraction(b) for a, s, b in three]
+            distance = sum(map(abs, off)) if norm == 1 else Fraction(math.hypot(*map(float, off)))
+            assert Fraction(r.item()) + distance <= Fraction(grown.item())

@@ -4,7 +4,7 @@ Two questions are answered, each by the method of the options: the range of ever
 bound of given combinations of them, which is what a decision needs (docs/theory.md, section 7).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -95,7 +95,8 @@ def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Inte
         found.append(_moment_classes(network, box, options))
     if options.method in ("partition", "best"):
         found.append(partition.bound_softmax(network, box, cells=options.cells).probability)
-    low, high = (pick([getattr(f, end) for f in found]) for pick, end in ((_largest, "lower"), (_smallest, "upper")))
+    low = torch.stack([interval.lower for interval in found]).amax(0)
+    high = torch.stack([interval.upper for interval in found]).amin(0)
     name = {"partition": "partition", "best": "moment+partition"}.get(options.method, "moment")
     return Interval(*consistent(low, high)), name
 
@@ -120,7 +121,7 @@ def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, optio
         found.append(_moment_rows(network, box, rows, label, options))
     if options.method in ("partition", "best"):
         found.append(partition.bound_rows(network, box, rows, cells=options.cells))
-    return _largest([f.nan_to_num(-torch.inf, neginf=-torch.inf) for f in found])
+    return torch.stack([bound.nan_to_num(-torch.inf, neginf=-torch.inf) for bound in found]).amax(0)
 
 
 def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
@@ -142,7 +143,3 @@ def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor
             least = branch(Claim(network, box[at], rows[at], label[at]), cells=options.branch, steps=steps, piece=piece)
             bound[at] = torch.maximum(bound[at], least[:, None])  # the least row on the box bounds them all
     return bound
-
-
-_largest: Callable[[list[Tensor]], Tensor] = lambda values: torch.stack(values).amax(0)  # noqa: E731
-_smallest: Callable[[list[Tensor]], Tensor] = lambda values: torch.stack(values).amin(0)  # noqa: E731

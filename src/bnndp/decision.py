@@ -38,7 +38,7 @@ class Decision:
     verdict: tuple[Verdict, ...]
     label: Tensor  # (batch,): the decision in question
     bound: Tensor  # (batch,): the label is ahead of every other class by at least this, on the whole region
-    witness: Tensor  # (batch, n): the worst input found; the centre of the region where nothing was searched
+    witness: Tensor  # (batch, n): the worst input found; x itself where nothing was searched
     margin: Tensor  # (batch,): estimated lead of the label over the rival at the witness
     error: Tensor  # (batch,): half-width of the confidence interval of ``margin``
     rival: Tensor  # (batch,): the class that is ahead at the witness; the label itself where nothing was searched

@@ -11,7 +11,7 @@ class Verdict(enum.Enum):
     CERTIFIED = "certified"
     """Proved for every input of the region."""
     FALSIFIED = "falsified"
-    """Proved wrong: an input of the region breaks the claim."""
+    """An input of the region breaks the claim: proved, or shown by fresh samples with the confidence that is stated."""
     UNDECIDED = "undecided"
     """The bounds are too loose to tell, or the time ran out."""
 

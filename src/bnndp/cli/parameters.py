@@ -47,7 +47,7 @@ Domain = Annotated[
     tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
 ]
 Optimise = Annotated[
-    int, typer.Option(min=0, metavar="STEPS", help="Optimise the planes of a classifier's bounds in so many steps.")
+    int, typer.Option(min=0, metavar="STEPS", help="Optimise the planes of the bounds in so many steps.")
 ]
 Branch = Annotated[
     int, typer.Option(min=1, metavar="CELLS", help="Branch a decision by signs of neurons into at most CELLS.")
