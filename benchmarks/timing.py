@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from bnndp.experiments.passes import sample_weights
 from bnndp.network import BayesianNetwork, Linear
 
 __all__ = ["median_time", "random_network", "sample_local", "sample_weights"]
@@ -47,26 +48,6 @@ def random_network(sizes: tuple[int, ...], seed: int = 0) -> BayesianNetwork:
         )
 
     return BayesianNetwork.from_linears(linear(n_in, n_out) for n_in, n_out in pairwise(sizes))
-
-
-def sample_weights(network: BayesianNetwork, x: Tensor, passes: int, *, dtype: torch.dtype, chunk: int = 50) -> Tensor:
-    """``passes`` forward passes at ``x`` (n,), each with its own draw of all weights: (passes, n_out).
-
-    ``chunk`` passes run at once without a loop; 50 keep the drawn weights of a 2x64 network in the cache, which was the
-    fastest of 1 to 2,000.
-    """
-    tensors = [[t.to(dtype) for t in (a.weight_mean, a.weight_std, a.bias_mean, a.bias_std)] for a in network.linears]
-    sizes = [min(chunk, passes - done) for done in range(0, passes, chunk)]
-    return torch.cat([_sample_chunk(tensors, x.to(dtype), size) for size in sizes])
-
-
-def _sample_chunk(tensors: list[list[Tensor]], x: Tensor, draws: int) -> Tensor:
-    z = x.expand(draws, -1)[..., None]
-    for k, (mean, std, bias_mean, bias_std) in enumerate(tensors):
-        weight = torch.randn(draws, *mean.shape, dtype=x.dtype).mul_(std).add_(mean)
-        bias = torch.randn(draws, *bias_mean.shape, dtype=x.dtype).mul_(bias_std).add_(bias_mean)
-        z = torch.baddbmm(bias[..., None], weight, z.relu() if k else z)
-    return z[..., 0]
 
 
 def sample_local(network: BayesianNetwork, x: Tensor, passes: int, *, dtype: torch.dtype) -> Tensor:

@@ -22,7 +22,10 @@ from bnndp.cli.parameters import CLASSES, TARGETS
 from bnndp.data import NAMES, describe, load
 from bnndp.files import load as load_network
 from bnndp.files import training_card
+from bnndp.training.method import Pace
+from bnndp.training.vogn import Vogn
 
+STOPPED = "bnndp: stopped before the end; no output file was written"
 # The program with a checkpoint after every step, and steps that take their time.
 SLOW = """
 import time
@@ -95,13 +98,13 @@ def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder:
 def test_the_sine(bnndp: Any, tmp_path: Path) -> None:
     model = tmp_path / "s.safetensors"
     options = ("--hidden", "1x8", "--inference", "bbb", "--steps", 20, "--batch", 64, "--learning-rate", 0.02)
-    more = ("--prior-std", 0.5, "--noise-std", 0.2, "--stop-early", "--seed", 7)
+    more = ("--prior", "unit", "--prior-std", 0.5, "--noise-std", 0.2, "--stop-early", "--seed", 7)
     assert bnndp("train", "sine1d", *options, *more, "--out", model).status == 0
     card = training_card(model)
     assert card is not None
     used = card["options"]
     assert (used["hidden"], used["batch"], used["learning_rate"], used["prior_std"]) == ([8], 64, 0.02, 0.5)
-    assert (used["noise_std"], used["seed"], used["inference"]) == (0.2, 7, "bbb")
+    assert (used["noise_std"], used["seed"], used["inference"], used["prior"]) == (0.2, 7, "bbb", "unit")
     assert used["stopping"] is not None
 
 
@@ -124,8 +127,10 @@ def test_a_killed_training_goes_on_to_the_same_file(bnndp: Any, tmp_path: Path, 
         time.sleep(0.01)
     time.sleep(0.2)
     process.send_signal(sent)
-    process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == (143 if sent == signal.SIGTERM else -sent)
+    said = f"{STOPPED}; the same command goes on from {checkpoint}.\n" if sent == signal.SIGTERM else ""
+    assert errors.decode() == said
     assert checkpoint.exists()
     assert not broken.exists()
     result = bnndp(*_arguments(broken))
@@ -146,10 +151,41 @@ def test_a_checkpoint_after_the_last_step(bnndp: Any, tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("bnndp.files.save", stop)
         result = bnndp(*_arguments(out))
-    assert (result.status, result.stderr) == (130, "bnndp: stopped before the end; no output file was written.\n")
+    line = f"{STOPPED}; the same command goes on from {out}.checkpoint.\n"
+    assert (result.status, result.stderr) == (130, line)
     result = bnndp(*_arguments(out))
     assert (result.status, result.stderr) == (0, "bnndp: resumed after the last step.\n")
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_training_that_is_stopped_while_it_begins_again(
+    bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "m.safetensors"
+    checkpoint = tmp_path / "m.safetensors.checkpoint"
+    checkpoint.write_bytes(b"of another training")
+    step = Vogn.step
+
+    def stopped_at(last: int) -> Any:
+        def stop(self: Vogn, x: Any, y: Any, pace: Pace) -> Any:
+            if pace.step == last:
+                raise KeyboardInterrupt
+            return step(self, x, y, pace)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("bnndp.training.loop._SECONDS", 0.0)
+            patch.setattr(Vogn, "step", stop)
+            return bnndp(*_arguments(out), "--restart")
+
+    # The old checkpoint is not named: the training cannot go on from it.
+    result = stopped_at(0)
+    assert (result.status, result.stderr) == (130, f"{STOPPED}.\n")
+    assert checkpoint.read_bytes() == b"of another training"
+    # A new one is, but --restart would not go on from it.
+    result = stopped_at(5)
+    line = f"{STOPPED}; the same command without --restart goes on from {checkpoint}.\n"
+    assert (result.status, result.stderr) == (130, line)
+    assert bnndp(*_arguments(out)).stderr == "bnndp: resumed at step 5.\n"
 
 
 def test_a_checkpoint_of_another_training(bnndp: Any, refused: Any, tmp_path: Path) -> None:
@@ -185,6 +221,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "no steps": (("digits", "--steps", 0), "'--steps'"),
     "no batch": (("digits", "--batch", 0), "'--batch'"),
     "negative rate": (("digits", "--learning-rate", -1), "'--learning-rate': -1.0 is not a finite number above zero"),
+    "unknown prior": (("digits", "--prior", "flat"), "prior must be one of unit, fan_in, got 'flat'"),
     "NaN prior": (("digits", "--prior-std", "nan"), "'--prior-std'"),
     "infinite temperature": (("digits", "--temperature", "inf"), "'--temperature'"),
     "no noise": (("sine1d", "--noise-std", 0), "'--noise-std'"),

@@ -104,6 +104,19 @@ def test_early_stopping_holds_points_out(folder: Path) -> None:
     assert found.trained.epochs == pytest.approx(found.trained.steps * batch / (points - points // 10))
 
 
+def test_the_prior_is_that_of_the_plan(folder: Path) -> None:
+    usual, same, other = (made_fit(folder, steps=8, prior=prior) for prior in (None, "fan_in", "unit"))
+    assert usual.record() == same.record()
+    assert usual.network.digest() == same.network.digest()
+    assert other.record()["options"] == usual.record()["options"] | {
+        "prior": "unit",
+        "noise_std": other.trained.options.noise_std,
+    }
+    assert other.network.digest() != usual.network.digest()
+    assert Plan("digits", "vogn").options().prior == "unit"
+    assert Plan("digits", "vogn", prior="fan_in").options().prior == "fan_in"
+
+
 @pytest.mark.parametrize("inference", ["bbb", "vogn", "noisy-adam"])
 def test_digits_are_used_as_they_are(inference: str) -> None:
     found = fit(Plan("digits", inference, (32,), steps=300, temperature=0.1, learning_rate=1e-2))
@@ -141,6 +154,7 @@ def test_steps_are_told(folder: Path) -> None:
         ({"data": "sine1d", "noise_std": math.nan}, "noise_std must be finite and positive, got nan"),
         ({"hidden": (4, 0)}, "widths of hidden layers"),
         ({"steps": 0}, "steps and batch must be at least 1"),
+        ({"prior": "flat"}, "prior must be one of unit, fan_in, got 'flat'"),
         ({"learning_rate": -1.0}, "learning_rate must be finite and positive"),
     ],
 )

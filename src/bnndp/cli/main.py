@@ -23,6 +23,7 @@ from bnndp.cli.certify import certify
 from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
 from bnndp.cli.radius import radius
+from bnndp.cli.reproduce import reproduce
 from bnndp.cli.train import train
 from bnndp.errors import CertError
 
@@ -41,6 +42,7 @@ app.command()(certify)
 app.command()(radius)
 app.command(cls=SeveralRadii)(evaluate)
 app.command()(train)
+app.command()(reproduce)
 app.command()(demo)
 
 
@@ -65,8 +67,9 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments (those of the process by default) and give its exit status."""
+    remarks: list[str] = []  # of the command, on what it leaves behind when it is told to stop
     try:
-        status = app(args=arguments, prog_name="bnndp", standalone_mode=False)
+        status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=remarks)
     except CertError as error:
         return _complain(str(error), 2)
     except typer.TyperException as error:
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _Terminated:
         status = 143
     if status in (130, 143):
-        return _complain("stopped before the end; no output file was written.", status)
+        return _complain("; ".join(["stopped before the end; no output file was written", *remarks]), status)
     return status if isinstance(status, int) else 0
 
 

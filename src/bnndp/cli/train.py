@@ -32,6 +32,7 @@ def _hidden(value: str) -> str:
 
 
 def train(  # noqa: PLR0913 (the options of the command)
+    context: typer.Context,
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=f"One of {', '.join((*CLASSES, *TARGETS))}.")],
     out: Annotated[Path, typer.Option(metavar="MODEL", help="Where the network goes.", show_default=False)],
     hidden: Annotated[
@@ -41,6 +42,9 @@ def train(  # noqa: PLR0913 (the options of the command)
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Points of a step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(callback=positive, help="Largest learning rate.")] = None,
+    prior: Annotated[
+        str | None, typer.Option(metavar="KIND", help="unit, or fan_in: narrower the more inputs a layer has.")
+    ] = None,
     prior_std: Annotated[
         float | None, typer.Option(callback=positive, help="Standard deviation of the prior of the weights.")
     ] = None,
@@ -82,6 +86,7 @@ def train(  # noqa: PLR0913 (the options of the command)
         steps=steps,
         batch=batch,
         learning_rate=learning_rate,
+        prior=prior,
         prior_std=prior_std,
         temperature=temperature,
         noise_std=noise_std,
@@ -93,14 +98,15 @@ def train(  # noqa: PLR0913 (the options of the command)
     with shown_store(data_dir) as store:
         parts = Parts.load(plan, store)
     checkpoint = out.with_name(f"{out.name}.checkpoint")
-    try:
-        with _watched(plan) as watcher:
-            fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
-    except CertError as error:
-        if not str(error).startswith(f"{checkpoint}:"):
-            raise
-        raise InputError(_advice(error)) from error
-    save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
+    with _named_when_stopped(checkpoint, context.find_object(list), restart=restart):
+        try:
+            with _watched(plan) as watcher:
+                fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
+        except CertError as error:
+            if not str(error).startswith(f"{checkpoint}:"):
+                raise
+            raise InputError(_advice(error)) from error
+        save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
     checkpoint.unlink(missing_ok=True)
     Console().print(_summary(fitted))
 
@@ -122,6 +128,31 @@ def _watched(plan: Plan) -> Iterator[Watcher]:
         yield watch
     if not done["train"]:
         typer.echo("bnndp: resumed after the last step.", err=True)
+
+
+@contextlib.contextmanager
+def _named_when_stopped(checkpoint: Path, remarks: list[str] | None, *, restart: bool) -> Iterator[None]:
+    """Of a training that is told to stop, add to ``remarks`` (of :func:`bnndp.cli.main.main`) how to go on with it.
+
+    A checkpoint that --restart was to replace, and that is still the old one, is not of this training.
+    """
+    before = _stamp(checkpoint) if restart else None
+    try:
+        yield
+    except BaseException:
+        if remarks is not None and _stamp(checkpoint) not in (None, before):
+            command = "the same command without --restart" if restart else "the same command"
+            remarks.append(f"{command} goes on from {checkpoint}")
+        raise
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is replaced; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _advice(error: CertError) -> str:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import AffineBounds, Bounds
-from bnndp.errors import CertError, InputError
+from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
+from bnndp.report.figure import expect_picture, new_figure, save_figure
 from bnndp.sampling import draw_noise, estimate
 
 __all__ = ["draw_band", "sample_outputs"]
@@ -26,17 +27,13 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
     """Write the picture of a network with one input and one output to ``path``; no window is opened."""
     if bounds.affine is None or network.n_in != 1 or network.n_out != 1:
         raise InputError(f"only a network with one input and one output can be drawn, got sizes {network.sizes}.")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.collections import PolyCollection
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise CertError("a picture needs matplotlib, which is not installed; install bnndp[plot].") from error
+    expect_picture(path, option="--out")
+    from matplotlib.collections import PolyCollection
+
     x = torch.linspace(box.lower.min().item(), box.upper.max().item(), _POINTS, dtype=torch.float64)[:, None]
     mean = estimate(network, x, draw_noise(network, _SAMPLES, seed=seed)).mean[:, 0]
     samples = sample_outputs(network, x, _NETWORKS, seed=seed)[..., 0]
-    figure = Figure(figsize=(8, 6.5), layout="constrained")
-    FigureCanvasAgg(figure)  # pyplot would choose a backend, and might open a window
+    figure = new_figure(8, 6.5)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     drawn = top.plot(x[:, 0].numpy(), samples.T.numpy(), color="0.8", linewidth=0.6)
     whole = top.add_collection(
@@ -54,10 +51,7 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
     for low, high, at in _distances(network, cells, seed):
         bottom.fill_between(at, low, high, color="C0", alpha=0.45, linewidth=0)
     bottom.set(xlabel="x", ylabel="certified affine bounds - E f(x)")
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the picture cannot be written: {error}; change --out.") from error
+    save_figure(figure, path, option="--out")
 
 
 def sample_outputs(network: BayesianNetwork, x: Tensor, count: int, *, seed: int) -> Tensor:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from bnndp.errors import CertError, InputError
 from bnndp.evaluate import Curve, Evaluation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from bnndp.report.figure import expect_picture, new_figure, save_figure
 
 __all__ = ["curve_rows", "curve_table", "draw_curve", "expect_picture"]
 
 _STEPS = 400  # of the curves
-_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def curve_table(curve: Curve) -> Table:
@@ -49,21 +44,10 @@ def _lines(curve: Curve) -> list[tuple[float, int, int | None]]:
     return list(zip(curve.eps, curve.certified, attacked, strict=True))
 
 
-def expect_picture(path: Path) -> None:
-    """Refuse, before any work is done, a place where no picture can be written."""
-    if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{path}: a picture must end in {', '.join(_SUFFIXES)}, got {path.suffix or 'no suffix'!r}.")
-    if not path.resolve().parent.is_dir():
-        raise InputError(f"{path}: the folder {path.resolve().parent} does not exist; make it or change --plot.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is not a regular file and cannot be replaced; change --plot.")
-    _figure()
-
-
 def draw_curve(evaluation: Evaluation, eps: Sequence[float], path: Path) -> None:
     """Write the picture of accuracy against radius, up to the largest of ``eps``, to ``path``."""
     expect_picture(path)
-    figure = _figure()
+    figure = new_figure(7, 4.5)
     (axes,) = figure.subplots(1, 1, squeeze=False)[0]
     fine = evaluation.curve([max(eps) * step / _STEPS for step in range(_STEPS + 1)])
     marks = evaluation.curve(eps)
@@ -75,19 +59,4 @@ def draw_curve(evaluation: Evaluation, eps: Sequence[float], path: Path) -> None
             axes.plot(marks.eps, dots, "o", color=colour, markersize=4)
     axes.set(xlabel="radius eps", ylabel="inputs that keep their label [%]", ylim=(-2, 102))
     axes.legend(fontsize="small")
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the picture cannot be written: {error}; change --plot.") from error
-
-
-def _figure() -> Figure:
-    """An empty figure; pyplot would choose a backend, and might open a window."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise CertError("a picture needs matplotlib, which is not installed; install bnndp[plot].") from error
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    save_figure(figure, path)

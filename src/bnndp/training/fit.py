@@ -60,6 +60,7 @@ class Plan:
     stop_early: bool = False  # on a tenth of the training part, which is then not trained on
     fold: int = 0
     seed: int = 0  # of the training; generated data are always those of seed 0
+    prior: str | None = None  # unit or fan_in
 
     def __post_init__(self) -> None:
         described = self.described
@@ -88,10 +89,10 @@ class Plan:
 
     def options(self) -> TrainingOptions:
         """The options of the training; ``noise_std`` is set later, in the units of the training."""
-        fields = ("steps", "batch", "learning_rate", "prior_std", "temperature")
+        fields = ("steps", "batch", "learning_rate", "prior", "prior_std", "temperature")
         given = {field: getattr(self, field) for field in fields if getattr(self, field) is not None}
-        usual = default_options(self.inference, self.described.task)
-        found = replace(usual, hidden=self.hidden, seed=self.seed, **given)
+        usual = default_options(self.inference, self.described.task, self.hidden, self.described.train_points)
+        found = replace(usual, seed=self.seed, **given)
         rule = Stopping(every=max(1, min(200, found.steps // 20))) if self.stop_early else None
         return replace(found, stopping=rule)
 

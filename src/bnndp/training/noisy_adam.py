@@ -57,7 +57,8 @@ class NoisyAdam:
             square = torch.stack([at.square[i] for at in found]).mean(0)
             block.momentum.lerp_(v, 1 - own.momentum)
             block.square.lerp_(square, 1 - own.decay)
-            block.mean.addcdiv_(block.momentum, block.square + (intrinsic + own.damping), value=pace.rate / correction)
+            shared = block.square + (intrinsic + (own.damping or 0.0))
+            block.mean.addcdiv_(block.momentum, shared, value=pace.rate / correction)
         return torch.stack([at.gain for at in found]).mean()
 
     def layers(self) -> list[FreeLayer]:

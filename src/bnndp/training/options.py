@@ -29,12 +29,15 @@ class NaturalGradient:
     points (as published for VOGN); ``batch``, the square of the mean gradient of the batch (as published for Noisy
     Adam; too small, the more so the larger the batch); ``fisher``, squared gradients of single points whose targets are
     drawn from the network itself, the mean of which is the diagonal of the Gauss-Newton matrix. None: as published.
+
+    ``damping`` None is zero for Noisy Adam, and for VOGN what a temperature T < 1 takes from the prior's share in the
+    denominator of a step, so that steps along weights without curvature stay as long as they are at T = 1.
     """
 
     momentum: float = 0.9  # beta_1
     decay: float = 0.999  # beta_2: of the moving average of the curvature
     samples: int = 1  # draws of the weights a step
-    damping: float = 0.0  # added to the curvature where it divides the gradient; not part of the posterior
+    damping: float | None = None  # added to the curvature where it divides the gradient; not part of the posterior
     curvature: str | None = None
 
     def __post_init__(self) -> None:
@@ -43,7 +46,7 @@ class NaturalGradient:
                 raise InputError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
         if self.samples < 1:
             raise InputError(f"samples must be at least 1, got {self.samples!r}.")
-        if not (math.isfinite(self.damping) and self.damping >= 0):
+        if self.damping is not None and not (math.isfinite(self.damping) and self.damping >= 0):
             raise InputError(f"damping must be finite and at least 0, got {self.damping!r}.")
         if self.curvature is not None and self.curvature not in CURVATURES:
             raise InputError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}.")
