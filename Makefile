@@ -15,7 +15,8 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help setup demo test check format bench bench-classification campaign campaign-classification clean
+.PHONY: help setup demo test check format bench bench-classification campaign campaign-classification reproduce \
+  reproduce-quick clean
 
 help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -59,6 +60,19 @@ campaign: $(READY)  ## attack thousands of random networks: no bound may be brok
 
 campaign-classification: $(READY)  ## the same for classifiers
 	$(BIN)/python -m benchmarks.campaign_softmax $(ARGS)
+
+REPRODUCE = $(BIN)/bnndp reproduce
+REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks
+
+reproduce: $(READY)  ## the paper's tables and figures beside ours, into docs/results (two to three hours)
+	for name in table-1a figure-3 figure-1 table-1b; do \
+	  $(REPRODUCE) $$name $(REPRODUCED) --out docs/results $(ARGS) || exit; done
+
+reproduce-quick: $(READY)  ## the same for layers of 64 and 10 inputs, into reproduction/ (below 10 minutes)
+	$(REPRODUCE) table-1b --quick $(REPRODUCED) --out reproduction $(ARGS) & \
+	for name in table-1a figure-3 figure-1; do \
+	  $(REPRODUCE) $$name --quick $(REPRODUCED) --out reproduction $(ARGS) || { wait; exit 1; }; done; \
+	wait $$!
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
