@@ -25,6 +25,7 @@ __all__ = ["Card", "ClassificationCard", "RegressionCard", "Scores", "evaluate",
 
 _POINTS, _DRAWS = 1024, 256  # of a card of regression
 _LABELLED_POINTS, _LABELLED_DRAWS = 10_000, 128  # of a card of classification
+_TRAINED_POINTS = 2000  # of its training part, which is there to be compared with the other
 _ELBO_DRAWS = 2**16  # points times samples
 
 
@@ -84,7 +85,7 @@ def evaluate(
     bound = elbo(network, data, options, samples=max(1, min(8, _ELBO_DRAWS // data.points)))
     if isinstance(data, ClassificationData):
         return ClassificationCard(
-            train=scores(network, data),
+            train=scores(network, data, points=_TRAINED_POINTS),
             held_out=scores(network, held_out) if isinstance(held_out, ClassificationData) else None,
             elbo=bound,
             seconds=seconds,
@@ -105,9 +106,11 @@ def evaluate(
     )
 
 
-def scores(network: BayesianNetwork, data: ClassificationData, *, draws: int = _LABELLED_DRAWS) -> Scores:
-    """Scores on the first 10,000 points of ``data``."""
-    x, labels = data.x[:_LABELLED_POINTS], data.y[:_LABELLED_POINTS]
+def scores(
+    network: BayesianNetwork, data: ClassificationData, *, points: int = _LABELLED_POINTS, draws: int = _LABELLED_DRAWS
+) -> Scores:
+    """Scores on the first ``points`` of ``data``."""
+    x, labels = data.x[:points], data.y[:points]
     found = predict(network, x, draws=draws)
     chosen = found.log_probability.argmax(-1)
     return Scores(
