@@ -275,8 +275,8 @@ paper's code lets them leave it upwards). *Certified at 0*: the share of images 
 *Attack*: the smallest radius at which one changes the decision; *mean ratio*: the certified radius over it. The paper's
 networks are not public but for two, and those are nearly deterministic (2x64: standard deviation of the logits 0.005);
 so are these, unless the command says otherwise, trained by VOGN at a temperature of 1e-6. *FL*: as published; it cuts
-the posterior off. † does not hold for the whole posterior. *Forward passes*: the time of an image in forward passes with
-drawn weights, in the same run. *Paper's s*: seconds an image on eight cores."""
+the posterior off. † does not hold for the whole posterior. *Forward passes*: the time of an image in forward passes
+with drawn weights, in the same run. *Paper's s*: seconds an image on eight cores."""
 
 _NOTES_FIGURE_1 = """The affine bounds hold for E f(x) on the grey interval, over the whole posterior; the band is three
 standard deviations of f(x), sampled. Networks trained by `bnndp train sine1d`; FL's intervals are the paper's, of its
