@@ -78,7 +78,9 @@ def _allowed(own: str, other: str) -> bool:
         return True
     if own in ASIDE:
         return other in ASIDE or other in RANK
-    return (other in RANK and RANK[other] < RANK[own]) or (own == "cli" and other in ("data", "training", "experiments"))
+    return (other in RANK and RANK[other] < RANK[own]) or (
+        own == "cli" and other in ("data", "training", "experiments")
+    )
 
 
 @pytest.mark.parametrize("module", MODULES)
