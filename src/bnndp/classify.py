@@ -125,10 +125,11 @@ def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, optio
 
 
 def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
-    """By moments; by exponential moments too where that does not decide and the margins are uncertain."""
+    """By moments; by exponential moments too where only the spread of the margins keeps that from deciding."""
     known = margins(network, box, label[:, None], steps=options.optimise)
     bound = row_bound(rows, known, label)
-    open_ = ~(bound > 0).all(-1) & (known.variance.amax((-1, -2)) > _CALM)
+    hope = row_bound(rows, Margins(known.mean, torch.zeros_like(known.variance)), label)
+    open_ = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > _CALM)
     at = open_.nonzero()[:, 0]
     if at.numel():
         part = known[at]

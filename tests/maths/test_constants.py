@@ -324,12 +324,32 @@ def test_variance_grows_with_s_by_at_most_one() -> None:
             assert value < probability
 
 
+def test_slope_in_s() -> None:
+    """``|Phi(m / sqrt s) - Phi(m / sqrt s0)|`` is at most 1/2 and at most ``phi(1)/2 |log t|``, t = s / s0.
+
+    For t >= 1 the logarithm is at most t - 1; for 1/2 <= t <= 1 it is at most (1 - t) / t in size.
+    """
+    limit, half, peak = conditional._SLOPE_IN_S, arb(1) / 2, pdf(arb(1))
+    assert proved(peak, arb(limit))  # covers both
+    search_line(
+        lambda a, b: half.min(half * peak * -arb(a).log()) / (1 - arb(b)) if a else half / (1 - arb(b)),
+        limit,
+        (0.0, 0.5),
+    )
+    for u in (1e-3, 0.1, 1.0, 3.0):  # and not by far: small s turn any m > 0 into a slope of one
+        for t in (1e-8, 1e-3, 0.1, 0.9, 1.5, 10.0):
+            change = (cdf(arb(u) / arb(t).sqrt()) - cdf(arb(u))) / (1 - arb(t))
+            assert proved(abs(change), arb(limit))
+    assert cdf(arb(10)) - cdf(arb("1e-3")) > arb("0.49")
+
+
 # Norms
 
 
 def test_eighth_moments() -> None:
-    """E xi^8 = 7!!, and int_0^inf 8 t^7 2 exp(-t^2/2) dt = 16 * 48 from the tails of a 1-Lipschitz function."""
+    """E xi^8 = 7!!, E xi^16 = 15!!, int_0^inf 8 t^7 2 exp(-t^2/2) dt = 16 * 48 (tails of a 1-Lipschitz function)."""
     assert proved(arb(7 * 5 * 3), arb(tail._XI_8) ** 8)
+    assert proved(arb(math.prod(range(1, 16, 2))), arb(tail._XI_16) ** 16 * ROUNDED**3)
     integral = 16 * (2**3 * math.factorial(3))
     assert proved(arb(integral), arb(tail._LIPSCHITZ_8) ** 8)
     assert proved(arb(integral), arb(conditional._LIPSCHITZ_8))
@@ -349,8 +369,8 @@ def test_slope_variance_of_a_gaussian_mean(centre: float) -> None:
     energy = Energy(n * one, zero, zero, n * one, zero)
     before = PreActivation(
         layer=layer, jensen=one, spread=Interval(one, one), spread_variance=zero, spread_fourth=zero, noise=exactly,
-        noise_variance=zero, central=zero, fourth=3 * n * n * one, replacement=Interval(zero, zero), tail=None,
-        energy=energy,
+        noise_variance=zero, central=zero, fourth=3 * n * n * one, norm8=one / zero,
+        replacement=Interval(zero, zero), tail=None, energy=energy,
     )  # fmt: skip
     found = slope(before, Interval(centre * one, centre * one))
     with ctx.workprec(120):

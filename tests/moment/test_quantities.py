@@ -146,6 +146,10 @@ class TestPreActivation:
         for h, _, at in subject.pairs():
             at_most(central(at.m, 4), h.before.fourth[0], "E (m - E m)^4")
 
+    def test_norm8(self, subject: Subject) -> None:
+        for h, _, at in subject.pairs():
+            at_most(central(at.m, 8), h.before.norm8[0] ** 8, "E (m - E m)^8")
+
     def test_replacement(self, subject: Subject) -> None:
         """Given y, m is a sum of independent terms; a Gaussian of the same variance would give nearly the same."""
         for h, below, at in subject.pairs():
@@ -171,15 +175,17 @@ class TestTail:
             if h.before.tail is None:
                 continue
             for level in h.before.tail.levels:
-                high = at.m.mean(0) + level.above[0] + mean(at.m).error + 1e-12 * at.m.abs().mean(0)
-                outside = (at.m > high) | (at.s > level.spread[0] * (1 + 1e-12))
-                at_most(mean(outside.double()), level.probability[0], "P(m or s above its level)")
+                wide = mean(at.m).error + 1e-12 * at.m.abs().mean(0)
+                outside = (at.m > at.m.mean(0) + level.above[0] + wide) | (at.s > level.spread[0] * (1 + 1e-12))
+                outside |= at.m < at.m.mean(0) - level.below[0] - wide
+                at_most(mean(outside.double()), level.probability[0], "P(m or s outside of its level)")
 
     def test_norms(self, subject: Subject) -> None:
         for h, _, at in subject.pairs():
             if h.before.tail is not None:
                 at_most(central(at.m, 8), h.before.tail.mean8[0] ** 8, "E (m - M)^8")
                 at_most(mean(at.s**4), h.before.tail.spread8[0] ** 8, "E s^4")
+                at_most(mean(at.s**8), h.before.tail.spread16[0] ** 16, "E s^8")
 
     def test_energy(self, subject: Subject) -> None:
         """The Poincare inequality for Phi(m / sqrt(t)), at wide and narrow t."""
@@ -253,6 +259,33 @@ class TestConditional:
             cube = subject.found.given[k][1].cube[0]
             at_most(mean(at.v**1.5, at.q.mean(0) ** 1.5), cube, "E Var(z | y)^1.5")
             at_most(mean((at.z - at.h).abs() ** 3), math.sqrt(3) * cube, "E |z - E[z | y]|^3")
+
+    def test_slope_rest(self, subject: Subject) -> None:
+        """``g(m, sqrt(s0)) - p m`` less its quadratic part, neuron by neuron."""
+        for k, at in self.layers(subject):
+            before, parts = subject.found.given[k]
+            root = before.spread.upper[0].clamp_min(1e-280).sqrt()
+            bend = 0.5 * parts.curvature[0] * (at.m - at.m.mean(0)) ** 2
+            rest = relu_mean(at.m, root) - parts.slope[0] * at.m - bend
+            whole = (parts.slope[0] == 0) & (parts.psi[0] == 0)  # then all of h is in the plain rest
+            rare = 0.0 if before.energy is None else parts.largest[0] * before.energy.rare[0].sqrt()
+            bound = parts.slope_rest[0] + rare + parts.plain_rest[0]
+            size = at.m.abs().mean(0).square()
+            centred = torch.where(whole, at.h, rest)
+            at_most(mean((centred - centred.mean(0)) ** 2, size), bound**2, "variance of the slope rest")
+
+    def test_through(self, subject: Subject) -> None:
+        """The slope at the actual s, the density, and s where the neuron is active."""
+        for k, at in self.layers(subject):
+            through = subject.found.given[k][1].through
+            if through is None:
+                continue
+            distance = at.slope - through.centre[0]
+            assert (distance.abs() <= through.widest[0] * (1 + 1e-12)).all()
+            at_most(mean(distance**8), through.delta[0] ** 8, "E (Phi - p)^8")
+            density = torch.where(at.s > 0, normal((at.m / at.s.sqrt().clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
+            at_most(mean(density**8), through.density[0] ** 8, "E phi^8")
+            at_most(mean(at.s**4 * at.slope), through.active_spread[0] ** 4, "E s^4 1[X > 0]")
 
     def layers(self, subject: Subject) -> list[tuple[int, Draws]]:
         return [(k, at) for layers in subject.draws for k, at in enumerate(layers[1:])]

@@ -10,6 +10,9 @@ import torch
 from moment.truth import run
 from torch import Tensor
 
+from bnndp.bounds import Interval
+from bnndp.moment.records import Level, Tail
+from bnndp.moment.tail import slope_square, stability
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box
 
@@ -31,7 +34,7 @@ def rare_source(u: float, weight: float, bias: float, bias_std: float) -> tuple[
 @pytest.mark.parametrize("u", [-3.0, -4.6, -6.5, -8.0])
 @pytest.mark.parametrize("weight", [1.0, -1.0, 1e6])
 def test_levels_of_a_rare_source(u: float, weight: float) -> None:
-    """A source that is left out is zero nearly always: then m is the bias, which must lie below the level."""
+    """A source that is left out is zero nearly always: then m is the bias, which must lie between the levels."""
     network, source = rare_source(u, weight, 0.0, 1e-3 * abs(weight))
     hidden = run(network, Box([0.0], [0.0])).hidden[0]
     mean = weight * source  # of m
@@ -40,7 +43,10 @@ def test_levels_of_a_rare_source(u: float, weight: float) -> None:
         limit = high / weight  # m > high where z_1 > limit for a positive weight, z_1 < limit for a negative one
         active = float(oracles.cdf(u - max(limit, 0.0)))  # P(z_1 > max(limit, 0))
         above = active if weight > 0 else (1 - active if limit > 0 else 0.0)
-        assert above <= level.probability.item()
+        limit = (mean - level.below.item()) / weight  # and m below its lower end: the other way round
+        under = float(oracles.cdf(u - max(limit, 0.0)))
+        below = (1 - under if limit > 0 else 0.0) if weight > 0 else under
+        assert above + below <= level.probability.item()
 
 
 @pytest.mark.parametrize("u", [-3.0, -4.6, -6.5])
@@ -106,6 +112,101 @@ def test_levels_of_squares() -> None:
             assert float(oracles.tail(z - mean)) <= level.probability.item()
         eighth = float(_moment(mean, 8)) * sigma**8
         assert eighth <= tail.spread8.item() ** 8
+        sixteenth = float(_moment(mean, 16)) * sigma**16
+        assert sixteenth <= tail.spread16.item() ** 16
+
+
+# Laws on few atoms that keep to a level and no more: what is bounded can be added up
+
+
+class Atoms:
+    """A law of (m, s) within a level but for its probability, where it does its worst; E m lies in a range."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def rand(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, dtype=F64)
+
+        count = 12
+        self.probability = 10.0 ** (-4 - 20 * rand(1)[0])
+        above, below, spread = 10 ** (2 * rand(3) - 1)
+        centre = 8 * rand(1)[0] - 4
+        width = 0.3 * rand(1)[0] * (seed % 2)
+        # Ends of the level and points between; s at its level, far below it, and zero.
+        share = torch.cat([torch.tensor([0.0, 1.0, 0.0, 1.0]), rand(count - 4)])
+        mean = centre + width * (2 * rand(count).round() - 1)  # the mean of m at some x of the box
+        self.m = mean - below + share * (above + below)
+        self.s = spread * torch.cat([torch.tensor([1.0, 1.0, 0.0, 0.0]), rand(count - 4) ** 4])
+        weight = rand(count) ** 4
+        self.weight = (1 - self.probability) * weight / weight.sum()
+        side = -1.0 if centre > 0 else 1.0  # outside: the wrong side of zero, or the largest density
+        self.m = torch.cat([self.m, (side * torch.tensor([1e3, 0.0]))])
+        self.s = torch.cat([self.s, spread * torch.tensor([1e-3, 10 ** float(2 * rand(1))])])
+        split = rand(1)
+        self.weight = torch.cat([self.weight, self.probability * split, self.probability * (1 - split)])
+        self.mean = Interval((centre - width)[None, None], (centre + width)[None, None])
+        level = Level(*(value[None, None] for value in (above, below, spread, self.probability)))
+        self.level, self.s0 = level, spread[None, None] * 10 ** (rand(1, 1) - 0.5)
+        self.tail = Tail((level,), torch.ones(1, 1), self.norm(4) ** 0.5, self.norm(8) ** 0.5)
+
+    def expectation(self, values: Tensor) -> float:
+        return (self.weight @ values).item()
+
+    def norm(self, power: int) -> Tensor:
+        """Norm of s."""
+        return torch.tensor([[self.expectation(self.s**power) ** (1 / power)]], dtype=F64)
+
+    def normal(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Phi and phi at m / sqrt(s), their limits where s is zero."""
+        u = (self.m / s.sqrt().clamp_min(1e-300)).clamp(-1e3, 1e3)
+        return 0.5 * torch.special.erfc(-u / math.sqrt(2)), torch.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+
+
+UP = 1 + 1e-12
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_atoms_within_a_level(block: int) -> None:
+    for seed in range(60 * block, 60 * (block + 1)):
+        atoms = Atoms(seed)
+        found = stability(atoms.tail, atoms.mean)
+        slope, density = atoms.normal(atoms.s)
+        p = found.centre.item()
+        assert 0 <= p <= 1
+        assert atoms.expectation((slope - p).abs() ** 8) ** 0.125 <= UP * found.delta.item()
+        assert atoms.expectation(density**8) ** 0.125 <= UP * found.density.item()
+        assert atoms.expectation(atoms.s**4 * slope) ** 0.25 <= UP * found.active_spread.item()
+        p, square = (value.item() for value in slope_square(atoms.tail, atoms.mean, atoms.s0))
+        assert 0 <= p <= 1
+        assert atoms.expectation((atoms.normal(atoms.s0[0])[0] - p) ** 2) <= UP * square
+
+
+def test_a_neuron_that_keeps_its_side_has_a_constant_slope() -> None:
+    """Far from zero all is known but for the probability of the level; near zero nothing is."""
+    one = torch.ones(1, 1, dtype=F64)
+    tail = Tail((Level(one, one, one, 1e-24 * one),), one, one, one)
+    for side, slope in ((-1, 0.0), (1, 1.0)):
+        mean = Interval(side * 10 * one, side * 10 * one)
+        found = stability(tail, mean)
+        assert found.centre.item() == pytest.approx(slope, abs=1e-12)
+        assert 0.99e-3 <= found.delta.item() <= 1.1e-3  # P^(1/8)
+        assert 0.39e-3 <= found.density.item() <= 0.41e-3
+        assert found.active_spread.item() == pytest.approx(1.0 if side > 0 else 1e-3, rel=0.2)
+        assert slope_square(tail, mean, one)[1].item() <= 1.1e-24 + 1e-26
+    near = stability(tail, Interval(0 * one, 0 * one))
+    assert (near.centre.item(), near.delta.item()) == pytest.approx((0.5, 0.5))
+
+
+def test_the_best_level_is_taken_for_each_norm() -> None:
+    one = torch.ones(1, 1, dtype=F64)
+    narrow, wide = Level(one, one, one, 1e-8 * one), Level(7 * one, 7 * one, 4 * one, 1e-24 * one)
+    mean = Interval(10 * one, 10 * one)
+    both = stability(Tail((narrow, wide), one, 2 * one, 3 * one), mean)
+    for level in (narrow, wide):
+        alone = stability(Tail((level,), one, 2 * one, 3 * one), mean)
+        for name in ("delta", "density", "active_spread"):
+            assert getattr(both, name).item() <= getattr(alone, name).item()
 
 
 def _moment(mean: float, k: int) -> Tensor:

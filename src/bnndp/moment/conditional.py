@@ -31,8 +31,9 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio, standard_variance
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_BELOW, MEAN_MIXED, excess, shortfall
-from bnndp.moment.records import Latent, PreActivation, Sources
+from bnndp.moment.records import Latent, PreActivation, Sources, Tail
 from bnndp.moment.slope import slope
+from bnndp.moment.tail import Stability, slope_square, stability
 from bnndp.regions import apply_rows
 
 __all__ = ["Conditional", "Layers", "Through", "conditional"]
@@ -40,8 +41,10 @@ __all__ = ["Conditional", "Layers", "Through", "conditional"]
 _VARIANCE_CURVATURE = 0.1439  # half of sup |d^2/dm^2 Var ReLU(N(m, s))|
 _VARIANCE_SLOPE = 0.4347  # sup |d/dm Var ReLU(N(m, s))| / sqrt(s)
 _THIRD = MEAN_MIXED / 3  # sup |d^3 g / dm^3| s / 6
+_SLOPE_IN_S = 0.51  # sup |Phi(m / sqrt s) - Phi(m / sqrt s0)| s0 / |s - s0|
 _LIPSCHITZ_8 = 2 * math.factorial(4) * 2**4  # E (F - E F)^8 <= this L^8, from the Gaussian tails of a Lipschitz F
 _UP = 1 + 1e-10  # covers the rounding of the sums of squares below
+_SHARES, _TIMES = (0.3, 0.5, 0.7), (1.0, 2.0, 4.0)  # reaches tried: of the distance to zero, of the L8 norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ class Through:
     square_extra: Tensor  # (batch, n): what rare sources and the spread add to it
     gram: Tensor  # (batch, n, n): Cov(m_i, m_k) squared, an upper bound of each entry of a PSD matrix
     kurtosis: Tensor  # (batch, sources): fourth central moment less three squared variances, at most, at least 0
+    centre: Tensor  # (batch, n): a constant p_i
+    delta: Tensor  # (batch, n): the L8 norm of Phi(m_i / sqrt(s_i)) - p_i, at most
+    widest: Tensor  # (batch, n): |Phi - p_i| is at most this
+    density: Tensor  # (batch, n): the L8 norm of phi(m_i / sqrt(s_i)), at most
+    active_spread: Tensor  # (batch, n): the L4 norm of s_i 1[X_i > 0], at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ def conditional(
         )
         sd = sd + slope_rest + largest * _rare_deviation(before) + plain  # of h_i
         square = torch.minimum(latent.mean.upper.square() + sd.square(), latent.second.upper) * _UP  # E h_i^2
-        through = _through(before, below, sources, latent, square)
+        through = _through(before, mean, below, sources, latent, square)
         deviation = torch.minimum(deviation, through.square_usual + through.square_extra)
     whole = latent.second.upper.sqrt()  # sd of E[z_i | before], whatever its shape
     rare = whole < slope_rest + plain
@@ -110,10 +118,31 @@ def conditional(
 
 def _deep_parts(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Slope, curvature, rest of first order, largest delta, plain rest where the sources are out of reach."""
-    at = slope(before, mean)
-    zero = torch.zeros_like(at.centre)
-    largest = torch.maximum(at.centre, 1 - at.centre)  # g(m) - p m is Lipschitz in m with this constant
-    return at.centre, zero, zero, zero, largest * before.mean_variance.sqrt()
+    p = slope(before, mean).centre
+    rest = torch.maximum(p, 1 - p) * before.mean_variance.sqrt()  # g(m) - p m is Lipschitz in m with this constant
+    p, rest = _near(before, mean, p, rest)
+    zero = torch.zeros_like(p)
+    return p, zero, zero, zero, rest * _UP
+
+
+def _near(before: PreActivation, mean: Interval, p: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Slope and rest, the best of those given and of :math:`\delta\sqrt{V_m}+L\|T\|_8^4/\rho^3`.
+
+    Where :math:`|T|=|m-M|\le\rho` the slope of :math:`g(m,\sqrt{s_0})` stays between its values at the ends of the
+    range of M, moved out by :math:`\rho`, so it is within :math:`\delta` of their middle p; elsewhere
+    :math:`T^2\le T^8/\rho^6` and the slope is within L = max(p, 1 - p).
+    """
+    root = before.spread.upper.clamp_min(TINY).sqrt()
+    sd = before.mean_variance.sqrt()
+    distance = torch.maximum(mean.lower, -mean.upper).clamp_min(0)
+    for reach in (*(share * distance for share in _SHARES), *(times * before.norm8 for times in _TIMES)):
+        low, high = cdf(ratio(mean.lower - reach, root)), cdf(ratio(mean.upper + reach, root))
+        middle = 0.5 * (low + high)
+        outside = torch.maximum(middle, 1 - middle) * before.norm8 * (before.norm8 / reach.clamp_min(TINY)) ** 3
+        found = (0.5 * (high - low) + 2 * ELEMENTARY) * sd + outside
+        take = found < rest  # false where anything is not a number
+        p, rest = torch.where(take, middle, p), torch.where(take, found, rest)
+    return p, rest
 
 
 def _second_layer_parts(
@@ -124,9 +153,14 @@ def _second_layer_parts(
     if energy is None:
         raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
     at = slope(before, mean)
-    largest = torch.maximum(at.centre, 1 - at.centre)
-    first = (energy.usual * torch.minimum(at.square, latent.activity + at.centre.square())).sqrt()
     s0 = before.spread.upper.clamp_min(TINY)
+    centre, square = at.centre, torch.minimum(at.square, latent.activity + at.centre.square())
+    if before.tail is not None:
+        p, found = slope_square(before.tail, mean, s0)
+        take = found < square  # false where anything is not a number
+        centre, square = torch.where(take, p, centre), torch.where(take, found, square)
+    largest = torch.maximum(centre, 1 - centre)
+    first = (energy.usual * square).sqrt()
     half = 0.5 * (mean.upper - mean.lower)
     # ||T||_6^6 <= ||T||_4^2 ||T||_8^4; T = m - E m, and E m is within half of the centre.
     sixth = before.fourth.sqrt() * math.sqrt(_LIPSCHITZ_8) * (energy.usual + energy.unlikely).square()
@@ -136,7 +170,7 @@ def _second_layer_parts(
     take = second < first
     zero = torch.zeros_like(first)
     return (
-        torch.where(take, cdf(u), at.centre),
+        torch.where(take, cdf(u), centre),
         torch.where(take, curvature, zero),
         torch.where(take, zero, first),
         torch.where(take, zero, largest),
@@ -167,10 +201,24 @@ def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
     s0, s1 = before.spread.upper.clamp_min(TINY), before.spread.lower.clamp_min(TINY)
     over = excess(before.spread.upper, before.spread_variance, s0)
     under = shortfall(before.spread.lower, before.spread_variance, s1)
-    high = s0 * (standard_variance(ratio(mean.upper, s0.sqrt())) + ELEMENTARY) + curved + over
+    high = s0 * (standard_variance(ratio(mean.upper, s0.sqrt())) + ELEMENTARY) + curved
+    if before.tail is None:
+        high = torch.minimum(high, _noise_of_the_dead(before, mean, s0))
+    high = high + over
     low = before.spread.lower * (standard_variance(ratio(mean.lower, s1.sqrt())) - ELEMENTARY) - curved - under
     high = torch.minimum(torch.minimum(high, before.spread.upper), torch.minimum(latent.variance, latent.second.upper))
     return Interval(low.clamp_min(0), high)
+
+
+def _noise_of_the_dead(before: PreActivation, mean: Interval, s0: Tensor) -> Tensor:
+    r"""For M < 0: :math:`v(m,s_0)\le v(M+\rho,s_0)` where :math:`T\le\rho`, and :math:`v\le s_0` elsewhere."""
+    best = s0
+    for share in _SHARES:
+        reach = share * (-mean.upper).clamp_min(TINY)
+        within = s0 * (standard_variance(ratio(mean.upper + reach, s0.sqrt())) + ELEMENTARY)
+        found = within + s0 * (before.norm8 / reach) ** 8
+        best = torch.where(found < best, found, best)
+    return best
 
 
 def _noise_deviation(before: PreActivation, latent: Latent) -> Tensor:
@@ -201,10 +249,12 @@ def _rare_deviation(before: PreActivation) -> Tensor:
     return torch.zeros_like(before.jensen) if before.energy is None else before.energy.rare.sqrt()
 
 
-def _through(before: PreActivation, below: Latent, sources: Sources, latent: Latent, mean_square: Tensor) -> Through:
+def _through(
+    before: PreActivation, mean: Interval, below: Latent, sources: Sources, latent: Latent, mean_square: Tensor
+) -> Through:
     """Spectral bound of A, Gram matrix, and the deviation of E[z_i^2 | before] (gradient 2 h mu + 2 Phi sigma^2 z)."""
     mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
-    if energy is None:
+    if energy is None or before.tail is None:
         raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
     factor = mu * energy.kept.sqrt()[:, None] / energy.usual.clamp_min(TINY).sqrt()[..., None]
     power = torch.linalg.matrix_power(factor @ factor.mT, 4)
@@ -219,6 +269,7 @@ def _through(before: PreActivation, below: Latent, sources: Sources, latent: Lat
     extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * spread.sqrt()
     whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
     covariance = (mu * sources.variance.upper[:, None]) @ mu.mT
+    centre, delta, widest, stable = _actual_slope(before, before.tail, mean)
     return Through(
         top=top,
         rare=energy.left * sources.active,
@@ -226,4 +277,27 @@ def _through(before: PreActivation, below: Latent, sources: Sources, latent: Lat
         square_extra=torch.where(whole, fourth.sqrt(), extra) * _UP,
         gram=covariance.square(),
         kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
+        centre=centre,
+        delta=delta,
+        widest=widest,
+        density=stable.density,
+        active_spread=stable.active_spread,
     )
+
+
+def _actual_slope(before: PreActivation, tail: Tail, mean: Interval) -> tuple[Tensor, Tensor, Tensor, Stability]:
+    r"""Constants p, and bounds of the L8 norm and of sup of :math:`\delta=\Phi(m/\sqrt s)-p`, s not replaced.
+
+    :math:`|\Phi(m/\sqrt s)-\Phi(m/\sqrt{s_0})|\le0.51\,|s-s_0|/s_0`: it is at most a half and at most
+    :math:`\tfrac12\varphi(1)|\log(s/s_0)|`; and :math:`\|f\|_8\le\sup|f|^{1/2}\|f\|_4^{1/2}`.
+    """
+    at, stable = slope(before, mean), stability(tail, mean)
+    p = at.centre
+    widest = torch.maximum(p, 1 - p)
+    s4 = before.spread_fourth.sqrt().sqrt() + before.spread.upper - before.spread.lower  # ||s - s0||_4
+    norm = (widest**3 * at.square.sqrt()).sqrt().sqrt()  # E f^8 <= sup^6 E f^2
+    norm = norm + (0.5 * _SLOPE_IN_S * s4 / before.spread.upper.clamp_min(TINY)).sqrt()
+    norm = torch.minimum(norm, widest)
+    take = stable.delta < norm
+    p, norm = torch.where(take, stable.centre, p), torch.where(take, stable.delta, norm)
+    return p, norm * _UP, torch.maximum(p, 1 - p), stable

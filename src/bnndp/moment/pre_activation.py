@@ -10,6 +10,7 @@ from bnndp.maths.replacement import conditional_replacement_error, replacement_e
 from bnndp.maths.rounding import SMALL, TINY, down, up
 from bnndp.moment.conditional import Layers
 from bnndp.moment.first import FirstLayer
+from bnndp.moment.norms import mean_norm
 from bnndp.moment.records import Energy, Latent, PreActivation, Sources
 from bnndp.moment.tail import levels
 from bnndp.moment.variance import central_variance, square_sum_variance
@@ -29,6 +30,7 @@ class _Terms:
     noise_variance: Tensor
     central: Tensor
     fourth: Tensor
+    norm8: Tensor
     replacement: Interval
 
 
@@ -54,6 +56,7 @@ def pre_activation(layer: Linear, first: FirstLayer, latents: list[Latent], give
         noise_variance=terms.noise_variance,
         central=terms.central,
         fourth=terms.fourth,
+        norm8=terms.norm8,
         replacement=terms.replacement,
         tail=levels(layer, first.sources, below, spread) if second else None,
         energy=_energy(layer, first.sources) if second else None,
@@ -93,7 +96,8 @@ def _independent(layer: Linear, sources: Sources, spread: Interval) -> _Terms:
     low, high = (up(replacement_error(s0.clamp_min(TINY), mu, *moments), n) for s0 in (spread.lower, spread.upper))
     zero = torch.zeros_like(noise.upper)
     fourth = up(apply_rows(mu**4, sources.fourth) + 3 * noise.upper.square(), n)
-    return _Terms(noise, zero, zero, fourth, Interval(low, high))
+    unknown = torch.full_like(zero, torch.inf)  # nobody asks: there are exponential bounds
+    return _Terms(noise, zero, zero, fourth, unknown, Interval(low, high))
 
 
 def _given(layer: Linear, first: FirstLayer, latents: list[Latent], given: Layers, spread: Interval) -> _Terms:
@@ -101,10 +105,18 @@ def _given(layer: Linear, first: FirstLayer, latents: list[Latent], given: Layer
     n, mu, last = layer.n_in + 20, layer.weight_mean, given[-1][1]
     cube = up(apply_rows(mu.abs() ** 3, last.cube), n)
     low, high = (conditional_replacement_error(s0.clamp_min(TINY), cube) for s0 in (spread.lower, spread.upper))
+    fourth = up(apply_rows(mu.abs(), latents[-1].fourth.sqrt().sqrt()), n) ** 4
+    norm8 = torch.full_like(fourth, torch.inf)
+    before = given[-1][0]
+    if last.through is not None and before.energy is not None:
+        norm8 = up(mean_norm(layer, before, last.through, before.energy, first.sources), n) + SMALL
+        norm8 = norm8.nan_to_num(torch.inf, posinf=torch.inf)  # NaN where parts overflow: no bound
+        fourth = torch.minimum(fourth, norm8**4)
     return _Terms(
         noise=_noise(mu, last.noise, n),
         noise_variance=up(apply_rows(mu.square(), last.noise_deviation), n).square(),
         central=up(central_variance(mu, given, latents, first.sources), n),
-        fourth=up(apply_rows(mu.abs(), latents[-1].fourth.sqrt().sqrt()), n) ** 4,
+        fourth=fourth,
+        norm8=norm8,
         replacement=Interval(low, high),
     )

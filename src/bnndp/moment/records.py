@@ -40,20 +40,22 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """``m <= M + above`` and ``s <= spread`` except with probability at most ``probability``."""
+    """``M - below <= m <= M + above`` and ``s <= spread`` except with probability at most ``probability``."""
 
     above: Tensor
+    below: Tensor
     spread: Tensor
     probability: Tensor  # (batch, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """How m and s concentrate: levels, and bounds of the norms ||m - M||_8 and ||sqrt(s)||_8."""
+    """How m and s concentrate: levels, and bounds of the norms ||m - M||_8, ||sqrt(s)||_8 and ||sqrt(s)||_16."""
 
     levels: tuple[Level, ...]
     mean8: Tensor
     spread8: Tensor
+    spread16: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class PreActivation:
     noise_variance: Tensor  # Var Var(m_i | y), at most
     central: Tensor  # Vc_i = Var E[m_i | y], at most; zero for the second hidden layer
     fourth: Tensor  # E (m_i - E m_i)^4, at most
+    norm8: Tensor  # ||m_i - E m_i||_8, at most; infinite where not known
     replacement: Interval  # error of taking the independent terms as Gaussian, at s0 = spread.lower and spread.upper
     tail: Tail | None  # only for the second hidden layer
     energy: Energy | None  # only for the second hidden layer

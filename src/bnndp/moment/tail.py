@@ -18,18 +18,20 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Interval
-from bnndp.maths.normal import cdf
+from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import moments, ratio
 from bnndp.maths.rounding import ELEMENTARY
+from bnndp.maths.tails import PEAK
 from bnndp.moment.records import Latent, Level, Sources, Tail
 from bnndp.network import Linear
 from bnndp.regions import apply_rows
 
-__all__ = ["Rarity", "levels", "rarity"]
+__all__ = ["Rarity", "Stability", "levels", "rarity", "slope_square", "stability"]
 
-_TAUS = (8.0, 14.0, 24.0, 36.0)
+_TAUS = (8.0, 16.0, 24.0, 36.0, 64.0)
 _UP = 1 + 1e-10
 _XI_8 = 105.0**0.125  # ||xi||_8
+_XI_16 = 2027025.0**0.0625  # ||xi||_16
 _LIPSCHITZ_8 = (2 * math.factorial(4) * 2**4) ** 0.125  # ||F - E F||_8 of a 1-Lipschitz F, from its Gaussian tails
 
 
@@ -50,17 +52,22 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
         kept = sources.active > 0.01 * math.exp(-tau)
         noise = torch.where(kept, sources.noise, 0.0)
         left = torch.where(kept, 0.0, sources.active).sum(-1, keepdim=True)
-        # Without the sources left out the mean of m is larger by their share with negative weights.
+        # Without the sources left out the mean of m is larger by their share with negative weights, and smaller by
+        # that with positive ones.
         shift = apply_rows(layer.weight_mean.clamp_max(0).abs(), torch.where(kept, 0.0, below.mean.upper))
-        above = ((2 * tau * apply_rows(mu2, noise)).sqrt() + shift) * _UP
+        fall = apply_rows(layer.weight_mean.clamp_min(0), torch.where(kept, 0.0, below.mean.upper))
+        reach = (2 * tau * apply_rows(mu2, noise)).sqrt()
         bernstein = 4 * apply_rows(v2.square(), noise * below.second.upper)
         largest = 2 * (v2 * noise[:, None, :]).amax(-1)
         high = (spread.upper + (2 * tau * bernstein).sqrt() + tau * largest) * _UP
-        found.append(Level(above, high, 2 * math.exp(-tau) * _UP + left))
+        found.append(Level((reach + shift) * _UP, (reach + fall) * _UP, high, 3 * math.exp(-tau) * _UP + left))
     size = (mu2 @ sources.noise.mT).mT
-    norm8 = below.mean.upper + _XI_8 * sources.noise.sqrt()  # ||z_l||_8 <= ||E z_l|| + ||z_l - E z_l||_8, and more
-    spread8 = (apply_rows(v2, norm8.square()) + layer.bias_std.square()).sqrt()
-    return Tail(tuple(found), _LIPSCHITZ_8 * size.sqrt() * _UP, spread8 * _UP)
+
+    def spread_norm(xi: float) -> Tensor:  # ||z_l||_p <= ||E z_l|| + ||z_l - E z_l||_p, and that at most xi r
+        norm = below.mean.upper + xi * sources.noise.sqrt()
+        return (apply_rows(v2, norm.square()) + layer.bias_std.square()).sqrt() * _UP
+
+    return Tail(tuple(found), _LIPSCHITZ_8 * size.sqrt() * _UP, spread_norm(_XI_8), spread_norm(_XI_16))
 
 
 def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
@@ -78,3 +85,49 @@ def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
         probability = torch.where(m < 0, cdf(ratio(m, r)) + ELEMENTARY, 1.0)  # below zero it falls with s too
         activity = torch.minimum(activity, (probability**4 + p).sqrt())
     return Rarity(second * _UP, best4 * _UP, activity * _UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """The slope Phi(m / sqrt(s)) of a neuron that seldom changes its side: (batch, n) each, for p = 8."""
+
+    centre: Tensor  # a constant p
+    delta: Tensor  # the L8 norm of Phi(m / sqrt(s)) - p, at most
+    density: Tensor  # the L8 norm of phi(m / sqrt(s)), at most
+    active_spread: Tensor  # the L4 norm of s 1[X > 0], at most
+
+
+def slope_square(tail: Tail, mean: Interval, s0: Tensor) -> tuple[Tensor, Tensor]:
+    """Constants p and bounds of E (Phi(m / sqrt(s0)) - p)^2, the best over the levels: (batch, n) each."""
+    root = s0.sqrt()
+    centre = torch.full_like(s0, 0.5)
+    square = centre.square()
+    for level in tail.levels:
+        low = cdf(ratio(mean.lower - level.below, root)) - ELEMENTARY
+        high = cdf(ratio(mean.upper + level.above, root)) + ELEMENTARY
+        middle = 0.5 * (low + high).clamp(0, 2)
+        found = (0.5 * (high - low)).square() + torch.maximum(middle, 1 - middle).square() * level.probability
+        take = found < square
+        centre, square = torch.where(take, middle, centre), torch.where(take, found, square)
+    return centre, square * _UP
+
+
+def stability(tail: Tail, mean: Interval) -> Stability:
+    """The best over the levels, each norm by itself, for every x of the box."""
+    half = torch.full_like(mean.lower, 0.5)
+    centre, delta, density, active = half, half, half * 0 + PEAK, tail.spread8.square()
+    for level in tail.levels:
+        root = level.spread.sqrt()
+        m_low, m_high = mean.lower - level.below, mean.upper + level.above
+        # Where m keeps its sign a smaller s only moves the slope further to its side.
+        low = torch.where(m_low > 0, cdf(ratio(m_low, root)) - ELEMENTARY, 0.0).clamp_min(0)
+        high = torch.where(m_high < 0, cdf(ratio(m_high, root)) + ELEMENTARY, 1.0).clamp_max(1)
+        middle, p8 = 0.5 * (low + high), level.probability**0.125
+        found = 0.5 * (high - low) + torch.maximum(middle, 1 - middle) * p8
+        take = found < delta
+        centre, delta = torch.where(take, middle, centre), torch.where(take, found, delta)
+        nearest = torch.maximum(m_low, -m_high).clamp_min(0)
+        density = torch.minimum(density, pdf(ratio(nearest, root)) + ELEMENTARY + PEAK * p8)
+        bad = tail.spread16**8 * level.probability.sqrt()  # E s^4 outside the event
+        active = torch.minimum(active, (level.spread**4 * high + bad).sqrt().sqrt())
+    return Stability(centre, delta * _UP, density * _UP, active * _UP)
