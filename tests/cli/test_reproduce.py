@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,8 @@ def test_an_interrupted_run_says_how_to_go_on(bnndp: Any, tmp_path: Path, monkey
         (("table-1a", "--only", "mnist"), "no row of the table is on 'mnist'; its data sets are sine2d, sine1d"),
         (("table-1a", "--baselines", "no_such_module"), "--baselines no_such_module: No module named"),
         (("table-1a", "--baselines", "json"), "has no attribute 'COLUMNS'"),
+        (("table-1a", "--baselines", "./mine"), "--baselines ./mine: "),
+        (("figure-1", "--only", "mnist"), "figure-1 is on sine1d alone, got --only mnist"),
         (("table-1a", "--inference", "guess"), "guess"),
         (("table-1a", "--prior", "flat"), "flat"),
         (("table-9",), "table-9"),
@@ -114,3 +119,48 @@ def test_refusals_are_one_line(bnndp: Any, tmp_path: Path, arguments: tuple[str,
     assert result.status == 2
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("(Column('mine', zeros),)", "COLUMNS must be a dictionary from table-1a and table-1b"),
+        ("{'table-1A': (Column('mine', zeros),)}", "COLUMNS must be a dictionary"),
+        ("{'table-1a': (zeros,)}", "COLUMNS must be a dictionary"),
+        ("{'table-1a': (Column('moment', zeros),)}", "two columns are called 'moment'"),
+        ("{'table-1a': (Column('mine', lambda s: zeros(s)[:2]),)}", "column 'mine' gave a tensor (2,) for 3 inputs"),
+        ("{'table-1a': (Column('mine', lambda s: [0.0] * 3),)}", "column 'mine' gave list for 3 inputs"),
+        ("{'table-1a': ", "was never closed"),
+    ],
+)
+def test_wrong_columns_are_one_line(
+    bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"wrong{abs(hash(columns))}"
+    (tmp_path / f"{name}.py").write_text(
+        "import torch\nfrom bnndp.experiments.grid import Column\n"
+        f"def zeros(s):\n    return torch.zeros(s.x.shape[0])\nCOLUMNS = {columns}\n"
+    )
+    result = bnndp("reproduce", "table-1a", "--only", "sine1d", *SMALL, "--baselines", name)
+    assert result.status == 2
+    assert words in result.stderr.splitlines()[-1]
+
+
+def test_columns_are_measured_again_when_their_module_changes(
+    bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for value in (0.25, 0.5):
+        (tmp_path / "changing.py").write_text(
+            "import torch\nfrom bnndp.experiments.grid import Column\n"
+            f"COLUMNS = {{'table-1a': (Column('mine', lambda s: torch.full((s.x.shape[0],), {value})),)}}\n"
+        )
+        monkeypatch.delitem(sys.modules, "changing", raising=False)
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        result = bnndp("reproduce", "table-1a", "--only", "sine1d", *SMALL, "--baselines", "changing")
+        assert result.status == 0, result.stderr
+        (row,) = csv.DictReader(Path("reproduction/table-1a.csv").read_text().splitlines())
+        assert float(row["mine"]) == value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,7 +29,7 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     experiment: Annotated[
         _Experiment, typer.Argument(metavar="NAME", help="table-1a, table-1b, table-2, figure-1 or figure-3.")
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="Layers of 64 only, and 10 inputs of each data set.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Layers of 64 only, 10 inputs of each set.")] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("reproduction"),
     only: Annotated[str | None, typer.Option(metavar="DATASET", help="Only the rows on this data set.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Inputs of each data set; 100 unless --quick.")] = None,
@@ -39,7 +40,8 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     prior: Annotated[str | None, typer.Option(metavar="KIND", help="Prior of the training: unit or fan_in.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
     cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of trained networks; DIR/networks by default.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of trained networks; that of --out with /networks by default."),
     ] = None,
     baselines: Annotated[
         str | None, typer.Option(metavar="MODULE", help="A Python module with more columns, as benchmarks.baselines.")
@@ -78,7 +80,7 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
             outcome = make(experiment, setting, told)
     console = Console()
     if console.is_terminal:
-        console.print(Markdown(outcome.text))
+        console.print(Markdown(outcome.brief))
     else:
         typer.echo(outcome.text)
     typer.echo("written: " + ", ".join(map(str, outcome.files)), err=True)
@@ -93,11 +95,40 @@ def _columns(module: str) -> Mapping[str, Sequence[Column]]:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        return importlib.import_module(module).COLUMNS
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"--baselines {module}: {error}; name a module that has COLUMNS, from its folder.") from error
+        found = importlib.import_module(module)
+        columns = found.COLUMNS
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
+        raise InputError(
+            f"--baselines {module}: {error}; name a module with COLUMNS, as in benchmarks.baselines."
+        ) from error
     finally:
         sys.path.remove(here)
+    _check_columns(module, columns)
+    version = _version(Path(found.__file__ or ""))
+    return {table: tuple(replace(column, version=version) for column in given) for table, given in columns.items()}
+
+
+def _check_columns(module: str, columns: object) -> None:
+    from bnndp.errors import InputError
+    from bnndp.experiments.grid import Column
+
+    known = ("table-1a", "table-1b")
+    if not isinstance(columns, dict) or not all(
+        table in known and isinstance(given, tuple | list) and all(isinstance(column, Column) for column in given)
+        for table, given in columns.items()
+    ):
+        raise InputError(
+            f"--baselines {module}: COLUMNS must be a dictionary from {' and '.join(known)} to tuples of "
+            "bnndp.experiments.grid.Column; see docs/reproduction.md."
+        )
+
+
+def _version(file: Path) -> str:
+    """A digest of a module, or of all of its package: what an earlier one measured is not taken for its own."""
+    import hashlib
+
+    files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 @contextlib.contextmanager

@@ -42,7 +42,8 @@ class Column:
 
     ``whole`` says whether the number holds for the whole posterior; a column of which it does not (a posterior cut off,
     a sample) is marked in the table. ``points`` limits the inputs to the first so many, for what is slow. ``attack``
-    marks radii at which a decision was changed, infinite where it was not.
+    marks radii at which a decision was changed, infinite where it was not. ``version`` is part of what a measurement is
+    found again by: change it when ``measure`` changes.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Column:
     whole: bool = True
     points: int | None = None
     attack: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

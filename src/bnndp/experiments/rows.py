@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bnndp.data import ClassificationData, load
 from bnndp.decision import decide
+from bnndp.errors import InputError
 from bnndp.experiments.grid import Cell, Column, Subject
 from bnndp.experiments.journal import Journal
 from bnndp.experiments.networks import Posterior, Shelf, size_of
@@ -77,6 +78,10 @@ def fill(
     rows: Sequence[Row[Published]], columns: Sequence[Column], shelf: Shelf, journal: Journal, told: Told | None = None
 ) -> Iterator[Measured[Published]]:
     """The rows one after the other, each as soon as it is complete."""
+    names = [column.name for column in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"two columns are called {twice[0]!r}; give the one of --baselines another name.")
     for row in rows:
         watcher = None if told is None or shelf.has(row.plan) else told(Task.training(row.name, row.plan))
         posterior = shelf.take(row.plan, watcher)
@@ -85,7 +90,7 @@ def fill(
         cells = {}
         for column in columns:
             part = subject[: column.points]
-            digest = _digest(basis, column.name, part.x.shape[0])
+            digest = _digest(basis, column.name + column.version, part.x.shape[0])
             cell = journal.find(row.name, column.name, digest)
             if cell is None:
                 if told is not None:
@@ -117,7 +122,12 @@ def _timed(column: Column, subject: Subject) -> Cell:
     """One call, in CPU seconds of this process: other programs do not disturb them, and on one thread they are true."""
     begin = time.process_time()
     values = column.measure(subject)
-    return Cell(tuple(values.tolist()), time.process_time() - begin)
+    seconds = time.process_time() - begin
+    points = subject.x.shape[0]
+    if not isinstance(values, Tensor) or values.shape != (points,):
+        found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise InputError(f"column {column.name!r} gave {found} for {points} inputs; it must give a tensor ({points},).")
+    return Cell(tuple(values.tolist()), seconds)
 
 
 def _basis(subject: Subject) -> str:

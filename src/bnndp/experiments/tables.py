@@ -26,6 +26,7 @@ __all__ = [
     "headings_1a",
     "headings_1b",
     "markdown",
+    "plain_table",
     "rows_1a",
     "rows_1b",
 ]
@@ -108,10 +109,11 @@ def headings_1b(baselines: Sequence[Column] = ()) -> list[Heading]:
 def markdown(headings: Sequence[Heading], measured: Sequence[Measured[Any]]) -> str:
     """The table in Markdown, one line a network, in its two parts."""
     parts = [[heading for heading in headings if heading.part in (part, None)] for part in ("paper", "baselines")]
-    return "\n".join(_table(part, measured) for part in parts)
+    return "\n".join(plain_table(part, measured) for part in parts)
 
 
-def _table(headings: Sequence[Heading], measured: Iterable[Measured[Any]]) -> str:
+def plain_table(headings: Sequence[Heading], measured: Iterable[Measured[Any]]) -> str:
+    """A table in Markdown with exactly these columns."""
     lines = [[heading.title for heading in headings], ["---"] * len(headings)]
     lines += [[_shown(heading.value(m), heading.digits) for heading in headings] for m in measured]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
