@@ -290,8 +290,8 @@ of the same size. *Ratio*: certified over found from inside. *At the point*: the
 posterior costs. *Ours, its boxes*: the paper's code clips every box to inputs >= 0, so that a coordinate below zero
 becomes the point zero and the box loses that side; its figures are to be compared with ours on the same clipped boxes.
 *FL*: as published; it cuts the posterior off. † does not hold for the whole posterior. *Forward passes*: the time of an
-input in forward passes with drawn weights, in the same run. *Paper's s*: seconds an input on eight cores, a mean over
-all its networks on the data set."""
+input in forward passes with drawn weights, on the same machine. *Paper's s*: seconds an input on eight cores, a mean
+over all its networks on the data set."""
 
 _NOTES_1B = """Table 1b: certified radii of classification
 Means over {points} test images of the largest radius (l-infinity, to 1 %) at which the decision of E softmax is proved
@@ -301,7 +301,7 @@ paper's code lets them leave it upwards). *Certified at 0*: the share of images 
 networks are not public but for two, and those are nearly deterministic (2x64: standard deviation of the logits 0.005);
 so are these, unless the command says otherwise, trained by VOGN at a temperature of 1e-6. *FL*: as published; it cuts
 the posterior off. † does not hold for the whole posterior. *Forward passes*: the time of an image in forward passes
-with drawn weights, in the same run. *Paper's s*: seconds an image on eight cores, a mean over all its
+with drawn weights, on the same machine. *Paper's s*: seconds an image on eight cores, a mean over all its
 networks on the data set."""
 
 _NOTES_FIGURE_1 = """The affine bounds hold for E f(x) on the grey interval, over the whole posterior; the band is three

@@ -25,7 +25,7 @@ from bnndp.training.method import Pace
 from bnndp.training.options import NaturalGradient, TrainingOptions
 from bnndp.training.per_example import Slopes, slopes
 
-__all__ = ["Block", "NaturalPosterior"]
+__all__ = ["Block", "NaturalMethod", "NaturalPosterior"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,3 +115,26 @@ class NaturalPosterior:
         """Copy the tensors of all blocks."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
+
+
+class NaturalMethod:
+    """A method that keeps its posterior so; VOGN and Noisy Adam add the step."""
+
+    __slots__ = ("posterior",)
+
+    def __init__(
+        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
+    ) -> None:
+        self.posterior = NaturalPosterior.begin(data, options, generator)
+
+    def layers(self) -> list[FreeLayer]:
+        """The posterior as it stands."""
+        return self.posterior.layers()
+
+    def state(self) -> dict[str, Tensor]:
+        """Means, momenta and curvatures."""
+        return self.posterior.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put them back."""
+        self.posterior.restore(state)

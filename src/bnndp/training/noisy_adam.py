@@ -20,34 +20,22 @@ the larger the batch, the wider the posterior. ``curvature="examples"`` or ``"fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
-from bnndp.training.mean_field import FreeLayer
 from bnndp.training.method import Pace
-from bnndp.training.natural import NaturalPosterior
-from bnndp.training.options import TrainingOptions
+from bnndp.training.natural import NaturalMethod
 
 __all__ = ["NoisyAdam"]
 
 
-class NoisyAdam:
+class NoisyAdam(NaturalMethod):
     """The method ``noisy-adam``."""
-
-    __slots__ = ("_posterior",)
-
-    def __init__(
-        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> None:
-        self._posterior = NaturalPosterior.begin(data, options, generator)
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
         """The update of the module's text; the log-likelihood is that at the drawn weights."""
-        q, own = self._posterior, self._posterior.settings
+        q, own = self.posterior, self.posterior.settings
         weights = [q.draw(pace) for _ in range(own.samples)]
         found = [q.slopes(w, x, y, "batch") for w in weights]
         correction = 1 - own.momentum ** (pace.step + 1)
@@ -60,15 +48,3 @@ class NoisyAdam:
             shared = block.square + (intrinsic + (own.damping or 0.0))
             block.mean.addcdiv_(block.momentum, shared, value=pace.rate / correction)
         return torch.stack([at.gain for at in found]).mean()
-
-    def layers(self) -> list[FreeLayer]:
-        """The posterior as it stands."""
-        return self._posterior.layers()
-
-    def state(self) -> dict[str, Tensor]:
-        """Means, momenta and curvatures."""
-        return self._posterior.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Put them back."""
-        self._posterior.restore(state)

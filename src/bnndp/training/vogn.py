@@ -23,34 +23,22 @@ Where residuals are larger than the noise of the likelihood, standard deviations
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
-from bnndp.training.mean_field import FreeLayer
 from bnndp.training.method import Pace
-from bnndp.training.natural import NaturalPosterior
-from bnndp.training.options import TrainingOptions
+from bnndp.training.natural import NaturalMethod
 
 __all__ = ["Vogn"]
 
 
-class Vogn:
+class Vogn(NaturalMethod):
     """The method ``vogn``."""
-
-    __slots__ = ("_posterior",)
-
-    def __init__(
-        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> None:
-        self._posterior = NaturalPosterior.begin(data, options, generator)
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
         """The update of the module's text; the log-likelihood is that at the drawn weights."""
-        q, own = self._posterior, self._posterior.settings
+        q, own = self.posterior, self.posterior.settings
         drawn = [q.slopes(q.draw(pace), x, y, "examples") for _ in range(own.samples)]
         correction = 1 - own.momentum ** (pace.step + 1)
         for i, block in enumerate(q.blocks):
@@ -63,15 +51,3 @@ class Vogn:
             damping = usual if own.damping is None else own.damping
             block.mean.addcdiv_(block.momentum, block.square + (prior + damping), value=-pace.rate / correction)
         return torch.stack([found.gain for found in drawn]).mean()
-
-    def layers(self) -> list[FreeLayer]:
-        """The posterior as it stands."""
-        return self._posterior.layers()
-
-    def state(self) -> dict[str, Tensor]:
-        """Means, momenta and curvatures."""
-        return self._posterior.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Put them back."""
-        self._posterior.restore(state)
