@@ -16,7 +16,7 @@ from flint import arb, ctx
 
 from bnndp.bounds import Interval
 from bnndp.maths import replacement, tails
-from bnndp.moment import conditional, tail
+from bnndp.moment import conditional, relax, tail
 from bnndp.moment.records import Energy, PreActivation
 from bnndp.moment.slope import slope
 from bnndp.network import Linear
@@ -211,43 +211,39 @@ def test_first_derivatives() -> None:
     assert proved(hermite_peak(1) / 6, arb(conditional._THIRD))
 
 
-# What replacement errors of the mean are multiplied by; a step is the smaller of a third-order bound and one with a
-# third- and a fourth-order part, so that the factor must serve both orders.
-
-
-def factors(third: arb, fourth: arb) -> tuple[arb, arb]:
-    """Suprema of the derivatives of order 3 and 4 over those of g, phi(1)/rho^2 and phi(0)/rho^3."""
-    return third / hermite_peak(1), fourth / hermite_peak(2)
+# What replacement errors of the mean are multiplied by; a step is of third order, so a factor is the largest third
+# derivative over that of g, phi(1)/rho^2.
 
 
 def test_replacement_constants() -> None:
     assert proved(hermite_peak(1), arb(replacement._PHI_1))
-    assert proved(hermite_peak(2), arb(tails.PEAK))
-    assert proved(2 * (arb(2) / arb.pi()).sqrt(), arb(replacement._GAUSS_3))
 
 
 def test_to_second_moment() -> None:
-    """Derivatives of E ReLU^2: 2 phi(u)/rho and 2 u phi(u)/rho^2, times rho <= sqrt(s0 + V)."""
-    for factor in factors(2 * hermite_peak(0), 2 * hermite_peak(1)):
-        assert proved(factor, arb(replacement.TO_SECOND_MOMENT))
+    """Third derivative of E ReLU^2: 2 phi(u)/rho, times rho <= sqrt(s0 + V)."""
+    assert proved(2 * hermite_peak(0) / hermite_peak(1), arb(replacement.TO_SECOND_MOMENT))
 
 
 def test_to_cdf() -> None:
-    """Derivatives of Phi(m/rho): He_2 phi/rho^3 and He_3 phi/rho^4, over rho >= sqrt(s0)."""
-    for factor in factors(hermite_peak(2), hermite_peak(3)):
-        assert proved(factor, arb(replacement.TO_CDF))
+    """Third derivative of Phi(m/rho): He_2 phi/rho^3, over rho >= sqrt(s0)."""
+    assert proved(hermite_peak(2) / hermite_peak(1), arb(replacement.TO_CDF))
 
 
 def test_to_density_square() -> None:
     """phi(m/sqrt s0)^2 is sqrt(s0)/(2 sqrt pi) times the density of N(0, s0/2).
 
-    Smoothed by a variance V it is that of N(0, tau^2), tau^2 = s0/2 + V >= rho^2/2, with derivatives He_3 phi/tau^4 and
-    He_4 phi/tau^5; the factor sqrt(s0)/rho^2 is at most 1/sqrt(s0). At V = 0 there is equality.
+    Smoothed by a variance V it is that of N(0, tau^2), tau^2 = s0/2 + V >= rho^2/2, with third derivative
+    He_3 phi/tau^4; the factor sqrt(s0)/rho^2 is at most 1/sqrt(s0). At V = 0 there is equality.
     """
-    scale = 1 / (2 * arb.pi().sqrt())
-    third, fourth = scale * hermite_peak(3) * 4, scale * hermite_peak(4) * arb(2) ** arb("2.5")
-    for factor in factors(third, fourth):
-        assert proved(factor, arb(replacement.TO_DENSITY_SQUARE))
+    third = hermite_peak(3) * 4 / (2 * arb.pi().sqrt())
+    assert proved(third / hermite_peak(1), arb(replacement.TO_DENSITY_SQUARE))
+
+
+def test_derivatives_of_the_slope_in_s() -> None:
+    """f = d_s g has f^(k) = He_k phi/(2 rho^(k+1)) up to the sign; that of order 4 goes with g^(3) = u phi/rho^2."""
+    assert proved(hermite_peak(2) / 2, arb(relax._MIXED_TWICE))
+    assert proved(hermite_peak(3) / 2, arb(relax._MIXED_THRICE))
+    assert proved(hermite_peak(4) / 2 / hermite_peak(1), arb(relax._TO_MIXED))
 
 
 # Variance of a rectified Gaussian, v(u) for s = 1

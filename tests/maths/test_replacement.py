@@ -1,19 +1,24 @@
-"""Lindeberg's replacement against sums whose law is known: all outcomes of discrete terms, and quadrature.
+"""Lindeberg's replacement of rectified Gaussians: its proof in ball arithmetic, and sums whose law is computed.
 
-``replacement_error`` uses moments of the terms only, so terms of any law may try to break it. Discrete ones can be
-enumerated exactly, and rare large ones come within a few percent of both of its bounds.
+The cost of a step rests on one fact, that ``E (A - t)_+^2 >= E (B - t)_+^2`` for a centred rectified Gaussian A, the
+Gaussian B of its variance and every t. It is checked in closed form; whole sums are checked by quadrature over each
+term and, for many terms, by convolution on a fine grid.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import oracles
 import pytest
 import torch
+from flint import arb, ctx
+from oracles import PRECISION
 from torch import Tensor
 
+from bnndp.maths import replacement
 from bnndp.maths.replacement import (
     TO_CDF,
     TO_DENSITY_SQUARE,
@@ -23,6 +28,13 @@ from bnndp.maths.replacement import (
 )
 
 F64 = torch.float64
+PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
+
+
+@pytest.fixture(autouse=True)
+def many_bits() -> Iterator[None]:
+    with ctx.workprec(2 * PRECISION):
+        yield
 
 
 def cdf(u: Tensor) -> Tensor:
@@ -31,6 +43,69 @@ def cdf(u: Tensor) -> Tensor:
 
 def pdf(u: Tensor) -> Tensor:
     return torch.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+
+
+# The proof
+
+
+def moments_of(u: arb) -> tuple[arb, arb, arb]:
+    """Mean, variance and third central moment of max(N(u, 1), 0)."""
+    z = oracles.rectified(u, arb(1))
+    return z.mean, z.variance, z.third - 3 * z.mean * z.second + 2 * z.mean**3
+
+
+def kernel(u: arb, t: arb) -> arb:
+    """D(t) of the module docstring: below the atom of A at minus its mean, ``A >= t`` always."""
+    mean, v, _ = moments_of(u)
+    gaussian = oracles.rectified(-t, v.sqrt()).second
+    if t <= -mean:
+        return (v + t * t - gaussian) / 2
+    return (oracles.rectified(u - mean - t, arb(1)).second - gaussian) / 2
+
+
+CENTRES = [-12.0, -6.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.6, 1.0, 2.0, 3.0, 4.5, 7.0]
+
+
+@pytest.mark.parametrize("u", CENTRES)
+def test_the_kernel_is_positive(u: float) -> None:
+    mean, v, _ = moments_of(arb(u))
+    atom, sd = -float(mean), float(v.sqrt())
+    points = [atom + sd * k / 8 for k in range(-64, 65)] + [k / 4 for k in range(1, 25)]
+    points += [atom * (1 + sign * 10.0**-k) for k in range(3, 12) for sign in (-1, 1)]
+    for t in points:
+        assert kernel(arb(u), arb(t)) > 0
+
+
+@pytest.mark.parametrize("u", [-2.0, -1.0, 0.0, 0.6, 2.0, 3.0])
+def test_the_kernel_has_the_third_moment_as_its_integral(u: float) -> None:
+    mean, _, third = moments_of(arb(u))
+    low, high, steps = -float(mean) - 9.0, 9.0, 900
+    at = [low + (high - low) * k / steps for k in range(steps + 1)]
+    total = sum((kernel(arb(u), arb(t)) for t in at), arb(0)) * (high - low) / steps  # D and D' vanish at the ends
+    assert float(total) == pytest.approx(float(third) / 6, rel=1e-4)
+
+
+def test_largest_skewness() -> None:
+    """kappa <= 0.5777 sqrt(v): cell by cell where both are monotone, and by Cauchy and Schwarz to the left.
+
+    kappa rises to 0.607 and falls after it, v rises (maths/central.py), so only u <= 0.61 matters; far to the left
+    kappa <= sqrt(v c4) and c4 rises.
+    """
+    z = oracles.rectified(arb(-2), arb(1))
+    fourth = z.fourth - 4 * z.mean * z.third + 6 * z.mean**2 * z.second - 3 * z.mean**4
+    limit = arb(replacement._SKEWNESS)
+    assert fourth.sqrt() < limit
+    a, peak = arb(-2), moments_of(arb("0.60747433"))[2] + arb("1e-12")
+    before = moments_of(a)
+    while a < arb("0.61"):
+        b = a + arb(1) / 8192
+        after = moments_of(b)
+        highest = after[2] if b < arb("0.6074") else peak
+        assert highest < limit * before[1].sqrt()
+        a, before = b, after
+    # It is sharp.
+    _, v, third = moments_of(arb("0.2585"))
+    assert third / v.sqrt() > limit - arb("1e-4")
 
 
 # What Gaussian noise of variance s makes of a function at m: the mean of ReLU, of ReLU^2, P(active), and phi^2.
@@ -61,22 +136,14 @@ class Law:
         return float((self.weights * self.values**k).sum())
 
 
-def two_points(p: float) -> Law:
-    """A jump of 1 with probability p, less its mean: skewed."""
-    return Law(torch.tensor([1 - p, -p], dtype=F64), torch.tensor([p, 1 - p], dtype=F64))
-
-
-def three_points(p: float) -> Law:
-    """Jumps of -1 and 1 with probability p together: not skewed, and with p small of large fourth moment."""
-    return Law(torch.tensor([-1.0, 0.0, 1.0], dtype=F64), torch.tensor([p / 2, 1 - p, p / 2], dtype=F64))
-
-
-def rectified(u: float, nodes: int = 60) -> Law:
-    """ReLU(u + xi) less its mean as atoms: zero, and Gauss-Legendre nodes above it."""
-    x, w = _legendre(nodes)
-    low, high = max(-u, -9.0), 9.0
-    xi = low + (high - low) * (x + 1) / 2
-    weights = w * (high - low) / 2 * pdf(xi)
+def rectified(u: float, panels: int = 12) -> Law:
+    """ReLU(u + xi) less its mean as atoms: zero, and twelve Gauss-Legendre nodes in each panel above it."""
+    x, w = _legendre(12)
+    low, high = max(-u, -9.0), max(9.0, 3.0 - u)
+    edges = torch.linspace(low, high, panels + 1, dtype=F64)
+    half = (high - low) / (2 * panels)
+    xi = (edges[:-1, None] + half * (x + 1)).flatten()
+    weights = (half * w).repeat(panels) * pdf(xi)
     z = torch.cat([torch.zeros(1, dtype=F64), u + xi])
     weights = torch.cat([1 - weights.sum()[None], weights])
     return Law(z - (weights * z).sum(), weights)
@@ -90,6 +157,13 @@ def _legendre(nodes: int) -> tuple[Tensor, Tensor]:
     return values, 2 * vectors[0] ** 2
 
 
+@pytest.mark.parametrize("u", [-4.0, -1.0, 0.0, 2.0, 5.0])
+def test_the_laws_of_this_file_are_rectified_gaussians(u: float) -> None:
+    _, v, third = moments_of(arb(u))
+    assert rectified(u).moment(2) == pytest.approx(float(v), rel=1e-11)
+    assert rectified(u).moment(3) == pytest.approx(float(third), rel=1e-9, abs=1e-13)
+
+
 def outcomes(laws: list[Law], weight: Tensor) -> tuple[Tensor, Tensor]:
     """Values and probabilities of the sum of ``weight_j`` times terms of these laws."""
     total, probability = torch.zeros(1, dtype=F64), torch.ones(1, dtype=F64)
@@ -100,110 +174,187 @@ def outcomes(laws: list[Law], weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def error_bound(base: float, laws: list[Law], weight: Tensor) -> float:
-    v, third, fourth = (torch.tensor([[abs(law.moment(k)) for law in laws]], dtype=F64) for k in (2, 3, 4))
-    return replacement_error(torch.tensor([[base]], dtype=F64), weight[None], v, v, third, fourth).item()
+    v, third = (torch.tensor([[law.moment(k) for law in laws]], dtype=F64) for k in (2, 3))
+    return replacement_error(torch.tensor([[base]], dtype=F64), weight[None], v, third).item()
 
 
 def variance_of(laws: list[Law], weight: Tensor) -> float:
     return sum(float(w) ** 2 * law.moment(2) for law, w in zip(laws, weight, strict=True))
 
 
-def means(base: float, laws: list[Law], weight: Tensor) -> Tensor:
-    """Where the derivatives of the smoothed function are large, and where single outcomes lie: (points,)."""
-    scale = math.sqrt(base + variance_of(laws, weight))
-    u = torch.cat([torch.linspace(-4, 4, 33, dtype=F64), torch.tensor([-1.0, 1.0], dtype=F64)])
-    return torch.cat([u * math.sqrt(base), u * scale])
+def means(base: float, variance: float) -> Tensor:
+    """Where the derivatives of the smoothed function are large: (points,)."""
+    u = torch.cat([torch.linspace(-4, 4, 17, dtype=F64), torch.tensor([-1.0, 1.0], dtype=F64)])
+    return torch.cat([u * math.sqrt(base), u * math.sqrt(base + variance)])
 
 
 def worst(base: float, laws: list[Law], weight: Tensor) -> float:
     """Largest effect of the replacement on the rectified mean, over the means."""
     total, probability = outcomes(laws, weight)
-    m, s0 = means(base, laws, weight), torch.tensor(base, dtype=F64)
+    variance, s0 = variance_of(laws, weight), torch.tensor(base, dtype=F64)
+    m = means(base, variance)
     before = (probability * relu(m[:, None] + total, s0)).sum(-1)
-    return float((before - relu(m, s0 + variance_of(laws, weight))).abs().max())
+    return float((before - relu(m, s0 + variance)).abs().max())
 
 
 LAWS = {
-    "coin": [two_points(0.5)],
-    "skewed": [two_points(0.1)],
-    "very skewed": [two_points(1e-3)],
-    "rare": [three_points(0.01)],
-    "rectified": [rectified(-1.0)],
-    "rectified and rare": [rectified(-3.0)],
+    **{f"u = {u:g}": [rectified(u, 60)] for u in (-4.0, -2.0, -1.0, 0.0, 0.6, 1.0, 2.0, 3.0, 4.0)},
     "two terms": [rectified(0.5), rectified(-1.0)],
-    "three terms": [rectified(0.0, 30), rectified(2.0, 30), rectified(-2.0, 30)],
-    "skewed and not": [two_points(0.05), three_points(0.1), two_points(0.5)],
-    "nine skewed": [two_points(0.2)] * 9,
-    "twelve": [two_points(p) for p in (0.5, 0.1, 0.02, 0.3, 0.7, 0.9, 0.5, 0.01, 0.2, 0.2, 0.4, 0.05)],
+    "nearly Gaussian first": [rectified(4.0), rectified(-1.0)],
+    "nearly Gaussian last": [rectified(-1.0), rectified(4.0)],
+    "three terms": [rectified(0.0, 3), rectified(2.0, 3), rectified(-2.0, 3)],
 }
 
 
 @pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("base", [1e-8, 1e-3, 0.03, 0.3, 1.0, 30.0])
+@pytest.mark.parametrize("base", [1e-3, 0.03, 0.3, 1.0, 30.0])
 def test_the_error_bounds_the_difference(name: str, base: float) -> None:
     laws = LAWS[name]
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         weight = torch.randn(len(laws), generator=generator, dtype=F64) if seed else torch.ones(len(laws), dtype=F64)
         size = math.sqrt(base + variance_of(laws, weight))
-        assert worst(base, laws, weight) <= error_bound(base, laws, weight) + 1e-13 * size
+        assert worst(base, laws, weight) <= error_bound(base, laws, weight) + 1e-12 * size
 
 
-@pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("base", [1e-8, 0.03, 1.0])
-def test_no_term_may_smooth_its_own_step(name: str, base: float) -> None:
-    """The same terms in any order, one of them much larger than the others."""
-    laws = LAWS[name]
-    for large in range(min(3, len(laws))):
-        weight = torch.full((len(laws),), 0.05, dtype=F64)
-        weight[-1 - large] = 1.0
-        assert worst(base, laws, weight) <= error_bound(base, laws, weight) + 1e-13
-
-
-@pytest.mark.parametrize(
-    ("law", "least"), [(two_points(1e-4), 0.95), (three_points(1e-3), 0.95), (rectified(-4.0), 0.85)]
-)
-def test_rare_small_terms_come_near_both_bounds(law: Law, least: float) -> None:
+@pytest.mark.parametrize("u", [-3.0, -1.0, 0.0, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_small_terms_come_near_the_bound(u: float, sign: int) -> None:
     """So a constant that is too small, and a bound that became loose, would show."""
-    weight = torch.tensor([0.03], dtype=F64)
-    ratio = worst(1.0, [law], weight) / error_bound(1.0, [law], weight)
-    assert least <= ratio <= 1
+    weight = torch.tensor([sign * 0.02], dtype=F64)
+    ratio = worst(1.0, [rectified(u, 30)], weight) / error_bound(1.0, [rectified(u, 30)], weight)
+    assert 0.97 <= ratio <= 1 + 1e-6
 
 
-def test_smoothing_by_the_terms_before_is_used() -> None:
-    """Sixteen equal terms: the last blocks are smoothed by the first ones, so the base hardly matters for them."""
-    laws, weight = [two_points(0.5)] * 16, torch.ones(16, dtype=F64)
-    alone = error_bound(0.01, laws[:1], weight[:1])
-    assert error_bound(0.01, laws, weight) < 2.5 * alone
+def test_other_laws_are_not_bounded() -> None:
+    """A law without skewness that is not Gaussian: the bound is for rectified Gaussians only, as it says."""
+    coin = Law(torch.tensor([-1.0, 1.0], dtype=F64), torch.tensor([0.5, 0.5], dtype=F64))
+    weight = torch.ones(1, dtype=F64)
+    assert error_bound(1.0, [coin], weight) == 0 < worst(1.0, [coin], weight)
 
 
-def test_lower_variances_smooth_and_upper_ones_are_replaced() -> None:
-    """On a box only ranges are known: widening any of them must not make the bound smaller."""
+# Many terms: the law of the sum on a grid. Sharing an atom between the two nearest points keeps its mean and adds at
+# most a quarter of the squared step to the variance, which changes a rectified mean by phi(0)/(2 sqrt(s0)) times it.
+
+STEP, POINTS = 2.0**-9, 2**16
+
+
+def on_grid(law: Law, w: float) -> Tensor:
+    place = w * law.values / STEP
+    left = place.floor()
+    share = place - left
+    grid = torch.zeros(POINTS, dtype=F64)
+    grid.index_add_(0, left.long() % POINTS, law.weights * (1 - share))
+    return grid.index_add_(0, (left.long() + 1) % POINTS, law.weights * share)
+
+
+@pytest.mark.parametrize("base", [0.02, 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_terms(base: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    n = 24
+    u = 4 * torch.rand(n, generator=generator, dtype=F64) - (2 if seed % 2 else 1)
+    weight = torch.randn(n, generator=generator, dtype=F64) / 3
+    weight = weight.abs() if seed < 2 else weight
+    laws = [rectified(float(at), 30) for at in u]
+    spectrum = torch.ones(POINTS // 2 + 1, dtype=torch.complex128)
+    for law, w in zip(laws, weight.tolist(), strict=True):
+        spectrum = spectrum * torch.fft.rfft(on_grid(law, w))
+    probability = torch.fft.irfft(spectrum, n=POINTS)
+    total = STEP * torch.fft.fftfreq(POINTS, 1 / POINTS, dtype=F64)
+    variance, s0 = variance_of(laws, weight), torch.tensor(base, dtype=F64)
+    m = means(base, variance)
+    difference = (probability * relu(m[:, None] + total, s0)).sum(-1) - relu(m, s0 + variance)
+    slack = n * STEP**2 / 4 * 0.2 / math.sqrt(base)
+    bound = error_bound(base, laws, weight)
+    assert slack < 0.1 * bound
+    assert difference.abs().max().item() <= bound + slack
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 64, 100])
+def test_blocks_are_a_partition_in_the_order_of_the_key(n: int) -> None:
+    key = torch.rand(3, n, generator=torch.Generator().manual_seed(n), dtype=F64)
+    block = replacement._blocks(key)
+    assert torch.equal(block.sum(1), torch.ones(3, n, dtype=torch.long))
+    number = block.long().argmax(1)
+    ranked = number.gather(1, key.argsort(1))
+    assert (ranked.diff(dim=1) >= 0).all()
+
+
+def test_no_term_smooths_its_own_step_or_an_earlier_one() -> None:
+    """The exact sum over the terms in the same order is never above the sum over blocks, which is not far above it."""
+    generator = torch.Generator().manual_seed(1)
+    u = 6 * torch.rand(1, 64, generator=generator, dtype=F64) - 2
+    laws = [rectified(float(at)) for at in u[0]]
+    v, third = (torch.tensor([[law.moment(k) for law in laws]], dtype=F64) for k in (2, 3))
+    weight = torch.randn(5, 64, generator=generator, dtype=F64)
+    order = (third / v)[0].argsort()
+    for base in (1e-3, 0.1, 10.0):
+        w = weight.abs()[:, order]
+        part = w.square() * v[0, order]
+        rho2 = base + part.cumsum(1) - part
+        exact = (PHI_1 / 6 * w**3 * third[0, order] / rho2).sum(1)
+        found = replacement_error(torch.full((1, 5), base, dtype=F64), weight, v, third)[0]
+        assert (found >= exact * (1 - 1e-12)).all()
+        assert (found <= 3 * exact).all() or base < 0.1
+
+
+def test_a_single_term_has_only_the_base() -> None:
+    """The smoothing before a block was once a difference of large sums, and could come out far too large."""
+    one = torch.ones(1, 1, dtype=F64)
+    for base in (1.2e-16, 1e-14, 1e-10, 1e-6):
+        found = replacement_error(one * base, one, one, one).item()
+        assert found == pytest.approx(PHI_1 / (6 * base), rel=1e-12)
+
+
+def test_widening_a_range_never_lowers_the_bound() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(4, 20, generator=generator, dtype=F64)
     v = torch.rand(3, 20, generator=generator, dtype=F64)
+    third = v * torch.rand(3, 20, generator=generator, dtype=F64)
     base = torch.rand(3, 4, generator=generator, dtype=F64)
-    exact = (base, weight, v, v, v**1.5, 3 * v**2)
-    found = replacement_error(*exact)
+    found = replacement_error(base, weight, v, third)
     assert found.shape == (3, 4)
-    for i, wider in enumerate((0.9 * base, 1.1 * weight, 0.9 * v, 1.1 * v, 1.1 * v**1.5, 3.3 * v**2)):
-        if i == 1:
-            continue  # larger weights smooth more, too
-        assert (replacement_error(*exact[:i], wider, *exact[i + 1 :]) >= found).all()
+    assert (replacement_error(0.9 * base, weight, v, third) >= found).all()
+    assert (replacement_error(base, weight, 0.9 * v, third) >= found).all()
+    assert (replacement_error(base, weight, v, 1.1 * third) >= found).all()
+
+
+def test_several_bases_at_once() -> None:
+    generator = torch.Generator().manual_seed(3)
+    weight, v = (torch.rand(*shape, generator=generator, dtype=F64) for shape in ((4, 20), (3, 20)))
+    base = torch.rand(2, 3, 4, generator=generator, dtype=F64)
+    both = replacement_error(base, weight, v, 0.3 * v)
+    for k in range(2):
+        assert torch.equal(both[k], replacement_error(base[k], weight, v, 0.3 * v))
 
 
 def test_nothing_random_needs_no_replacement() -> None:
     zero, one = torch.zeros(1, 2, dtype=F64), torch.ones(1, 2, dtype=F64)
     base = torch.tensor([[0.0, 1.0]], dtype=F64)
-    silent = replacement_error(base, torch.ones(2, 2, dtype=F64), zero, zero, zero, zero)
-    unused = replacement_error(base, torch.zeros(2, 2, dtype=F64), one, one, one, one)
-    assert torch.equal(silent, zero)
-    assert torch.equal(unused, zero)
+    assert torch.equal(replacement_error(base, torch.ones(2, 2, dtype=F64), zero, zero), zero)
+    assert torch.equal(replacement_error(base, torch.zeros(2, 2, dtype=F64), one, one), zero)
 
 
-def test_no_base_for_a_random_sum_is_no_bound() -> None:
+@pytest.mark.parametrize("broken", [0.0, math.nan])
+def test_no_base_for_a_random_sum_is_no_bound(broken: float) -> None:
     one = torch.ones(1, 3, dtype=F64)
-    assert replacement_error(torch.zeros(1, 1, dtype=F64), torch.ones(1, 3, dtype=F64), one, one, one, one) == torch.inf
+    assert replacement_error(torch.full((1, 1), broken, dtype=F64), one, one, one) == torch.inf
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_moment_that_is_not_known_is_no_bound(value: float) -> None:
+    one = torch.ones(1, 3, dtype=F64)
+    bad = torch.tensor([[1.0, value, 1.0]], dtype=F64)
+    assert replacement_error(torch.ones(1, 1, dtype=F64), one, one, bad) == torch.inf
+
+
+def test_cubes_of_tiny_weights_are_not_lost() -> None:
+    weight, large = torch.full((1, 1), 1e-120, dtype=F64), torch.full((1, 1), 1e105, dtype=F64)
+    assert replacement_error(torch.full((1, 1), 1e-60, dtype=F64), weight, large, large).item() > 0
 
 
 # The same replacement under other functions: their error is a multiple of that of the rectified mean.
@@ -234,8 +385,8 @@ def test_the_smoothed_functions_are_right(function: str) -> None:
 
 
 @pytest.mark.parametrize("function", ["square", "cdf", "density squared"])
-@pytest.mark.parametrize("name", ["coin", "skewed", "very skewed", "rare", "rectified", "two terms", "nine skewed"])
-@pytest.mark.parametrize("base", [1e-3, 0.1, 1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("base", [0.01, 0.1, 1.0, 30.0, 1000.0])
 def test_the_error_of_other_functions(function: str, name: str, base: float) -> None:
     laws = LAWS[name]
     weight = torch.ones(len(laws), dtype=F64)
@@ -246,22 +397,34 @@ def test_the_error_of_other_functions(function: str, name: str, base: float) -> 
         "density squared": TO_DENSITY_SQUARE / math.sqrt(base),
     }[function]
     total, probability = outcomes(laws, weight)
-    m = means(base, laws, weight)
+    m = means(base, variance)
     before = (probability * other(function, m[:, None] + total, base, 0.0)).sum(-1)
     worst_of = (before - other(function, m, base, variance)).abs().max().item()
     size = other(function, m, base, variance).abs().max().item()
-    assert worst_of <= factor * error_bound(base, laws, weight) + 1e-13 * size
+    assert worst_of <= factor * error_bound(base, laws, weight) + 1e-12 * size
+
+
+@pytest.mark.parametrize(("function", "least"), [("square", 0.9), ("cdf", 0.9), ("density squared", 0.9)])
+def test_the_factors_are_sharp(function: str, least: float) -> None:
+    base, laws, weight = 1.0, [rectified(0.0, 30)], torch.tensor([0.01], dtype=F64)
+    variance = variance_of(laws, weight)
+    factor = {"square": TO_SECOND_MOMENT, "cdf": TO_CDF, "density squared": TO_DENSITY_SQUARE}[function]
+    total, probability = outcomes(laws, weight)
+    m = torch.linspace(-3, 3, 241, dtype=F64)
+    before = (probability * other(function, m[:, None] + total, base, 0.0)).sum(-1)
+    ratio = (before - other(function, m, base, variance)).abs().max().item() / error_bound(base, laws, weight)
+    assert least * factor <= ratio <= factor * (1 + 1e-4)
 
 
 # Deeper layers: the terms are rectified Gaussians given a random layer y.
 
 
-@pytest.mark.parametrize("base", [1e-4, 0.1, 1.0, 10.0])
-@pytest.mark.parametrize("u", [(-2.0, 1.0), (0.0, 0.0), (3.0, -4.0), (-3.0, -3.0)])
+@pytest.mark.parametrize("base", [1e-2, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("u", [(-2.0, 1.0), (0.0, 0.0), (3.0, -4.0), (-3.0, -3.0), (0.26, 0.26)])
 @pytest.mark.parametrize("r", [(1.0, 1.0), (0.2, 2.0)])
 def test_conditional_error(base: float, u: tuple[float, float], r: tuple[float, float]) -> None:
     """y takes two values; given each, one term w ReLU(N(u r, r^2)) of weight 0.7 and one of weight -0.4."""
-    laws = [[rectified(at, 40), rectified(at + 1, 40)] for at in u]
+    laws = [[rectified(at, 8), rectified(at + 1, 8)] for at in u]
     weight = [scale * torch.tensor([0.7, -0.4], dtype=F64) for scale in r]
     s0, m = torch.tensor(base, dtype=F64), torch.linspace(-4, 4, 33, dtype=F64)
     difference = torch.zeros_like(m)
@@ -274,15 +437,11 @@ def test_conditional_error(base: float, u: tuple[float, float], r: tuple[float, 
     cube = sum(abs(w) ** 3 * math.sqrt(sum(at) / 2 * s2) for w, at in zip((0.7, 0.4), v, strict=True))
     bound = conditional_replacement_error(s0[None, None], torch.tensor([[cube]], dtype=F64)).item()
     assert difference.abs().max().item() <= bound
-    # It is the sum of the two third absolute moments of its docstring, no more.
-    cubes = math.sqrt(3) + 2 * math.sqrt(2 / math.pi)
-    assert bound == pytest.approx(math.exp(-0.5) / math.sqrt(2 * math.pi) / 6 * cubes * cube / base, rel=1e-12)
+    assert bound == pytest.approx(PHI_1 / 6 * replacement._SKEWNESS * cube / base, rel=1e-12)
 
 
-def test_third_absolute_moments_are_within_those_assumed() -> None:
-    """``E |Y|^3 <= sqrt(3 v) s`` for Y = ReLU(N(u r, r^2)) less its mean, v its variance and s = r^2."""
-    for u, r in itertools.product((-4.0, -1.0, 0.0, 1.0, 3.0, 8.0), (0.1, 1.0, 4.0)):
-        law = rectified(u, 80)
-        v, third = law.moment(2), float((law.weights * law.values.abs() ** 3).sum())
-        assert r**3 * third <= math.sqrt(3 * v * r**2) * r**2 * (1 + 1e-9)
-        assert (v * r**2) ** 1.5 <= math.sqrt(v * r**2) * r**2 * (1 + 1e-9)
+@pytest.mark.parametrize("u", CENTRES)
+def test_the_third_central_moment_is_below_the_raw_one(u: float) -> None:
+    """The other form of ``cube``, twice E z^3, which the skewness constant has to serve as well."""
+    assert replacement._SKEWNESS >= 0.5
+    assert moments_of(arb(u))[2] < oracles.rectified(arb(u), arb(1)).third

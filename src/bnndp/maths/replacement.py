@@ -1,22 +1,32 @@
-r"""How far a sum of independent terms is from Gaussian, inside a rectified mean: Lindeberg's replacement method.
+r"""How far a sum of independent rectified Gaussians is from Gaussian, inside a rectified mean: Lindeberg's replacement.
 
-Let :math:`T=\sum_jY_j` be a sum of independent centred terms with variances :math:`v_j`, third and fourth central
-moments :math:`\kappa_j,c_j`, and :math:`F=g(M+\cdot,\sqrt{s_0})`. Replacing the terms one after the other by Gaussians
-of the same variance turns :math:`\mathbb E F(T)` into :math:`g(M,\sqrt{s_0+\sum v_j})`. At step j the terms before are
-already Gaussian and smooth F, so that its derivatives there are those of :math:`g(\cdot,\rho_j)`,
-:math:`\rho_j^2=s_0+\sum_{l<j}v_l`:
+Let :math:`T=\sum_jw_jA_j` with independent :math:`A_j=z_j-\mathbb Ez_j`, z_j rectified Gaussians with variances
+:math:`v_j` and third central moments :math:`\kappa_j\ge0`, and :math:`F=g(M+\cdot,\sqrt{s_0})`. Replacing the terms one
+after the other by Gaussians of the same variance turns :math:`\mathbb E F(T)` into
+:math:`g(M,\sqrt{s_0+\sum w_j^2v_j})`. At step j the terms before are already Gaussian and smooth F, so that its third
+derivative there is that of :math:`g(\cdot,\rho_j)`, :math:`\rho_j^2=s_0+\sum_{l<j}w_l^2v_l`, at most
+:math:`\varphi(1)/\rho_j^2`.
 
-.. math::
-   |\partial_m^3 g|\le\varphi(1)/\rho^2,\qquad |\partial_m^4 g|\le\varphi(0)/\rho^3 .
-
-Taylor's formula to third or fourth order, with equal first and second moments, gives for the step the smaller of
+**What a step costs.** For laws A, B of equal mean and variance (Peano's kernel)
 
 .. math::
-   \frac{\varphi(1)}{6\rho_j^2}\bigl(\mathbb E|Y_j|^3+\mathbb E|\xi|^3v_j^{3/2}\bigr)
-   \quad\text{and}\quad
-   \frac{\varphi(1)}{6\rho_j^2}|\kappa_j|+\frac{\varphi(0)}{24\rho_j^3}(c_j+3v_j^2).
+   \mathbb E F(A)-\mathbb E F(B)=\int F'''(t)\,D(t)\,dt,\qquad
+   D(t)=\tfrac12\mathbb E(A-t)_+^2-\tfrac12\mathbb E(B-t)_+^2,\qquad \int D=\tfrac16(\mathbb EA^3-\mathbb EB^3).
 
-The sum over j bounds :math:`|\mathbb E F(T)-g(M,\sqrt{s_0+\sum_jv_j})|` from above.
+For A a centred rectified Gaussian and B = N(0, v), :math:`D\ge0` everywhere, so :math:`\int|D|=\kappa/6` and
+
+.. math:: |\mathbb E F(wA)-\mathbb E F(wB)|\le\tfrac16|w|^3\kappa\,\sup|F'''|,
+
+which no smaller number can replace: it is attained by a cubic. Proof of :math:`D\ge0`. Let the variance before
+rectifying be 1, then v < 1. :math:`\Delta=P(A>t)-P(B>t)` is positive below the atom of A. Above it both have densities,
+the logarithm of whose quotient is a quadratic in t with leading coefficient :math:`(1/v-1)/2>0`: so
+:math:`\Delta'=f_B-f_A` has the signs -, +, - or an end of that sequence, :math:`\Delta` falls to zero at infinity from
+above, and it changes its sign at most from + to - to + on the line. As :math:`\int\Delta=0`, it does so exactly.
+:math:`D_1(t)=\int_t^\infty\Delta` vanishes at both ends and falls, rises, falls: it is first negative, then positive.
+Hence :math:`D(t)=\int_t^\infty D_1` first rises and then falls; it vanishes at both ends too (equal second moments).
+
+So :math:`|\mathbb E F(T)-g(M,\sqrt{s_0+\sum w_j^2v_j})|\le\sum_j\varphi(1)|w_j|^3\kappa_j/(6\rho_j^2)`, in any order of
+the terms.
 """
 
 import math
@@ -24,65 +34,62 @@ import math
 import torch
 from torch import Tensor
 
+from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import PEAK
 
 __all__ = ["TO_CDF", "TO_DENSITY_SQUARE", "TO_SECOND_MOMENT", "conditional_replacement_error", "replacement_error"]
 
 _PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)  # sup |u phi(u)|
 _BLOCKS = 8
-_GAUSS_3 = 2 * math.sqrt(2 / math.pi)  # E |xi|^3
+_GROWTH = 0.6  # below 1 the first blocks, which have least smoothing, are small
+_SKEWNESS = 0.5777  # sup of kappa / sqrt(v) over the rectified N(u, 1)
 
 TO_SECOND_MOMENT = 2 * PEAK / _PHI_1
-r"""Times :math:`\sqrt{s_0+V}`: the error of the mean of ReLU^2, whose derivatives are 2 phi(0)/rho, 2 phi(1)/rho^2."""
+r"""Times :math:`\sqrt{s_0+V}`: the error of the mean of ReLU^2, whose third derivative is at most 2 phi(0)/rho."""
 
 TO_CDF = PEAK / _PHI_1
-r"""Over :math:`\sqrt{s_0}`: the error of the mean of Phi(. / sqrt(s0)); derivatives phi(0)/rho^3, 0.5506/rho^4."""
+r"""Over :math:`\sqrt{s_0}`: the error of the mean of Phi(. / sqrt(s0)), whose third derivative is phi(0)/rho^3."""
 
-TO_DENSITY_SQUARE = 4.7874
+TO_DENSITY_SQUARE = 2.5678
 r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\varphi(\cdot/\sqrt{s_0})^2` (docs/theory.md, section 4)."""
 
 
 def replacement_error(
-    base: Tensor,  # (batch, rows): s0 > 0
-    weight: Tensor,  # (rows, n): Y_j = weight_j (z_j - E z_j)
-    variance_lower: Tensor,  # (batch, n): Var z_j is at least this
-    variance: Tensor,  # (batch, n): and at most this
-    third: Tensor,  # (batch, n): |E (z_j - E z_j)^3| is at most this
-    fourth: Tensor,  # (batch, n): E (z_j - E z_j)^4 is at most this
-) -> Tensor:  # (batch, rows)
-    """Upper bound of the error of the module docstring; infinite where ``base`` is zero and the sum is random.
+    base: Tensor,  # (..., batch, rows): s0 > 0
+    weight: Tensor,  # (rows, n)
+    variance: Tensor,  # (batch, n): Var z_j is at least this
+    third: Tensor,  # (batch, n): E (z_j - E z_j)^3 is at most this
+) -> Tensor:  # (..., batch, rows)
+    """Upper bound of the error for rectified Gaussians z_j; infinite where ``base`` is zero and the sum is random.
 
-    The terms are taken in blocks: within a block the smoothing by the blocks before it is used, and the smaller of the
-    two sums over the block. Both only make the bound larger.
+    It holds for no other laws. The terms are taken in blocks, the most nearly Gaussian ones first, as they smooth for
+    the others; within a block only the smoothing by the blocks before it is used, which makes the bound larger.
     """
     w = weight.abs()
-    smooth = torch.cumsum(_blocks(w.square(), variance_lower), dim=1)  # (batch, blocks, rows)
-    rho2 = base[:, None] + torch.nn.functional.pad(smooth[:, :-1], (0, 0, 1, 0))  # only the blocks before
-    absolute = variance.sqrt() * fourth.sqrt() + _GAUSS_3 * variance * variance.sqrt()
-    w3 = w * w * w
-    by_three = _blocks(w3, absolute)
-    by_four = (
-        _blocks(w3, third) + (PEAK / (4 * _PHI_1)) * _blocks(w3 * w, fourth + 3 * variance * variance) / rho2.sqrt()
-    )
-    step = (_PHI_1 / 6) * torch.minimum(by_three, by_four) / rho2
-    return torch.where(by_three == 0, 0.0, step).nan_to_num(torch.inf, posinf=torch.inf).sum(1)  # NaN is no bound
+    cubes = torch.where(w > 0, (w * w * w).clamp_min(TINY), 0.0)  # it may underflow while z is large
+    block = _blocks(third / variance.clamp_min(TINY))  # (batch, blocks, n)
+    smooth = torch.cumsum(torch.where(block, variance[:, None], 0.0) @ w.square().mT, dim=1)  # (batch, blocks, rows)
+    rho2 = base[..., None, :] + torch.nn.functional.pad(smooth[:, :-1], (0, 0, 1, 0))  # only the blocks before
+    cost = torch.where(block, third[:, None], 0.0) @ cubes.mT
+    step = torch.where(cost == 0, 0.0, (_PHI_1 / 6) * cost / rho2)
+    return step.nan_to_num(torch.inf, posinf=torch.inf).sum(-2)  # NaN is no bound
 
 
-def _blocks(weight: Tensor, values: Tensor) -> Tensor:
-    """Sums of ``weight_ij values_j`` over consecutive blocks of j: (batch, blocks, rows)."""
-    rows, n = weight.shape
-    size = -(-n // _BLOCKS)
-    pad = size * -(-n // size) - n
-    left = torch.nn.functional.pad(weight, (0, pad)).reshape(rows, -1, size)
-    right = torch.nn.functional.pad(values, (0, pad)).reshape(values.shape[0], -1, size)
-    return torch.einsum("ikj,bkj->bki", left, right)
+def _blocks(key: Tensor) -> Tensor:
+    """Masks (batch, blocks, n) of a partition of the terms, in which ``key`` (batch, n) increases with the block."""
+    n = key.shape[-1]
+    of_rank = (_BLOCKS * (torch.arange(n, device=key.device) / n) ** _GROWTH).long()
+    order = key.argsort(dim=-1, stable=True)
+    block = torch.empty_like(order).scatter_(-1, order, of_rank.expand_as(order))
+    return block[:, None] == torch.arange(_BLOCKS, device=key.device)[:, None]
 
 
 def conditional_replacement_error(base: Tensor, cube: Tensor) -> Tensor:
-    r"""The same given a random layer y, averaged over y: :math:`\varphi(1)(\sqrt3+E|\xi|^3)\,\text{cube}/(6s_0)`.
+    r"""The same given a random layer y, averaged over y: :math:`\varphi(1)\cdot0.5777\,\text{cube}/(6s_0)`.
 
-    ``cube`` (batch, rows) bounds :math:`\sum_j|w_j|^3\sqrt{\mathbb Ev_j\,\mathbb Es_j^2}`. A rectified Gaussian of
-    variance v made from variance s has :math:`c_4\le3s^2`, so :math:`\mathbb E|Y|^3\le\mathbb E\sqrt{v\,3s^2}` and
-    :math:`\mathbb Ev^{3/2}\le\mathbb E\sqrt{v\,s^2}`, both at most that by Cauchy and Schwarz.
+    ``cube`` (batch, rows) bounds :math:`\sum_j|w_j|^3\sqrt{\mathbb Ev_j\,\mathbb Es_j^2}`, or some of its terms
+    :math:`2|w_j|^3\,\mathbb Ez_j^3`. A rectified Gaussian of variance v made from variance s has
+    :math:`\kappa\le0.5777\,s\sqrt v`, so :math:`\mathbb E\kappa\le0.5777\sqrt{\mathbb Ev\,\mathbb Es^2}` by Cauchy and
+    Schwarz; and :math:`\kappa\le\mathbb E[z^3\mid y]` as z and its mean are not negative.
     """
-    return (_PHI_1 / 6) * (math.sqrt(3) + _GAUSS_3) * cube / base
+    return (_PHI_1 / 6) * _SKEWNESS * cube / base

@@ -70,7 +70,7 @@ class Conditional:
 
     noise: Interval  # E Var(z_i | before)
     noise_deviation: Tensor  # standard deviation of Var(z_i | before), at most
-    cube: Tensor  # E |z_i - E[z_i | before]|^3 and E Var(z_i | before)^1.5 are at most sqrt(3) and 1 times this
+    cube: Tensor  # sqrt(E Var(z_i | before) E s_i^2) or 2 E z_i^3: the mean third central moment is below 0.5777 of it
     slope: Tensor  # p_i
     psi: Tensor  # psi_i
     curvature: Tensor  # kappa_i, zero where the slope rest is of first order

@@ -16,7 +16,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.maths.central import fourth_central, third_central
 from bnndp.maths.normal import cdf, pdf
-from bnndp.maths.rectified import expected_relu, moments, ratio
+from bnndp.maths.rectified import expected_relu, moments, ratio, standard_raw
 from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY, down, gamma, up
 from bnndp.maths.tails import PEAK
 from bnndp.moment.records import Latent, Sources
@@ -214,9 +214,31 @@ def _sources(ranges: Ranges) -> Sources:
         third=r.upper**3 * third_central(u_low, u_high) * (1 + ELEMENTARY),
         fourth=r.upper**4 * fourth_central(u_high) * (1 + ELEMENTARY),
         square_variance=high.square_variance + ELEMENTARY * (scale * r.upper).square(),
+        cross=_cross(m, r),
         noise=r.upper.square(),
         active=(cdf(u_high) + ELEMENTARY).clamp_max(1),
     )
+
+
+def _cross(m: Interval, r: Interval) -> Interval:
+    r"""Range over the box of C = Cov(z, z^2), which increases in m and in r.
+
+    :math:`\partial_mC=\operatorname{Cov}(\mathbf 1_{z>0},z^2)+2\operatorname{Cov}(z,z)\ge0`. By the heat equation, with
+    s = r^2 and g, Phi, phi at u = m/r, :math:`\partial_sC=\partial_s(\mathbb Ez^3-g\,\mathbb Ez^2)
+    =(3-\Phi)g-\tfrac12(\varphi/r)\mathbb Ez^2\ge g`: for r = 1, :math:`\varphi\,\mathbb Ez^2\le\tfrac54g`
+    (docs/theory.md, section 2, step 1).
+    """
+    low, high = _cross_at(m.lower, r.lower), _cross_at(m.upper, r.upper)
+    slack_low = ELEMENTARY * (m.lower.clamp_min(0) + r.lower) * r.lower.square()
+    slack_high = ELEMENTARY * (m.upper.clamp_min(0) + r.upper) * r.upper.square()
+    return Interval((low - slack_low).clamp_min(0), high + slack_high)
+
+
+def _cross_at(m: Tensor, r: Tensor) -> Tensor:
+    """With Z = c + r Y (maths/rectified.py): ``2 c r^2 Var Y + r^3 Cov(Y, Y^2)``."""
+    y1, y2, y3, _ = standard_raw(ratio(m, r).abs(), m >= 0)
+    variance, skew = (y2 - y1 * y1).clamp_min(0), (y3 - y1 * y2).clamp_min(0)
+    return 2 * (variance * m.clamp_min(0) * r * r) + skew * r * r * r
 
 
 def _size(plane: Plane, m_size: Tensor, q_size: Tensor, box: Box) -> Tensor:

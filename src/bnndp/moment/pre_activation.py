@@ -11,7 +11,7 @@ from bnndp.maths.rounding import SMALL, TINY, down, up
 from bnndp.moment.conditional import Layers
 from bnndp.moment.first import FirstLayer
 from bnndp.moment.norms import mean_norm
-from bnndp.moment.records import Energy, Latent, PreActivation, Sources
+from bnndp.moment.records import Cross, Energy, Latent, PreActivation, Sources
 from bnndp.moment.tail import levels
 from bnndp.moment.variance import central_variance, square_sum_variance
 from bnndp.network import Linear
@@ -60,6 +60,7 @@ def pre_activation(layer: Linear, first: FirstLayer, latents: list[Latent], give
         replacement=terms.replacement,
         tail=levels(layer, first.sources, below, spread) if second else None,
         energy=_energy(layer, first.sources) if second else None,
+        cross=_cross(layer, first.sources) if second else None,
     )
 
 
@@ -82,6 +83,26 @@ def _energy(layer: Linear, sources: Sources) -> Energy:
     return Energy(usual, rare, unlikely, kept, left)
 
 
+def _cross(layer: Linear, sources: Sources) -> Cross:
+    """Cov(m_i, s_i) and what bounds the rests of its use.
+
+    A sum of either sign is a difference of two sums of non-negative terms: each is moved outward by more than the
+    rounding of its n_in + 2 operations and of the subtraction.
+    """
+    n, mu, variance = layer.n_in + 8, layer.weight_mean, layer.weight_std.square()
+    plus, minus = mu.clamp_min(0) * variance, (-mu).clamp_min(0) * variance
+    plus_low, plus_high = (apply_rows(plus, end) for end in (sources.cross.lower, sources.cross.upper))
+    minus_low, minus_high = (apply_rows(minus, end) for end in (sources.cross.lower, sources.cross.upper))
+    spread = (sources.fourth * sources.square_variance).sqrt()
+    cubes = (mu.abs() * variance * mu.square()).clamp_min(TINY)  # it may underflow while z is large
+    return Cross(
+        covariance=Interval(down(plus_low, n) - up(minus_high, n), up(plus_high, n) - down(minus_low, n)),
+        absolute=up(plus_high + minus_high, n),
+        second=up(apply_rows(mu.square() * variance, spread), n),
+        third=up(apply_rows(cubes, sources.variance.upper * sources.cross.upper), n),
+    )
+
+
 def _noise(mu: Tensor, variance: Interval, n: int) -> Interval:
     """Range of the variance of a sum of independent terms with weights ``mu``."""
     low, high = (apply_rows(mu.square(), end) for end in (variance.lower, variance.upper))
@@ -92,8 +113,8 @@ def _independent(layer: Linear, sources: Sources, spread: Interval) -> _Terms:
     """For the second hidden layer: all moments are exact up to the box."""
     n, mu = layer.n_in + 20, layer.weight_mean
     noise = _noise(mu, sources.variance, n)
-    moments = (sources.variance.lower, sources.variance.upper, sources.third, sources.fourth)
-    low, high = (up(replacement_error(s0.clamp_min(TINY), mu, *moments), n) for s0 in (spread.lower, spread.upper))
+    ends = torch.stack([spread.lower, spread.upper]).clamp_min(TINY)
+    low, high = up(replacement_error(ends, mu, sources.variance.lower, sources.third), n)
     zero = torch.zeros_like(noise.upper)
     fourth = up(apply_rows(mu**4, sources.fourth) + 3 * noise.upper.square(), n)
     unknown = torch.full_like(zero, torch.inf)  # nobody asks: there are exponential bounds

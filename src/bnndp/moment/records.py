@@ -12,7 +12,7 @@ from bnndp.bounds import Interval
 from bnndp.maths.normal import cdf, pdf
 from bnndp.network import Linear
 
-__all__ = ["Energy", "Latent", "Level", "PreActivation", "Relaxation", "Sources", "Tail"]
+__all__ = ["Cross", "Energy", "Latent", "Level", "PreActivation", "Relaxation", "Sources", "Tail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Sources:
     third: Tensor  # E (z_j - E z_j)^3, at most
     fourth: Tensor  # E (z_j - E z_j)^4, at most
     square_variance: Tensor  # Var z_j^2, at most
+    cross: Interval  # Cov(z_j, z_j^2)
     noise: Tensor  # variance r_j^2 of zeta_j, at most
     active: Tensor  # P(zeta_j > 0), at most
 
@@ -70,6 +71,16 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True)
+class Cross:
+    """How m and s move together in the second hidden layer, where both are sums over independent sources."""
+
+    covariance: Interval  # Cov(m_i, s_i), of either sign
+    absolute: Tensor  # sum of |mu_ij| sigma_ij^2 Cov(z_j, z_j^2), at most
+    second: Tensor  # sum of mu_ij^2 sigma_ij^2 sqrt(E (z_j - E z_j)^4 Var z_j^2), at most
+    third: Tensor  # sum of |mu_ij|^3 sigma_ij^2 Var z_j Cov(z_j, z_j^2), at most
+
+
+@dataclass(frozen=True, slots=True)
 class PreActivation:
     """Moments of X_i for one hidden layer after the first, except its mean E X_i.
 
@@ -90,6 +101,7 @@ class PreActivation:
     replacement: Interval  # error of taking the independent terms as Gaussian, at s0 = spread.lower and spread.upper
     tail: Tail | None  # only for the second hidden layer
     energy: Energy | None  # only for the second hidden layer
+    cross: Cross | None = None  # only for the second hidden layer
 
     @property
     def mean_variance(self) -> Tensor:
