@@ -18,8 +18,9 @@ SRC = Path(bnndp.__file__).parent
 FLOW = (
     ("errors",),
     ("maths", "options", "verdict"),
+    ("effort",),
     ("regions",),
-    ("bounds",),
+    ("bounds", "halving"),
     ("network",),
     ("files", "sampling", "moment", "partition"),
     ("attacks", "sampling_softmax", "methods", "classify"),

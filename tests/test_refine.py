@@ -233,7 +233,7 @@ def test_the_clock_stops_it(random_network: object, monkeypatch: pytest.MonkeyPa
     seconds = itertools.count()
     rounds: list[int] = []
     one_pass = subject.one_pass
-    monkeypatch.setattr(subject.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(subject, "one_pass", lambda *args: rounds.append(1) or one_pass(*args))
     bounds = certify(network, box, Options(refine=10**6, time_limit=3.5))
     assert len(rounds) == 3

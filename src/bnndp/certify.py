@@ -8,7 +8,8 @@ and largest values bound the mean for every x of the box, over the whole posteri
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from bnndp.attacks import inside_range
 from bnndp.bounds import Bounds, Interval
 from bnndp.classify import expected_softmax
+from bnndp.effort import last, stages
 from bnndp.errors import InputError
 from bnndp.methods import one_pass
 from bnndp.network import BayesianNetwork
@@ -24,14 +26,14 @@ from bnndp.refine import refine
 from bnndp.regions import Box
 from bnndp.verdict import Verdict, judge
 
-__all__ = ["Robustness", "Verdict", "adversarial_robustness", "certify"]
+__all__ = ["Robustness", "Verdict", "adversarial_robustness", "better_bounds", "certify"]
 
 
-@torch.no_grad()
 def certify(network: BayesianNetwork, box: Box, options: Options | None = None) -> Bounds:
     """Bounds of the mean output of ``network`` for every x of each box, over the whole unbounded posterior.
 
-    For a classifier the bounds are those of its expected softmax, one for each class.
+    For a classifier the bounds are those of its expected softmax, one for each class. When ``options.time_limit`` is
+    over, or on Ctrl-C, what was reached after the first pass is the answer.
 
     >>> from bnndp.network import Linear
     >>> hidden = Linear(torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1))
@@ -41,35 +43,72 @@ def certify(network: BayesianNetwork, box: Box, options: Options | None = None) 
     (0.9, 1.1)
     """
     options = options or Options()
+    _expect("options", options, Options, "give bnndp.Options(...)")
+    return last(better_bounds(network, box, options), options.time_limit)
+
+
+@torch.no_grad()
+def better_bounds(network: BayesianNetwork, box: Box, options: Options) -> Iterator[Bounds]:
+    """The bounds of :func:`certify` as they get better: one pass first, then whatever ``options`` ask for.
+
+    Each answer is the intersection of what was found until then. The time limit is for the caller to keep.
+    """
     _expect("network", network, BayesianNetwork, "load one with bnndp.load(path)")
     _expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
-    _expect("options", options, Options, "give bnndp.Options(...)")
     if box.batch == 0:
         raise InputError("there is no box to certify: the batch is empty.")
-    if network.task == "classification":
-        return _expected_softmax(network, box, options)
+    plan = [stage.options for stage in stages(options, network.task, network.n_in, network.depth)]
+    if network.task == "classification":  # signs are for decisions: without them a stage may be that before it
+        different = dict.fromkeys(replace(how, branch=1) for how in plan)
+        yield from _running(answer for how in different for answer in _expected_softmax(network, box, how))
+    else:  # a refinement goes through all coarser ones
+        yield from _running(_refined(network, box, plan[-1]))
+
+
+def _running(answers: Iterator[Bounds]) -> Iterator[Bounds]:
+    """The intersection of all answers so far, after each of them, with the affine bounds of the latest."""
+    best = next(answers)
+    yield best
+    for found in answers:
+        lower, upper = torch.maximum(best.lower, found.lower), torch.minimum(best.upper, found.upper)
+        best = replace(found, lower=lower, upper=upper)
+        yield best
+
+
+def _refined(network: BayesianNetwork, box: Box, options: Options) -> Iterator[Bounds]:
+    """Bounds of the mean output: of one pass, then after every round of splitting."""
     affine, interval, method = one_pass(network, box, options)
+    yield Bounds(interval.lower, interval.upper, affine, method)
     if options.refine == 1:
-        return Bounds(interval.lower, interval.upper, affine, method)
-    cells = refine(network, affine, interval, options)
-    lower, upper = interval.lower.clone(), interval.upper.clone()
-    index = cells.owner[:, None].expand_as(cells.interval.lower)
-    lower.scatter_reduce_(0, index, cells.interval.lower, "amin", include_self=False)
-    upper.scatter_reduce_(0, index, cells.interval.upper, "amax", include_self=False)
-    return Bounds(lower, upper, affine, method, cells)
+        return
+    for cells in refine(network, affine, interval, options):
+        ends = _union(cells.interval, cells.owner, box.batch)
+        yield Bounds(ends.lower, ends.upper, affine, method, cells)
 
 
-def _expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> Bounds:
-    """Bounds of E softmax; a refinement cuts every box into equal cells and keeps their union."""
+def _expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> Iterator[Bounds]:
+    """Bounds of E softmax: of one pass, then of the union of equal cells, about four times as many each time."""
     cells, owner = box, torch.arange(box.batch, device=box.lower.device)
-    while 2 * cells.batch <= options.refine * box.batch and bool((cells.upper > cells.lower).any()):
-        cells, owner = cells.split((cells.upper - cells.lower).argmax(-1)), owner.repeat(2)
-    interval, method = expected_softmax(network, cells, options)
+    while True:
+        interval, method = expected_softmax(network, cells, options)
+        ends = _union(interval, owner, box.batch)
+        yield Bounds(ends.lower, ends.upper, None, method[: box.batch])
+        before = cells.batch
+        for _ in range(2):
+            if 2 * cells.batch <= options.refine * box.batch and bool((cells.upper > cells.lower).any()):
+                cells, owner = cells.split((cells.upper - cells.lower).argmax(-1)), owner.repeat(2)
+        if cells.batch == before:
+            return
+
+
+def _union(interval: Interval, owner: Tensor, boxes: int) -> Interval:
+    """The ends (boxes, outputs) of the union of the intervals of each box's cells."""
     index = owner[:, None].expand_as(interval.lower)
-    shape = (box.batch, network.n_out)
-    lower = interval.lower.new_zeros(shape).scatter_reduce_(0, index, interval.lower, "amin", include_self=False)
-    upper = interval.upper.new_zeros(shape).scatter_reduce_(0, index, interval.upper, "amax", include_self=False)
-    return Bounds(lower, upper, None, method[: box.batch])
+    start = interval.lower.new_zeros(boxes, interval.lower.shape[1])
+    return Interval(
+        start.scatter_reduce(0, index, interval.lower, "amin", include_self=False),
+        start.scatter_reduce(0, index, interval.upper, "amax", include_self=False),
+    )
 
 
 def _expect(name: str, value: object, kind: type, advice: str) -> None:

@@ -5,12 +5,15 @@ bound of given combinations of them, which is what a decision needs (docs/theory
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from bnndp.bounds import Interval
+from bnndp.effort import last, stages
 from bnndp.errors import InputError
+from bnndp.halving import halve
 from bnndp.maths.softmax import consistent
 from bnndp.moment.branch import Claim, branch
 from bnndp.moment.exponential import margin_tails
@@ -48,11 +51,44 @@ def bound_rows(
     label: Tensor,  # (batch,): the class whose margins are used, the largest where the rows should hold
     options: Options,
 ) -> Tensor:  # (batch, rows)
-    """Lower bound of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known."""
+    """Lower bound of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known.
+
+    An effort above low is spent only on boxes of which a row is not positive yet, stage by stage.
+    """
     _check(network, box)
     network, box = _as_seen(network, box)
+    claim = Claim(network, box, rows, label)
+    if options.effort == "low":
+        return _on_cells(claim, options)
+    return last(_better_rows(claim, options), options.time_limit)
+
+
+def _better_rows(claim: Claim, options: Options) -> Iterator[Tensor]:
+    """The bounds (batch, rows) after every stage of the effort; each is the best so far."""
+    first, *others = stages(options, "classification", claim.box.n, claim.network.depth)
+    bound = _on_cells(claim, first.options)
+    yield bound
+    for stage in others:
+        at = (~(bound > 0).all(-1)).nonzero()[:, 0]
+        if at.numel() == 0:
+            return
+        bound = bound.index_copy(0, at, torch.maximum(bound[at], _on_cells(claim[at], stage.options)))
+        yield bound
+
+
+def _on_cells(claim: Claim, options: Options) -> Tensor:
+    """Bounds (batch, rows), by cells of the boxes where the options allow some and a row is not positive."""
+    whole = _bound(claim, options)
+    if options.refine == 1:
+        return whole
+    plain = replace(options, branch=1)  # signs and cells at once do not pay
+    return halve(lambda cells, owner: _bound(replace(claim[owner], box=cells), plain), claim.box, whole, options.refine)
+
+
+def _bound(claim: Claim, options: Options) -> Tensor:
+    network, box = claim.network, claim.box
     parts = [
-        _rows(network, box[piece], rows[piece], label[piece], options)
+        _rows(network, box[piece], claim.rows[piece], claim.label[piece], options)
         for piece in _pieces(network, box, options, references=1)
     ]
     return torch.cat(parts).nan_to_num(-torch.inf, neginf=-torch.inf)

@@ -11,19 +11,20 @@ The true robust accuracy lies between the certified and the attacked accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bnndp.decision import decide, expect_classifier
+from bnndp.effort import last
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
-from bnndp.radius import Search, certified_radius
+from bnndp.radius import Radius, Search, better_radii
 
-__all__ = ["Curve", "Evaluation", "evaluate"]
+__all__ = ["Curve", "Evaluation", "better_evaluations", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ class Evaluation:
     radius: Tensor  # (points,): certified; NaN where nothing is, not even at the input
     attack: Tensor  # (points,): infinite where no attack succeeded, NaN where none was asked for
     upper: float  # the largest radius that was tried
+
+    def __getitem__(self, part: slice) -> Evaluation:
+        """The results of some inputs."""
+        return Evaluation(self.label[part], self.decision[part], self.radius[part], self.attack[part], self.upper)
 
     @property
     def correct(self) -> Tensor:
@@ -106,6 +111,8 @@ def evaluate(
 ) -> Evaluation:
     """Certified and attacked radius of every input, and from them the robust accuracy at any radius up to the largest.
 
+    When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
+
     >>> from bnndp.network import Linear
     >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
     >>> network = BayesianNetwork.from_linears([layer], "classification")
@@ -114,13 +121,37 @@ def evaluate(
     >>> curve.correct, curve.certified, curve.attacked
     (2, (2, 2, 1), (2, 2, 1))
     """
+    options = options or Options()
+    return last(better_evaluations(network, x, label, domain, search=search, options=options), options.time_limit)
+
+
+def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on from)
+    network: BayesianNetwork,
+    x: Tensor,  # (points, n)
+    label: Tensor | None = None,  # (points,); None: the network's own decisions
+    domain: tuple[float, float] | None = None,
+    *,
+    search: Search | None = None,
+    options: Options | None = None,
+    known: Evaluation | None = None,
+) -> Iterator[Evaluation]:
+    """The answers of :func:`evaluate` as they get better, as those of :func:`bnndp.radius.better_radii` do.
+
+    With ``known``, an earlier answer to the same question, they go on from there.
+    """
     search = search or Search()
     expect_classifier(network)
-    decision = decide(network, x, weights=search.weights)
-    given = decision if label is None else torch.as_tensor(label, device=decision.device)
-    if given.shape != decision.shape:
-        raise InputError(
-            f"there are {decision.numel()} inputs, but the labels have shape {tuple(given.shape)}; give one for each."
-        )
-    found = certified_radius(network, x, given, domain, search=search, options=options)
-    return Evaluation(found.label, decision, found.radius, found.attack, search.upper)
+    start = None
+    if known is None:
+        decision = decide(network, x, weights=search.weights)
+        given = decision if label is None else torch.as_tensor(label, device=decision.device)
+        if given.shape != decision.shape:
+            raise InputError(
+                f"there are {decision.numel()} inputs, but the labels have shape {tuple(given.shape)}; "
+                "give one for each."
+            )
+    else:
+        decision, given = known.decision, known.label
+        start = Radius(known.label, known.radius, known.attack, x)  # the witnesses are not asked for
+    for found in better_radii(network, x, given, domain, search=search, options=options, known=start):
+        yield Evaluation(found.label, decision, found.radius, found.attack, search.upper)

@@ -1,12 +1,16 @@
 """The choices of a certification, in one frozen record; every one of them gives sound bounds."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
 
 from bnndp.errors import InputError
 
-__all__ = ["METHODS", "Options"]
+__all__ = ["LEVELS", "METHODS", "Options"]
 
 METHODS = ("auto", "moment", "partition", "best")
+LEVELS = ("low", "medium", "high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +19,16 @@ class Options:
 
     ``auto`` is the moment method; ``best`` intersects the moment and the partition method. Refinement splits a box
     into at most ``refine`` cells and stops early for a box whose interval is proved to be within ``tolerance`` of the
-    exact range at both ends, and for all when ``time_limit`` seconds have passed. ``mass`` and ``cells`` belong to the
-    partition method: the probability left outside the main rectangle of a layer (any value is sound; a large one is
-    tighter, see docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps
-    by which the moment method optimises its lower planes for every box and row; 0: one pass. ``branch`` is the largest
-    number of cells into which the decision of a nearly deterministic classifier is branched by the signs of neurons.
+    exact range at both ends. Whatever goes beyond one pass stops when ``time_limit`` seconds have passed; what was
+    reached by then is the answer. ``mass`` and ``cells`` belong to the partition method: the probability left outside
+    the main rectangle of a layer (any value is sound; a large one is tighter, see docs/theory-partition.md) and the
+    number of regions N_k of a layer. ``optimise`` is the number of steps by which the moment method optimises its lower
+    planes for every box and row; 0: one pass. ``branch`` is the largest number of cells into which the decision of a
+    nearly deterministic classifier is branched by the signs of neurons.
+
+    ``effort`` sets ``method``, ``refine``, ``optimise`` and ``branch`` by what buys most for the cost: ``low`` is one
+    pass, ``medium`` costs about 10 and ``high`` about 100 times as much (docs/effort.md). It leaves alone what is not
+    at its default, and what is named in ``fixed``; :meth:`of` fixes all that it is given.
     """
 
     method: str = "auto"
@@ -31,10 +40,28 @@ class Options:
     cells: int = 2
     optimise: int = 0
     branch: int = 1
+    effort: str = "low"
+    fixed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, effort: str, **given: Any) -> Options:
+        """The options of a level of effort; those that are ``given`` win over it, also where they are the defaults.
+
+        >>> Options.of("high", branch=1).fixed
+        frozenset({'branch'})
+        """
+        return cls(effort=effort, fixed=frozenset(given), **given)
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Names of the options that the user has chosen, over which ``effort`` has no say."""
+        usual = {field.name: field.default for field in fields(self)}
+        return self.fixed | {name for name, value in usual.items() if getattr(self, name) != value}
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        self._check_effort()
         if type(self.refine) is not int or not self.refine >= 1:
             raise InputError(f"refine is the largest number of cells a box and must be >= 1, got {self.refine!r}.")
         if type(self.optimise) is not int or not self.optimise >= 0:
@@ -53,3 +80,11 @@ class Options:
             raise InputError(
                 f"cells counts the main rectangle and its complement and must be >= 2, got {self.cells!r}."
             )
+
+    def _check_effort(self) -> None:
+        if self.effort not in LEVELS:
+            raise InputError(f"effort must be one of {', '.join(LEVELS)}, got {self.effort!r}.")
+        unknown = sorted(set(self.fixed) - {field.name for field in fields(self)})
+        if unknown:
+            known = ", ".join(field.name for field in fields(self))
+            raise InputError(f"fixed names the option {unknown[0]!r}, which there is not; the options are {known}.")

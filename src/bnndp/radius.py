@@ -2,14 +2,15 @@
 
 The certified radius is searched for all inputs at once: each trial is one pass over the whole batch. The value that
 must stay positive falls smoothly with the radius, so the next trial is where the line through both ends of the bracket
-crosses zero, kept away from the ends. Where planes are optimised or signs branched on, one pass finds a radius first,
-from which the costly search goes on. Whatever the search does, ``radius`` is one at which the bound was positive.
+crosses zero, kept away from the ends. One pass finds a radius first, from which each stage of a higher effort goes on
+with costlier bounds, and no further than an attack allows. Whatever the search does, ``radius`` is one at which the
+bound was positive, so that it may stop at any time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,13 +19,14 @@ from torch import Tensor
 
 from bnndp.classify import bound_rows
 from bnndp.decision import expect_classifier, labels_of
+from bnndp.effort import last, stages
 from bnndp.errors import InputError
 from bnndp.evasion import Effort, Reach, attack_radius, decision_rows
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.regions import Box
 
-__all__ = ["Radius", "Search", "certified_radius"]
+__all__ = ["Radius", "Search", "better_radii", "certified_radius"]
 
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where the search begins
@@ -88,6 +90,17 @@ class _Bracket:
     high_value: Tensor  # (batch,), not positive
     grow: float  # factor of a step out
 
+    @classmethod
+    def empty(cls, points: Tensor) -> _Bracket:  # points (batch, n)
+        """Before the first trial."""
+        zero = points.new_zeros(points.shape[0])
+        return cls(zero - 1, zero + torch.inf, zero + 1, zero - torch.inf, _GROW)
+
+    @property
+    def radius(self) -> Tensor:
+        """What is certified, NaN where nothing is: (batch,)."""
+        return torch.where(self.low >= 0, self.low, torch.nan)
+
     def after(self, trial: Tensor, value: Tensor, active: Tensor) -> _Bracket:
         good, bad = active & (value > 0), active & ~(value > 0)
         return _Bracket(
@@ -98,10 +111,12 @@ class _Bracket:
             self.grow,
         )
 
-    def reopened(self) -> _Bracket:
-        """The same lower ends, to be searched on with a better bound."""
-        far = torch.full_like(self.high, torch.inf)
-        return _Bracket(self.low, far, self.low_value, -far, _GROW_ON)
+    @classmethod
+    def again(cls, known: Radius) -> _Bracket:
+        """The lower ends of ``known``, to be searched on with a better bound, below the radii of its attack."""
+        low, attack = known.radius.nan_to_num(-1.0), known.attack.nan_to_num(torch.inf, posinf=torch.inf)
+        unknown = torch.full_like(low, torch.nan)
+        return cls(low, attack, unknown, unknown, _GROW_ON)
 
     def open(self, search: Search) -> Tensor:
         """Where the bracket is still wider than asked for: (batch,)."""
@@ -111,12 +126,11 @@ class _Bracket:
 
     def trial(self, search: Search) -> Tensor:
         """The radius to try next (batch,): further out, or between the ends."""
-        out = (self.low * self.grow).clamp_max(search.upper)
-        out = torch.where(self.low == 0, _FIRST * search.upper, out)
+        out = torch.where(self.low == 0, _FIRST * search.upper, self.low * self.grow).clamp_max(search.upper)
         fall = self.low_value / (self.low_value - self.high_value)
         share = torch.where(self.high_value.isfinite(), fall, 0.5).nan_to_num(0.5).clamp(0.15, 0.85)
         between = self.low + share * (self.high - self.low)
-        return torch.where(self.high.isinf(), out, between)
+        return torch.where(self.high_value.isnan() & (out < between) | self.high.isinf(), out, between)
 
 
 def certified_radius(
@@ -128,7 +142,29 @@ def certified_radius(
     search: Search | None = None,
     options: Options | None = None,
 ) -> Radius:
-    """The largest radius certified for each x, within the tolerance of the search, and the attack's."""
+    """The largest radius certified for each x, within the tolerance of the search, and the attack's.
+
+    When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
+    """
+    options = options or Options()
+    return last(better_radii(network, x, label, domain, search=search, options=options), options.time_limit)
+
+
+def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go on from)
+    network: BayesianNetwork,
+    x: Tensor,  # (n,) or (batch, n)
+    label: Tensor | int | None = None,  # (batch,), or one for all; None: the network's own decisions
+    domain: tuple[float, float] | None = None,
+    *,
+    search: Search | None = None,
+    options: Options | None = None,
+    known: Radius | None = None,
+) -> Iterator[Radius]:
+    """The answers of :func:`certified_radius` as they get better: one pass and the attack first, then every trial.
+
+    With ``known``, an earlier answer to the same question, the first pass and the attack are left out. The time limit
+    is for the caller to keep.
+    """
     search, options = search or Search(), options or Options()
     expect_classifier(network)
     points = Box.ball(x, 0.0, domain=domain).lower
@@ -136,7 +172,7 @@ def certified_radius(
         raise InputError(
             f"x has {points.shape[1]} inputs, the network takes {network.n_in}; check the order of the axes."
         )
-    asked = labels_of(network, points, label, search.weights)
+    asked = labels_of(network, points, label if known is None else known.label, search.weights)
     rows = decision_rows(asked, network.n_out, search.weights)[0]
 
     def value_at(radius: Tensor, at: Tensor, how: Options) -> Tensor:
@@ -144,43 +180,50 @@ def certified_radius(
         with torch.no_grad():
             return bound_rows(network, ball, rows[at], asked[at], how).amin(-1)
 
-    once = replace(options, optimise=0, branch=1)
-    found = _search(partial(value_at, how=once), _begin(partial(value_at, how=once), points), search)
-    if once != options:
-        found = _begin(partial(value_at, how=options), points, found.reopened())
-        found = _search(partial(value_at, how=options), found, search)
-    radius = torch.where(found.low >= 0, found.low, torch.nan)
-    attack, witness = torch.full_like(radius, torch.nan), points.clone()
-    if search.attack:
-        reach = Reach(domain=domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
-        broken = attack_radius(network, points, asked, weights=search.weights, reach=reach, effort=Effort())
-        attack, witness = broken.radius, broken.x
-    return Radius(asked, radius, attack, witness)
-
-
-def _begin(value_at: _Value, points: Tensor, known: _Bracket | None = None) -> _Bracket:
-    """The bracket after a trial at radius zero of all inputs of which nothing is certified yet."""
-    zero = points.new_zeros(points.shape[0])
+    first, *others = (stage.options for stage in stages(options, network.task, network.n_in, network.depth))
     if known is None:
-        known = _Bracket(zero - 1, zero + torch.inf, zero + 1, zero - torch.inf, _GROW)
-    left = known.low < 0
-    at = left.nonzero()[:, 0]
-    if at.numel() == 0:
-        return known
-    value = torch.full_like(zero, -torch.inf)
-    value[at] = value_at(zero[at], at)
-    return known.after(zero, value, left)
+        *_, found = _search(partial(value_at, how=first), _Bracket.empty(points), search)
+        known = _attacked(
+            network, points, Radius(asked, found.radius, points[:, 0] * torch.nan, points), domain, search
+        )
+    yield known
+    for how in others:
+        for found in _search(partial(value_at, how=how), _Bracket.again(known), search):
+            known = replace(known, radius=found.radius)
+            yield known
 
 
-def _search(value_at: _Value, state: _Bracket, search: Search) -> _Bracket:
-    """Narrow the brackets of the largest radius at which ``value_at(radius, indices)`` is positive."""
+def _attacked(
+    network: BayesianNetwork, x: Tensor, found: Radius, domain: tuple[float, float] | None, search: Search
+) -> Radius:
+    """With the radii of an attack, where one is asked for."""
+    if not search.attack:
+        return found
+    reach = Reach(domain=domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
+    broken = attack_radius(network, x, found.label, weights=search.weights, reach=reach, effort=Effort())
+    return replace(found, attack=broken.radius, witness=broken.x)
+
+
+def _search(value_at: _Value, state: _Bracket, search: Search) -> Iterator[_Bracket]:
+    """Narrow the brackets of the largest radius at which ``value_at(radius, indices)`` is positive, trial by trial.
+
+    Inputs of which nothing is certified yet are tried at radius zero first.
+    """
+    state = _tried(value_at, state, torch.zeros_like(state.low), (state.low < 0) & (state.high > 0))
+    yield state
     for _ in range(_TRIALS):
         active = state.open(search)
-        at = active.nonzero()[:, 0]
-        if at.numel() == 0:
+        if not bool(active.any()):
             break
-        trial = state.trial(search)
-        value = torch.full_like(trial, -torch.inf)
-        value[at] = value_at(trial[at], at)
-        state = state.after(trial, value, active)
-    return state
+        state = _tried(value_at, state, state.trial(search), active)
+        yield state
+
+
+def _tried(value_at: _Value, state: _Bracket, trial: Tensor, active: Tensor) -> _Bracket:
+    """The bracket after a trial of the ``active`` inputs."""
+    at = active.nonzero()[:, 0]
+    if at.numel() == 0:
+        return state
+    value = torch.full_like(trial, -torch.inf)
+    value[at] = value_at(trial[at], at)
+    return state.after(trial, value, active)

@@ -1,11 +1,11 @@
 """Anytime refinement: split the boxes where their bounds are decided, until they are tight enough.
 
 Every cell keeps its affine bounds; the union of the cells is a piecewise-affine bound of the box. The upper bound at
-the centre of any cell is above the smallest mean of the box, so it says how far the lower end can still move: cells
-whose lower bound lies above it cannot matter for the lower end and are left alone (and the same above).
+any point of a cell is above the smallest mean of the box, so it says how far the lower end can still move: cells whose
+lower bound lies above it cannot matter for the lower end and are left alone (and the same above).
 """
 
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -44,18 +44,23 @@ class _Cells:
         )
 
 
-def refine(network: BayesianNetwork, affine: AffineBounds, interval: Interval, options: Options) -> PiecewiseAffine:
-    """Split until every box has ``options.refine`` cells, is within the tolerance, or the time is over."""
-    start = time.monotonic()
+def refine(
+    network: BayesianNetwork, affine: AffineBounds, interval: Interval, options: Options
+) -> Iterator[PiecewiseAffine]:
+    """Split until every box has ``options.refine`` cells or is within the tolerance: the cells after every round.
+
+    Cells are within their parents' bounds, so each answer is at least as tight as those before it; the first is after
+    one round of splitting. A larger ``options.refine`` splits the same cells first, and then more.
+    """
     owner = torch.arange(affine.region.batch, device=interval.lower.device)
     cells = _Cells(affine, interval, owner, Interval(interval.lower, interval.upper))
-    while options.time_limit is None or time.monotonic() - start < options.time_limit:
+    while True:
         cells = replace(cells, reach=_reach(cells))
         chosen = _choose(cells, options)
         if not bool(chosen.any()):
             break
         cells = _split(network, cells, chosen, options)
-    return PiecewiseAffine(cells.affine, cells.interval, cells.owner)
+        yield PiecewiseAffine(cells.affine, cells.interval, cells.owner)
 
 
 def _choose(cells: _Cells, options: Options) -> Tensor:
@@ -78,16 +83,29 @@ def _choose(cells: _Cells, options: Options) -> Tensor:
 
 
 def _reach(cells: _Cells) -> Interval:
-    """The bounds at one point of each cell: the mean there is a value of the box, so no end can pass them."""
-    region = cells.affine.region
-    point = region.project(region.centre)
-    known = region.contains(point)[:, None]  # a cell may lie outside the ball it was cut from
-    above = torch.where(known, cells.affine.upper(point), torch.inf)
-    below = torch.where(known, cells.affine.lower(point), -torch.inf)
+    """The bounds at points of each cell: the mean there is a value of the box, so no end can pass them.
+
+    The points are the centre and, for each output, where its planes are lowest and highest: the end cannot be far from
+    there, so that only the gap between the planes counts and not the slope of the mean.
+    """
+    region, (low, high) = cells.affine.region, (cells.affine.lower, cells.affine.upper)
+    lower, upper, centre = region.lower[:, None], region.upper[:, None], region.centre[:, None]
+    lowest = torch.where(low.matrix > 0, lower, torch.where(low.matrix < 0, upper, centre))  # (cells, outputs, n)
+    highest = torch.where(high.matrix > 0, upper, torch.where(high.matrix < 0, lower, centre))
+    middle = centre.expand_as(lowest)
+    above = torch.minimum(_value(high, region, lowest, torch.inf), _value(high, region, middle, torch.inf))
+    below = torch.maximum(_value(low, region, highest, -torch.inf), _value(low, region, middle, -torch.inf))
     return Interval(
         torch.maximum(cells.reach.lower, _reduce(below, cells.owner, cells.boxes, "amax")),
         torch.minimum(cells.reach.upper, _reduce(above, cells.owner, cells.boxes, "amin")),
     )
+
+
+def _value(plane: Affine, region: Box, x: Tensor, outside: float) -> Tensor:  # x (cells, outputs, n)
+    """Values (cells, outputs) near these points of the cells, ``outside`` where a cell lies outside its ball."""
+    inner = region.project(x.movedim(1, 0))  # (outputs, cells, n)
+    known = region.contains(inner).mT  # (cells, outputs)
+    return torch.where(known, (plane.matrix * inner.movedim(0, 1)).sum(-1) + plane.offset, outside)
 
 
 def _excess(gap: Tensor, largest: Tensor, tolerance: float) -> Tensor:

@@ -16,7 +16,7 @@ from bnndp.attacks import inside_range
 from bnndp.cli import job
 from bnndp.files import load, save
 
-KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "seconds"]
+KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "effort", "seconds"]
 
 
 def test_rows_are_those_of_the_library(bnndp: Any, model: Path, inputs: Path, tmp_path: Path, read_rows: Any) -> None:
@@ -117,25 +117,6 @@ def test_chunks_cover_all_rows_in_order(
     assert [row["lower"] for row in parts] == pytest.approx([row["lower"] for row in whole], rel=1e-9, abs=1e-12)
 
 
-def test_the_time_limit_is_shared_out(
-    bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits: list[float] = []
-    real = job.certify
-
-    def spy(network: Any, box: Any, options: Any) -> Any:
-        limits.append(options.time_limit)
-        return real(network, box, options)
-
-    monkeypatch.setattr(job, "certify", spy)
-    monkeypatch.setattr(job, "_BOXES", 1)
-    arguments = ("--eps", 0.1, "--time-limit", 30, "--refine", 2, "--out", tmp_path / "out.jsonl")
-    assert bnndp("certify", model, inputs, *arguments).status == 0
-    assert len(limits) == 3
-    assert 0 < limits[0] <= 10 + 1e-9
-    assert all(0 < limit <= 30 for limit in limits)
-
-
 def test_other_arrays_and_types_are_read(bnndp: Any, model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "more.npz", x=np.array([[0, 1]], dtype=np.uint8), y=np.array(["label"]))
     assert bnndp("certify", model, tmp_path / "more.npz", "--eps", 0.1, "--out", tmp_path / "o.jsonl").status == 0
@@ -154,14 +135,14 @@ def test_an_older_file_is_replaced_and_a_link_is_followed(
 def test_a_bound_that_is_infinite_is_null(
     bnndp: Any, model: Path, inputs: Path, tmp_path: Path, read_rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Callable[..., Any] = job.certify
+    real: Callable[..., Any] = job.better_bounds
 
     def spy(network: Any, box: Any, options: Any) -> Any:
-        bounds = real(network, box, options)
+        bounds = next(real(network, box, options))
         bounds.lower[0] = -torch.inf
-        return bounds
+        return iter([bounds])
 
-    monkeypatch.setattr(job, "certify", spy)
+    monkeypatch.setattr(job, "better_bounds", spy)
     assert bnndp("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "o.jsonl").status == 0
     rows = read_rows(tmp_path / "o.jsonl")
     assert (rows[0]["lower"], rows[0]["width"]) == (None, None)

@@ -11,7 +11,7 @@ import torch
 import bnndp as library
 from bnndp.files import load
 
-KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "seconds"]
+KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "effort", "seconds"]
 MORE = ["label", "verdict", "lead", "rival", "witness"]
 
 

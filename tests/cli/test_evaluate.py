@@ -12,7 +12,7 @@ import torch
 import bnndp as library
 from bnndp.files import load
 
-KEYS = ["eps", "points", "accuracy", "certified", "attacked"]
+KEYS = ["eps", "points", "accuracy", "certified", "attacked", "effort"]
 
 
 def _cells(stdout: str) -> list[list[str]]:

@@ -13,7 +13,7 @@ import bnndp as library
 from bnndp.cli import radii
 from bnndp.files import load, save
 
-KEYS = ["index", "label", "radius", "attack_radius", "ratio", "seconds"]
+KEYS = ["index", "label", "radius", "attack_radius", "ratio", "effort", "seconds"]
 
 
 def test_rows_are_those_of_the_library(
@@ -80,13 +80,13 @@ def test_options_reach_the_library(
     bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    real = radii.evaluate
+    real = radii.better_evaluations
 
     def spy(network: Any, x: Any, label: Any, domain: Any, **options: Any) -> Any:
         seen.append((x.shape[0], domain, options))
         return real(network, x, label, domain, **options)
 
-    monkeypatch.setattr(radii, "evaluate", spy)
+    monkeypatch.setattr(radii, "better_evaluations", spy)
     arguments = (
         "--norm",
         2,
@@ -105,11 +105,12 @@ def test_options_reach_the_library(
     )
     out = tmp_path / "out.jsonl"
     assert bnndp("radius", classifier, labelled, *arguments, "--domain", -1, 1, "--out", out).status == 0
-    ((count, domain, options),) = seen
-    assert (count, domain) == (2, (-1.0, 1.0))
-    search = options["search"]
-    assert (search.norm, search.upper, search.tolerance, search.attack) == (2.0, 0.5, 0.1, True)
-    assert (options["options"].optimise, options["options"].branch, options["options"].method) == (3, 2, "moment")
+    assert len(seen) == 2  # one pass first, then what was asked for
+    for (count, domain, options), (steps, cells) in zip(seen, ((0, 1), (3, 2)), strict=True):
+        assert (count, domain) == (2, (-1.0, 1.0))
+        search, how = options["search"], options["options"]
+        assert (search.norm, search.upper, search.tolerance, search.attack) == (2.0, 0.5, 0.1, True)
+        assert (how.optimise, how.branch, how.method) == (steps, cells, "moment")
 
 
 def test_batches_cover_all_inputs_in_order(

@@ -11,7 +11,18 @@ from torch import Tensor
 from bnndp.data import load
 from bnndp.decision import decide
 from bnndp.errors import InputError
-from bnndp.experiments.columns import CLIPPED, INSIDE, MOMENT, POINT, WIDTH_COLUMNS, broken_radius, width
+from bnndp.experiments.columns import (
+    CLIPPED,
+    COLUMNS,
+    HIGH,
+    INSIDE,
+    MEDIUM,
+    MOMENT,
+    POINT,
+    WIDTH_COLUMNS,
+    broken_radius,
+    width,
+)
 from bnndp.experiments.grid import Column, Subject
 from bnndp.experiments.journal import Journal
 from bnndp.experiments.networks import Shelf, file_name
@@ -121,6 +132,15 @@ def test_the_columns_of_widths_say_what_they_name(tmp_path: Path) -> None:
     assert (found[CLIPPED][below] <= 1e-9).all()  # such a box is clipped to the origin
     assert torch.equal(found[CLIPPED][both], found[MOMENT][both])
     assert torch.equal(width(subject[:2], Options(method="moment")), found[MOMENT][:2])
+
+
+def test_the_columns_of_effort_are_no_wider(tmp_path: Path) -> None:
+    subject = Subject(Shelf(tmp_path).take(PLAN).network, load("sine2d", "test").x[:6], eps=1e-2)
+    medium, high = (column.measure(subject) for column in COLUMNS["table-1a"])
+    low = width(subject, Options(method="moment"))
+    assert (high < medium).all()
+    assert (medium < low).all()
+    assert {column.name for table in COLUMNS.values() for column in table} == {MEDIUM, HIGH}
 
 
 def test_a_question_that_a_column_cannot_answer_is_refused(tmp_path: Path) -> None:

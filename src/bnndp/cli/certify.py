@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from bnndp.cli.parameters import Branch, Domain, Method, Model, Norm, Optimise, finite
+from bnndp.cli.parameters import (
+    Branch,
+    Domain,
+    EffortLevel,
+    Method,
+    Model,
+    Norm,
+    Optimise,
+    Refine,
+    TimeLimit,
+    finite,
+    given,
+)
 
 __all__ = ["certify"]
 
@@ -24,20 +36,19 @@ def certify(  # noqa: PLR0913 (the options of the command)
     ] = None,
     norm: Norm = "inf",
     domain: Domain = None,
-    method: Method = "auto",
-    refine: Annotated[int, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS.")] = 1,
+    method: Method = None,
+    effort: EffortLevel = "low",
+    refine: Refine = None,
     tolerance: Annotated[
         float, typer.Option(min=0, callback=finite, help="Stop splitting a box when less than this can be won.")
     ] = 0.0,
-    time_limit: Annotated[
-        float | None, typer.Option(min=0, callback=finite, metavar="SECONDS", help="Time for the splitting, in all.")
-    ] = None,
+    time_limit: TimeLimit = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")] = 0,
-    optimise: Optimise = 0,
-    branch: Branch = 1,
+    optimise: Optimise = None,
+    branch: Branch = None,
     label: Annotated[
         int | None, typer.Option(min=0, help="The decision of a classifier in question, for all inputs without y.")
     ] = None,
@@ -46,12 +57,16 @@ def certify(  # noqa: PLR0913 (the options of the command)
 
     For a classifier the bounds are those of its expected softmax, one for each class.
 
-    Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, seconds:
-    numbers for a network with one output, lists for several. The inside_* are the extremes that the attack found, null
-    without --attack; method is the one that gave the interval (with --method best: moment, partition or both); seconds
-    is the time of the certification, without the attack, shared out over its chunk. If a classifier is given labels (y
-    in the .npz, or --label) the keys label, verdict, lead, rival, witness follow: certified, with the least lead of the
-    label over every other class on the whole box; falsified, with the class that is ahead at the witness; or undecided.
+    Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, effort,
+    seconds: numbers for a network with one output, lists for several. The inside_* are the extremes that the attack
+    found, null without --attack; method is the one that gave the interval (with --method best: moment, partition or
+    both); effort is the last level that was completed for this box; seconds is the time of the certification, without
+    the attack, shared out over its chunk. If a classifier is given labels (y in the .npz, or --label) the keys label,
+    verdict, lead, rival, witness follow: certified, with the least lead of the label over every other class on the
+    whole box; falsified, with the class that is ahead at the witness; or undecided.
+
+    All boxes get one pass first. When the time is over, or on Ctrl-C, after that, the bounds reached until then are
+    written: all of them hold.
     """
     from rich.console import Console
 
@@ -66,9 +81,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
     labels = labels_in_question(inputs, network, box.batch, label)
     if attack and network.task == "classification":
         raise typer.BadParameter("the range from inside is for regression; give labels, or use bnndp radius.")
-    options = Options(
-        method=method, refine=refine, tolerance=tolerance, time_limit=time_limit, optimise=optimise, branch=branch
-    )
+    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
+    options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
     with RowFile(out, keep=(model, inputs)) as rows:
-        summary = run(Job(network, box, options, attack, seed, labels), rows, source=inputs)
-    Console().print(summary)
+        done = run(Job(network, box, options, attack, seed, labels), rows, source=inputs)
+    Console().print(done.summary)
+    done.expect_whole(out)

@@ -14,6 +14,7 @@ from bnndp.cli.parameters import (
     DataFolder,
     Dataset,
     Domain,
+    EffortLevel,
     Fold,
     Labelled,
     Limit,
@@ -21,9 +22,12 @@ from bnndp.cli.parameters import (
     Model,
     Norm,
     Optimise,
+    Refine,
     RelativeTolerance,
     Split,
+    TimeLimit,
     finite,
+    given,
 )
 
 __all__ = ["SeveralRadii", "evaluate"]
@@ -68,9 +72,12 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     norm: Norm = "inf",
     domain: Domain = None,
     tolerance: RelativeTolerance = 0.01,
-    method: Method = "auto",
-    optimise: Optimise = 0,
-    branch: Branch = 1,
+    method: Method = None,
+    effort: EffortLevel = "low",
+    refine: Refine = None,
+    optimise: Optimise = None,
+    branch: Branch = None,
+    time_limit: TimeLimit = None,
     attack: Attacked = True,
     out: Annotated[Path | None, typer.Option(help="Where the figures go: one JSON object a radius.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
@@ -79,8 +86,12 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
 
     Certified accuracy: the decision is proved to be the label on the whole ball. Attacked accuracy: it is the label at
     the input, by sampling, and no attack changed it. The truth lies between. Each line of --out has the keys eps,
-    points, accuracy, certified, attacked: shares of the inputs, attacked null with --no-attack. Radii are searched once
-    an input, to --tolerance: certified accuracy may be too low by the inputs within that of a radius, never too high.
+    points, accuracy, certified, attacked, effort: shares of the inputs, attacked null with --no-attack, and the last
+    level of effort that was completed for all inputs. Radii are searched once an input, to --tolerance: certified
+    accuracy may be too low by the inputs within that of a radius, never too high.
+
+    All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the
+    figures reached until then are given.
     """
     from rich.console import Console
 
@@ -101,14 +112,16 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
         expect_picture(plot)
     # A little further than the last radius: what an attack finds on its surface is then seen to lie within.
     search = Search(norm=float(norm), upper=max(eps) * (1 + tolerance) or 1.0, tolerance=tolerance, attack=attack)
-    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise, branch=branch))
+    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
+    job = RadiusJob(network, points, domain, search, Options.of(effort, **chosen, time_limit=time_limit))
     keep = (model,) if inputs is None else (model, inputs)
     with no_file() if out is None else RowFile(out, keep=keep) as rows:
-        found = run(job)
-        curve = found.curve(sorted(set(eps)))
+        done = run(job)
+        curve = done.found.curve(sorted(set(eps)))
         if rows is not None:
             for row in curve_rows(curve):
-                rows.write(row)
+                rows.write(row | {"effort": done.level})
     Console().print(curve_table(curve))
     if plot is not None:
-        draw_curve(found, curve.eps, plot)
+        draw_curve(done.found, curve.eps, plot)
+    done.expect_whole(out)

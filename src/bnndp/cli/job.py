@@ -1,6 +1,7 @@
-"""Certifying many boxes in chunks: rows as they are done, progress on a terminal, a summary at the end.
+"""Certifying many boxes in chunks, stage by stage: one pass for all of them, then what the effort adds.
 
-For a classifier with labels every row also has the verdict on its decision.
+For a classifier with labels every row also has the verdict on its decision. Once all boxes have had their first pass
+there is a valid answer for every one, whenever the work stops; rows are written when it does.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
-from bnndp.attacks import Inside, inside_range
-from bnndp.bounds import Bounds
-from bnndp.certify import certify
+from bnndp.attacks import inside_range
+from bnndp.certify import better_bounds
+from bnndp.classify import bound_rows
 from bnndp.cli.rows import RowFile, plain
+from bnndp.cli.stopped import Stopped
 from bnndp.decision import Decision, robust_decision
+from bnndp.effort import Stage, stages
 from bnndp.errors import CertError, InputError
+from bnndp.evasion import decision_rows
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.regions import Box
 from bnndp.verdict import Verdict
 
-__all__ = ["Job", "run", "show_progress"]
+__all__ = ["Done", "Job", "run", "show_progress"]
 
 _CELLS = 4096  # cells a chunk: enough to fill the machine, few enough that the progress bar moves
 _BOXES = 256  # boxes a chunk; fixed, so that the same command gives the same bits
@@ -48,95 +52,187 @@ class Job:
     label: Tensor | None = None  # (boxes,): the decisions in question
 
     @property
-    def chunk(self) -> int:
-        """Boxes a chunk."""
-        most = max(1, min(_BOXES, _CELLS // self.options.refine))
-        return min(most, _ATTACKED) if self.attack or self.label is not None else most
+    def plan(self) -> tuple[Stage, ...]:
+        """What is done one after the other."""
+        return stages(self.options, self.network.task, self.network.n_in, self.network.depth)
+
+    def chunks(self, stage: Stage) -> Iterator[slice]:
+        """The boxes that are worked on at once."""
+        step = max(1, min(_BOXES, _CELLS // (stage.options.refine * stage.options.branch)))
+        step = min(step, _ATTACKED) if self.attack or self.label is not None else step
+        for start in range(0, self.box.batch, step):
+            yield slice(start, min(start + step, self.box.batch))
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The results of one chunk."""
+class Done:
+    """The summary of what was written, and whether the work was interrupted."""
 
-    start: int
-    bounds: Bounds
-    inside: Inside | None
+    summary: Table
+    interrupted: bool
+
+    def expect_whole(self, out: Path) -> None:
+        """Tell the user if it was."""
+        if self.interrupted:
+            raise Stopped(f"interrupted; {out} has the bounds that were reached until then, all of which hold")
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of every box so far; it only gets better. The affine bounds would fill the memory."""
+
+    lower: Tensor  # (boxes, outputs)
+    upper: Tensor  # (boxes, outputs)
+    method: list[str]
+    level: list[str]  # the last that was completed
+    seconds: list[float]  # of the certification, without the attack
+    inside: tuple[Tensor, Tensor] | None  # (boxes, outputs) each
     decision: Decision | None
-    seconds: float  # of the certification, without the attack
 
-    def figures(self) -> _Figures:
-        """What the summary needs; the affine bounds of thousands of boxes would fill the memory."""
-        inside = None if self.inside is None else self.inside.width
-        verdicts = () if self.decision is None else self.decision.verdict
-        return _Figures(self.bounds.width, inside, verdicts, frozenset(self.bounds.method), self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """The figures of one chunk for the summary."""
-
-    width: Tensor  # (boxes, outputs)
-    inside: Tensor | None  # (boxes, outputs)
-    verdicts: tuple[Verdict, ...]
-    methods: frozenset[str]
-    seconds: float
+    @property
+    def width(self) -> Tensor:
+        """Of the intervals, rounded up: (boxes, outputs)."""
+        width = self.upper - self.lower
+        return torch.where(width > 0, torch.nextafter(width, torch.full_like(width, torch.inf)), width)
 
 
-def run(job: Job, rows: RowFile, *, source: Path) -> Table:
+def run(job: Job, rows: RowFile, *, source: Path) -> Done:
     """Write a row for every box, show the progress on a terminal, give back the summary."""
-    figures = []
+    first, *others = job.plan
+    found = _first(job, first, source)
+    interrupted = False
+    try:
+        _improve(job, others, found, source)
+    except KeyboardInterrupt:
+        interrupted = True
+    for row in _rows(found):
+        rows.write(row)
+    return Done(_summary(found), interrupted)
+
+
+def _first(job: Job, stage: Stage, source: Path) -> _Found:
+    """One pass over all boxes, and the attack."""
+    parts: list[_Found] = []
     with show_progress("certify", job.box.batch) as advance:
-        for part in _parts(job, source):
-            for row in _rows(part):
-                rows.write(row)
-            figures.append(part.figures())
-            advance(part.bounds.lower.shape[0])
-    return _summary(figures)
+        for part in job.chunks(stage):
+            box, begin = job.box[part], time.perf_counter()
+            with _located(source, part):
+                bounds = next(better_bounds(job.network, box, stage.options))
+                seconds = time.perf_counter() - begin
+                decision = None if job.label is None else _decision(job, stage, part)
+            found = inside_range(job.network, box, seed=job.seed) if job.attack else None
+            inside = None if found is None else (found.lower, found.upper)
+            share = [seconds / box.batch] * box.batch
+            level = [stage.level] * box.batch
+            parts.append(_Found(bounds.lower, bounds.upper, [*bounds.method], level, share, inside, decision))
+            advance(box.batch)
+    return _joined(parts)
 
 
-def _parts(job: Job, source: Path) -> Iterator[_Part]:
-    total = job.box.batch
+def _decision(job: Job, stage: Stage, part: slice) -> Decision:
+    box = job.box[part]
+    label = None if job.label is None else job.label[part]
+    return robust_decision(job.network, box.project(box.centre), box, label, options=stage.options)
+
+
+def _improve(job: Job, plan: list[Stage], found: _Found, source: Path) -> None:
+    """The later stages, one after the other over all boxes, until the time is over; ``found`` is updated."""
     limit = job.options.time_limit
-    deadline = None if limit is None else time.monotonic() + limit
-    stop = 0
-    while stop < total:
-        left = math.inf if deadline is None else deadline - time.monotonic()
-        now = (
-            job if left > 0 else replace(job, options=replace(job.options, refine=1))
-        )  # the time for splitting is over
-        start, stop = stop, min(stop + now.chunk, total)
-        options = now.options
-        if 0 < left < math.inf:  # it is shared among the boxes left
-            options = replace(options, time_limit=left * (stop - start) / (total - start))
-        box = job.box[start:stop]
-        begin = time.perf_counter()
-        try:
-            bounds = certify(job.network, box, options)
-            seconds = time.perf_counter() - begin
-            decision = None if job.label is None else _decision(job, box, job.label[start:stop])
-        except CertError as error:
-            raise InputError(f"{source}: rows {start} to {stop - 1} (box 0 is row {start}): {error}") from error
-        inside = inside_range(job.network, box, seed=job.seed) if job.attack else None
-        yield _Part(start, bounds, inside, decision, seconds)
+    deadline = math.inf if limit is None else time.monotonic() + limit
+    total = job.box.batch
+    done = {replace(job.plan[0].options, branch=1)}
+    for stage in plan:
+        own = replace(stage.options, branch=1)  # signs are for decisions only
+        again, done = own in done, done | {own}
+        with show_progress(f"certify, {stage.level} effort", total) as advance:
+            for part in job.chunks(stage):
+                left = deadline - time.monotonic()
+                if not left > 0:
+                    return
+                left *= (part.stop - part.start) / (total - part.start)  # shared among the boxes left
+                until = time.monotonic() + left
+                with _located(source, part):
+                    whole = again or _improve_bounds(job, stage, part, found, until)
+                    if whole and found.decision is not None:
+                        found.decision = _better_decision(job, stage, part, found.decision)
+                if whole:
+                    found.level[part] = [stage.level] * (part.stop - part.start)
+                advance(part.stop - part.start)
 
 
-def _decision(job: Job, box: Box, label: Tensor) -> Decision:
-    return robust_decision(job.network, box.project(box.centre), box, label, options=job.options)
+def _improve_bounds(job: Job, stage: Stage, part: slice, found: _Found, until: float) -> bool:
+    """One stage for some boxes, and whether it was completed; every update by itself keeps ``found`` valid."""
+    begin, whole = time.perf_counter(), True
+    for bounds in better_bounds(job.network, job.box[part], stage.options):
+        found.lower[part] = torch.maximum(found.lower[part], bounds.lower)
+        found.upper[part] = torch.minimum(found.upper[part], bounds.upper)
+        found.method[part] = bounds.method
+        whole = time.monotonic() < until
+        if not whole:
+            break
+    each = (time.perf_counter() - begin) / (part.stop - part.start)
+    found.seconds[part] = [seconds + each for seconds in found.seconds[part]]
+    return whole
 
 
-def _rows(part: _Part) -> Iterator[dict[str, object]]:
-    bounds, inside = part.bounds, part.inside
-    count = bounds.lower.shape[0]
-    columns = {"lower": bounds.lower, "upper": bounds.upper, "width": bounds.width}
-    if inside is not None:
-        columns |= {"inside_lower": inside.lower, "inside_upper": inside.upper}
+def _better_decision(job: Job, stage: Stage, part: slice, known: Decision) -> Decision:
+    """With the verdicts of this stage on those that are undecided."""
+    left = [i for i in range(part.start, part.stop) if known.verdict[i] is Verdict.UNDECIDED]
+    if not left:
+        return known
+    at = torch.tensor(left)
+    label = known.label[at]
+    rows = decision_rows(label, job.network.n_out)[0]
+    with torch.no_grad():
+        lead = bound_rows(job.network, job.box[at], rows, label, stage.options).amin(-1)
+    proved = dict(zip(left, (lead > 0).tolist(), strict=True))
+    verdict = tuple(Verdict.CERTIFIED if proved.get(i) else old for i, old in enumerate(known.verdict))
+    bound = known.bound.index_copy(0, at, torch.maximum(known.bound[at], lead))
+    return replace(known, verdict=verdict, bound=bound)
+
+
+@contextlib.contextmanager
+def _located(source: Path, part: slice) -> Iterator[None]:
+    """Put the file and its rows in front of whatever is wrong with a chunk."""
+    try:
+        yield
+    except CertError as error:
+        where = f"{source}: rows {part.start} to {part.stop - 1} (box 0 is row {part.start})"
+        raise InputError(f"{where}: {error}") from error
+
+
+def _joined(parts: list[_Found]) -> _Found:
+    decisions = [part.decision for part in parts if part.decision is not None]
+    inside = [part.inside for part in parts if part.inside is not None]
+    return _Found(
+        lower=torch.cat([part.lower for part in parts]),
+        upper=torch.cat([part.upper for part in parts]),
+        method=[name for part in parts for name in part.method],
+        level=[level for part in parts for level in part.level],
+        seconds=[seconds for part in parts for seconds in part.seconds],
+        inside=(torch.cat([low for low, _ in inside]), torch.cat([high for _, high in inside])) if inside else None,
+        decision=_joined_decisions(decisions) if decisions else None,
+    )
+
+
+def _joined_decisions(parts: list[Decision]) -> Decision:
+    names = ("label", "bound", "witness", "margin", "error", "rival")
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    verdict, proved = (tuple(v for part in parts for v in getattr(part, name)) for name in ("verdict", "proved"))
+    return Decision(verdict=verdict, proved=proved, **tensors)
+
+
+def _rows(found: _Found) -> Iterator[dict[str, object]]:
+    columns = {"lower": found.lower, "upper": found.upper, "width": found.width}
+    if found.inside is not None:
+        columns |= {"inside_lower": found.inside[0], "inside_upper": found.inside[1]}
     lists = {name: values.tolist() for name, values in columns.items()}
-    for i in range(count):
-        row: dict[str, object] = {"index": part.start + i}
+    for i in range(found.lower.shape[0]):
+        row: dict[str, object] = {"index": i}
         row |= dict.fromkeys(("lower", "upper", "width", "inside_lower", "inside_upper"))
         row |= {name: plain(values[i]) for name, values in lists.items()}
-        row |= {"method": bounds.method[i], "seconds": part.seconds / count}
-        yield row if part.decision is None else row | _verdict(part.decision, i)
+        row |= {"method": found.method[i], "effort": found.level[i], "seconds": found.seconds[i]}
+        yield row if found.decision is None else row | _verdict(found.decision, i)
 
 
 def _verdict(decision: Decision, i: int) -> dict[str, object]:
@@ -161,22 +257,20 @@ def show_progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-def _summary(figures: list[_Figures]) -> Table:
-    width = torch.cat([part.width for part in figures])
-    found = [part.inside for part in figures if part.inside is not None]
+def _summary(found: _Found) -> Table:
+    width = found.width
     table = Table("boxes", "outputs", "method", "mean width", "largest width")
-    cells = [str(width.shape[0]), str(width.shape[1]), ", ".join(sorted(set().union(*(p.methods for p in figures))))]
+    cells = [str(width.shape[0]), str(width.shape[1]), ", ".join(sorted(set(found.method)))]
     cells += [f"{width.mean().item():.4g}", f"{width.max().item():.4g}"]
-    if found:
+    if found.inside is not None:
         table.add_column("mean inside")
         table.add_column("ratio")
-        cells += _tightness(width, torch.cat(found))
-    verdicts = [verdict for part in figures for verdict in part.verdicts]
-    for verdict in Verdict if verdicts else ():
+        cells += _tightness(width, found.inside[1] - found.inside[0])
+    for verdict in Verdict if found.decision is not None else ():
         table.add_column(verdict.value)
-        cells.append(str(verdicts.count(verdict)))
+        cells.append(str(found.decision.verdict.count(verdict)) if found.decision is not None else "-")
     table.add_column("seconds")
-    table.add_row(*cells, f"{sum(part.seconds for part in figures):.3g}")
+    table.add_row(*cells, f"{sum(found.seconds):.3g}")
     return table
 
 

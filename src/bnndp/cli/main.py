@@ -1,7 +1,8 @@
 """The program ``bnndp``: its commands, and what every command does with errors and signals.
 
 Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 130 interrupted, 143 terminated.
-Anything that is not a :class:`CertError` is a bug and keeps its traceback.
+A command that is interrupted when it has a valid answer for every input writes what it has reached and says so, with
+status 130. Anything that is not a :class:`CertError` is a bug and keeps its traceback.
 
 Commands use one thread unless OMP_NUM_THREADS says otherwise: the matrices of most networks are small, and on a machine
 with other work a second thread spends its time waiting (measured: 40 times slower with two threads on two busy cores).
@@ -24,6 +25,7 @@ from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
 from bnndp.cli.radius import radius
 from bnndp.cli.reproduce import reproduce
+from bnndp.cli.stopped import Stopped
 from bnndp.cli.train import train
 from bnndp.errors import CertError
 
@@ -74,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except typer.TyperException as error:
         return _complain(f"{error.format_message().rstrip('.')}; see bnndp --help.", 2)
+    except Stopped as stopped:
+        return _complain(str(stopped), 130)
     except KeyboardInterrupt:
         status = 130
     except _Terminated:

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
-    "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "Fold", "Labelled", "Limit",
-    "Method", "Model", "Norm", "Optimise", "RelativeTolerance", "Split", "finite", "positive",
+    "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "EffortLevel", "Fold", "Labelled",
+    "Limit", "Method", "Model", "Norm", "Optimise", "Refine", "RelativeTolerance", "Split", "TimeLimit", "finite",
+    "given", "positive",
 ]  # fmt: skip
 
 # The data sets of the registry, for --help, which must not import it; a test compares them.
@@ -34,6 +35,11 @@ def positive(value: float | None) -> float | None:
     return value
 
 
+def given(**options: object) -> dict[str, object]:
+    """Those options that are on the command line: they win over --effort, also at their defaults."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _share(value: float) -> float:
     if not 0 < value < 1:
         raise typer.BadParameter(f"{value} is not between 0 and 1.")
@@ -41,16 +47,29 @@ def _share(value: float) -> float:
 
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The network: a bnndp-posterior-1 file (.safetensors).")]
-Method = Annotated[Literal["auto", "moment", "partition", "best"], typer.Option(help="How to bound.")]
+Method = Annotated[
+    Literal["auto", "moment", "partition", "best"] | None, typer.Option(help="How to bound; by --effort.")
+]
 Norm = Annotated[Literal["inf", "2", "1"], typer.Option(help="Norm of the ball.")]
 Domain = Annotated[
     tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
 ]
+EffortLevel = Annotated[
+    Literal["low", "medium", "high"],
+    typer.Option(help="low: one pass; medium: about 10 times the cost; high: about 100 times. Sets what is not given."),
+]
+Refine = Annotated[
+    int | None, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS; by --effort.")
+]
 Optimise = Annotated[
-    int, typer.Option(min=0, metavar="STEPS", help="Optimise the planes of the bounds in so many steps.")
+    int | None, typer.Option(min=0, metavar="STEPS", help="Steps to optimise the planes of the bounds; by --effort.")
 ]
 Branch = Annotated[
-    int, typer.Option(min=1, metavar="CELLS", help="Branch a decision by signs of neurons into at most CELLS.")
+    int | None, typer.Option(min=1, metavar="CELLS", help="Branch a decision by signs of neurons; by --effort.")
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(callback=positive, metavar="SECONDS", help="Time for what goes beyond one pass, in all."),
 ]
 RelativeTolerance = Annotated[
     float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")

@@ -13,6 +13,7 @@ from bnndp.cli.parameters import (
     DataFolder,
     Dataset,
     Domain,
+    EffortLevel,
     Fold,
     Labelled,
     Limit,
@@ -20,9 +21,12 @@ from bnndp.cli.parameters import (
     Model,
     Norm,
     Optimise,
+    Refine,
     RelativeTolerance,
     Split,
+    TimeLimit,
     finite,
+    given,
 )
 
 __all__ = ["radius"]
@@ -47,18 +51,25 @@ def radius(  # noqa: PLR0913 (the options of the command)
     domain: Domain = None,
     upper: Annotated[float, typer.Option(callback=_positive, help="The largest radius tried.")] = 1.0,
     tolerance: RelativeTolerance = 0.01,
-    method: Method = "auto",
-    optimise: Optimise = 0,
-    branch: Branch = 1,
+    method: Method = None,
+    effort: EffortLevel = "low",
+    refine: Refine = None,
+    optimise: Optimise = None,
+    branch: Branch = None,
+    time_limit: TimeLimit = None,
     attack: Attacked = True,
 ) -> None:
     """Find the largest radius for which the decision of a classifier provably stays the label, for every input.
 
     The label is that of y; without y (a .csv has none) it is the network's own decision. Each line of the output has
-    the keys index, label, radius, attack_radius, ratio, seconds. The decision is proved to be the label on the ball of
-    that radius; null: not even at the input. The attack found another decision within attack_radius; 0: at the input
-    itself, null: nowhere up to --upper, or not searched. ratio is the first over the second; seconds the time, with the
-    attack, shared out over the batch. The table counts a null radius of a correctly classified input as 0.
+    the keys index, label, radius, attack_radius, ratio, effort, seconds. The decision is proved to be the label on the
+    ball of that radius; null: not even at the input. The attack found another decision within attack_radius; 0: at the
+    input itself, null: nowhere up to --upper, or not searched. ratio is the first over the second; effort the last
+    level that was completed for this input; seconds the time, with the attack, shared out over the batch. The table
+    counts a null radius of a correctly classified input as 0.
+
+    All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the radii
+    reached until then are written: all of them are proved.
     """
     import time
 
@@ -74,8 +85,10 @@ def radius(  # noqa: PLR0913 (the options of the command)
     network = load_classifier(model)
     points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
     search = Search(norm=float(norm), upper=upper, tolerance=tolerance, attack=attack)
-    job = RadiusJob(network, points, domain, search, Options(method=method, optimise=optimise, branch=branch))
+    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
+    job = RadiusJob(network, points, domain, search, Options.of(effort, **chosen, time_limit=time_limit))
     begin = time.perf_counter()
     with RowFile(out, keep=(model,) if inputs is None else (model, inputs)) as rows:
-        found = run(job, rows)
-    Console().print(summary(found, time.perf_counter() - begin))
+        done = run(job, rows)
+    Console().print(summary(done.found, time.perf_counter() - begin))
+    done.expect_whole(out)
