@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help setup demo test check format bench bench-classification campaign campaign-classification reproduce \
+.PHONY: help setup demo test check format bench bench-classification tightness campaign campaign-classification reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -54,6 +54,10 @@ bench: $(READY)  ## tightness and speed, as ratios in one run
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
 	$(BIN)/python -m benchmarks.classification $(ARGS)
+
+tightness: export OMP_NUM_THREADS := 1
+tightness: $(READY)  ## certified against inside, and which step of the proof costs how much of the gap
+	$(BIN)/python -m benchmarks.gap $(ARGS)
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
 	$(BIN)/python -m benchmarks.campaign $(ARGS)
