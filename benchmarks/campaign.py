@@ -1,6 +1,6 @@
 """The soundness campaign: thousands of random networks and boxes, certified by every method and attacked.
 
-    python -m benchmarks.campaign [--pairs N] [--seed S] [--methods moment,partition,best] [--jobs J] [--out FILE]
+    python -m benchmarks.campaign [--pairs N] [--seed S] [--methods moment,partition,best,high] [--jobs J] [--out FILE]
 
 Exit status 1 when a bound is broken or a method crashes. Every network is determined by the seed and its index, so a
 line of the log is enough to repeat a finding: ``--seed S --only INDEX``.
@@ -32,14 +32,14 @@ from bnndp.attacks import Inside, candidates
 from bnndp.bounds import Bounds
 from bnndp.errors import CertError
 from bnndp.network import BayesianNetwork
-from bnndp.options import Options
+from bnndp.options import LEVELS, Options
 from bnndp.regions import Box
 
 __all__ = ["METHODS", "Report", "examine", "run"]
 
 BOXES = 5
 METHODS = ("moment", "partition", "best", "refined")
-HUNTED = ("moment", "partition")  # climbed towards; the others are made of their functions
+HUNTED = ("moment", "partition", "low")  # climbed towards; the others are made of their functions
 Certify = Callable[[BayesianNetwork, Box, str], Bounds]
 
 
@@ -68,7 +68,9 @@ class Report:
 
 
 def certify(network: BayesianNetwork, box: Box, method: str) -> Bounds:
-    """Bounds by one of METHODS; ``refined`` is the moment method with at most eight cells a box."""
+    """Bounds by one of METHODS or a level of effort; ``refined`` is the moment method, at most eight cells a box."""
+    if method in LEVELS:
+        return bnndp.certify(network, box, Options(effort=method))
     options = Options(method="moment", refine=8) if method == "refined" else Options(method=method)
     return bnndp.certify(network, box, options)
 
@@ -108,7 +110,7 @@ def _judged(case: Case, bounds: Bounds, report: Report, evidence: Evidence, insi
         within = gather(case, region, start, cells[1:], samples=evidence.samples // 4, seed=evidence.seed)
         trials += [(claim, within) for claim in cells]
     results = [judge(case, claim, given) for claim, given in trials]
-    findings = [finding for found, _ in results for finding in found] + _uncovered(case, bounds, evidence.points)
+    findings = [finding for found, _ in results for finding in found] + _uncovered(case, bounds, evidence)
     scale = inside.upper.abs().maximum(inside.lower.abs())
     wide = inside.width > 1e-6 * scale + 5 * inside.width_error  # else the range drowns in the noise
     ratios = (bounds.width / inside.width)[wide].tolist()
@@ -117,16 +119,16 @@ def _judged(case: Case, bounds: Bounds, report: Report, evidence: Evidence, insi
     return replace(report, findings=findings, margin=min(margin for _, margin in results), ratios=ratios)
 
 
-def _uncovered(case: Case, bounds: Bounds, points: torch.Tensor) -> list[Finding]:
+def _uncovered(case: Case, bounds: Bounds, evidence: Evidence) -> list[Finding]:
     """Points of a box that lie in none of its cells: the refinement would claim nothing about them."""
     if bounds.cells is None:
         return []
-    region, owner = bounds.cells.pieces.region, bounds.cells.owner
+    points, region, owner = evidence.points, bounds.cells.pieces.region, bounds.cells.owner
     held = region.contains(points[:, owner])  # (points, cells)
     count = torch.zeros(points.shape[0], case.box.batch).index_add_(1, owner, held.to(torch.float32))
     return [
         Finding(case.family, case.index, b, 0, "cover", "both", points[p, b].tolist(), 0, 0, 0, 0, True, "exact")
-        for p, b in (count == 0).nonzero().tolist()
+        for p, b in ((count == 0) & evidence.inside).nonzero().tolist()
     ]
 
 
@@ -190,8 +192,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="file for one JSON line a network and method")
     options = parser.parse_args(arguments)
     methods = tuple(options.methods.split(","))
-    if unknown := set(methods) - set(METHODS):
-        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join(METHODS)}")
+    known = (*METHODS, *LEVELS)
+    if unknown := set(methods) - set(known):
+        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join(known)}")
     indices = options.only or range(-(-options.pairs // BOXES))
     reports: list[Report] = []
     start = time.perf_counter()

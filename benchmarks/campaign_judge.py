@@ -43,7 +43,8 @@ class Claim:
 class Evidence:
     """Means at points of each region; ``slack`` covers their confidence interval and rounding."""
 
-    points: Tensor  # (points, regions, n), all inside
+    points: Tensor  # (points, regions, n)
+    inside: Tensor  # (points, regions): the others say nothing; a cell of a refined ball may have no point at all
     mean: Tensor  # (points, regions, outputs)
     slack: Tensor  # (points, regions, outputs)
     samples: int
@@ -96,14 +97,14 @@ def gather(case: Case, region: Box, points: Tensor, claims: Sequence[Claim], *, 
     points = torch.cat([points, *climbed])
     safe = region.project(region.centre)  # stands in for a point that a projection left outside by rounding
     points = torch.where(region.contains(points)[..., None], points, safe)
-    points = points[region.contains(points).all(-1)]
+    inside = region.contains(points)
     rounding = _rounding(network, region)
     if 0 < oracle.sampled_neurons(network) <= 2 and not oracle.has_exact_mean(network):
         mean, error = oracle.quadrature_mean(network, points.reshape(-1, region.n))
         shape = (*points.shape[:-1], network.n_out)
-        return Evidence(points, mean.reshape(shape), error.reshape(shape) + rounding, samples, seed)
+        return Evidence(points, inside, mean.reshape(shape), error.reshape(shape) + rounding, samples, seed)
     result = estimate(network, points, draw_noise(network, samples, seed=3 * seed + 2))
-    return Evidence(points, result.mean, SIGMAS * result.std_error + rounding, samples, seed)
+    return Evidence(points, inside, result.mean, SIGMAS * result.std_error + rounding, samples, seed)
 
 
 def judge(case: Case, claim: Claim, evidence: Evidence) -> tuple[list[Finding], float]:
@@ -117,9 +118,11 @@ def judge(case: Case, claim: Claim, evidence: Evidence) -> tuple[list[Finding], 
     gap = (upper - lower).clamp_min(1e-300)
     findings, worst = [], float("inf")
     for side, excess in (("lower", lower - evidence.mean), ("upper", evidence.mean - upper)):
-        worst = min(worst, float(((evidence.slack - excess) / gap).min()))
+        margin = torch.where(evidence.inside[..., None], (evidence.slack - excess) / gap, torch.inf)
+        worst = min(worst, float(margin.min()))
         suspicion = excess + evidence.slack if exact else excess - evidence.slack
-        value, where = suspicion.nan_to_num(torch.inf).max(0)  # (regions, outputs); NaN is suspicious
+        suspicion = torch.where(evidence.inside[..., None], suspicion.nan_to_num(torch.inf), -torch.inf)
+        value, where = suspicion.max(0)  # (regions, outputs); NaN is suspicious
         for r, o in (value > 0).nonzero().tolist():
             findings.append(_settle(case, claim, evidence.points[where[r, o], r], (r, o, side), evidence))
     return findings, worst

@@ -23,14 +23,16 @@ from statistics import median
 
 import torch
 
+import bnndp
 from benchmarks.campaign_cases import Case
 from benchmarks.campaign_classifiers import make_classifier
 from benchmarks.campaign_softmax_judge import Claim, Evidence, Finding, Questions, ask, gather, judge
 from benchmarks.campaign_tails import bounds_of, judge_margins
+from bnndp.bounds import Interval
 from bnndp.classify import bound_rows, expected_softmax
 from bnndp.errors import CertError
 from bnndp.network import BayesianNetwork
-from bnndp.options import Options
+from bnndp.options import LEVELS, Options
 from bnndp.regions import Box
 
 __all__ = ["MARGINS", "METHODS", "Report", "certify", "examine", "run"]
@@ -44,6 +46,7 @@ METHODS = {
     "partition": Options(method="partition"),
     "best": Options(method="best", cells=4),
 }
+EFFORTS = {level: Options(effort=level) for level in LEVELS}
 Certify = Callable[[BayesianNetwork, Box, Questions, str], list[Claim]]
 
 
@@ -73,9 +76,14 @@ class Report:
 
 
 def certify(network: BayesianNetwork, box: Box, questions: Questions, method: str) -> list[Claim]:
-    """All that the package claims by one of METHODS, in answer to the questions."""
-    options = METHODS[method]
-    found, _ = expected_softmax(network, box, options)
+    """All that the package claims by one of METHODS or a level of effort, in answer to the questions."""
+    if method in EFFORTS:
+        options = EFFORTS[method]
+        bounds = bnndp.certify(network, box, options)
+        found = Interval(bounds.lower, bounds.upper)
+    else:
+        options = METHODS[method]
+        found, _ = expected_softmax(network, box, options)
     unit = torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1)
     claims = [Claim("least", unit, found.lower), Claim("most", -unit, -found.upper)]
     asked = (
@@ -188,8 +196,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="file for one JSON line a network and method")
     options = parser.parse_args(arguments)
     methods = tuple(options.methods.split(","))
-    if unknown := set(methods) - {*METHODS, MARGINS}:
-        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join((*METHODS, MARGINS))}")
+    known = (*METHODS, MARGINS, *EFFORTS)
+    if unknown := set(methods) - set(known):
+        parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join(known)}")
     indices = options.only or range(-(-options.pairs // BOXES))
     reports: list[Report] = []
     start = time.perf_counter()
