@@ -33,6 +33,15 @@ def test_tails_are_accurate_relative_to_themselves(name: str, oracle: type[arb])
         assert wrong <= (1 + arb(x) ** 2) * ABSOLUTE * truth + UNDERFLOW, x
 
 
+def test_hazard_rate() -> None:
+    t = torch.linspace(-37, 1000, 3001).double()
+    for x, got in zip(t.tolist(), normal.hazard(t).tolist(), strict=True):
+        assert (
+            error(got, pdf(x) / tail(x)) <= (1 + arb(x) ** 2 * (x < 0)) * 16 * ABSOLUTE * pdf(x) / tail(x) + UNDERFLOW
+        ), x
+    assert (normal.hazard(t).diff() > 0).all()
+
+
 @pytest.mark.parametrize("t", [math.inf, -math.inf])
 def test_infinite_arguments(t: float) -> None:
     x = torch.tensor(t, dtype=torch.float64)

@@ -18,8 +18,8 @@ from oracles import above, cdf, precise
 from torch import Tensor
 
 from bnndp.bounds import Interval
-from bnndp.maths.exponential import lipschitz, log_moment, tilted
-from bnndp.maths.exponential_majorants import harmful_curvature
+from bnndp.maths.exponential import lipschitz, log_moment, sub_gaussian, tilted
+from bnndp.maths.exponential_majorants import harmful_curvature, harmful_parabola
 from bnndp.moment import exponential_first as one
 from bnndp.moment import exponential_second as two
 from bnndp.moment.exponential import margin_tails
@@ -224,6 +224,46 @@ def test_tilted_sources_are_sub_gaussian_on_a_rectangle(sign: int, cells: int) -
         ratio = allowed / used.clamp_min(1e-3 * allowed + room)
         least = min(least, ratio.nan_to_num(math.inf).min().item())  # there may be no bound: infinite
     assert least <= 1.05  # for some it is nearly sharp
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("cells", [1, 6])
+def test_smaller_constants_hold_up_to_their_reach(sign: int, cells: int) -> None:
+    draw, least = Draw.of(sign + 80), math.inf
+    m, r = rectangles(draw)
+    a = sign * draw.size(-2, 1.2, _COUNT) / r[1]
+    c = 0.48 * draw.uniform(_COUNT) / r[1].square() * (draw.uniform(_COUNT) < 0.6)
+    reach = draw.size(-2, 1.3, _COUNT) / r[1]
+    square = sub_gaussian(m, r, a, c, reach, cells=cells)
+    for _ in range(20):
+        x, y = within(draw, m), within(draw, r)
+        share = torch.where(draw.uniform(_COUNT) < 0.5, draw.uniform(_COUNT), 1.0)
+        delta = reach * share * torch.where(draw.uniform(_COUNT) < 0.5, -1.0, 1.0)
+        at, moved = tilted(x, y, a, c), tilted(x, y, a + delta, c)
+        used = moved.log - at.log - delta * at.mean
+        allowed = 0.5 * delta.square() * square
+        room = 1e-10 * (1 + at.log.abs() + moved.log.abs() + (delta * at.mean).abs())
+        assert (used <= allowed + room).all()
+        ratio = allowed / used.clamp_min(1e-3 * allowed + room)
+        least = min(least, ratio.nan_to_num(math.inf).min().item())
+    assert least <= 1.05
+
+
+def test_parabola_about_a_usual_distance_lies_above() -> None:
+    draw, least = Draw.of(71), math.inf
+    r = draw.size(-3, 2, _COUNT)
+    m0, a = r * (18 * draw.uniform(_COUNT) - 9), draw.size(-3, 1.5, _COUNT) / r
+    spread = r * draw.size(-3, 1.5, _COUNT)
+    bend, zero = harmful_parabola(m0, r, a, spread), torch.zeros_like(a)
+    at = tilted(m0, r, a, zero)
+    for _ in range(40):
+        step = draw.normal(_COUNT) * draw.size(-1, 1.3, _COUNT) * torch.where(draw.uniform(_COUNT) < 0.5, r, spread)
+        rest = tilted(m0 + step, r, a, zero).log - at.log - at.in_mean * step
+        allowed = bend.constant + bend.slope * step + 0.5 * bend.curvature * step.square()
+        room = 1e-10 * (1 + at.log + (at.in_mean * step).abs())
+        assert (rest <= allowed + room).all()
+        least = min(least, (allowed / rest.clamp_min(1e-3 * allowed + room)).min().item())
+    assert least <= 1.05
 
 
 def test_parabola_of_a_harmful_neuron_lies_above() -> None:

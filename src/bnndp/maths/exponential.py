@@ -18,7 +18,7 @@ from torch import Tensor
 from bnndp.maths.normal import INV_SQRT_2PI
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["Tilted", "chernoff_constant", "lipschitz", "log_moment", "tilted"]
+__all__ = ["Tilted", "chernoff_constant", "lipschitz", "log_moment", "sub_gaussian", "tilted"]
 
 _SQRT1_2 = math.sqrt(0.5)
 _LOG_PEAK = math.log(INV_SQRT_2PI)
@@ -26,7 +26,9 @@ _FAR = 4.0  # beyond so many deviations the quantiles of ``lipschitz`` are bound
 _RARE = -50.0  # logarithm of P below which its quantile is bounded too
 _LEAST = 1e-300
 _LARGE = 1e6  # |u| beyond it counts as this: the tail at either is zero
-
+_LEFT = -8.0  # below it the variance of a Gaussian cut at zero is bounded by the square of its mean
+_STEPS = 2  # of the tilt on either side, in ``sub_gaussian``
+_STEEP = 1e3  # |a| r beyond which the rounding of P may count: no constant near zero is claimed
 _POLE = 2.0**-6  # nearer to 2 c r^2 = 1 the factor 1 / (1 - 2 c r^2) loses too many digits
 
 
@@ -92,8 +94,7 @@ def lipschitz(
     P and :math:`\tilde u` are bounded apart; ``cells`` parts of the range of u, one after the other, make up for it.
     """
     r_low, r_high = r[0].clamp_min(TINY), r[1].clamp_min(TINY)
-    low = torch.minimum(m[0] / r_low, m[0] / r_high).clamp(-_LARGE, _LARGE)
-    high = torch.maximum(m[1] / r_low, m[1] / r_high).clamp(-_LARGE, _LARGE)
+    low, high = _range_of_u(m, (r_low, r_high))
     width, ease = (high - low) / cells, 1e-12 * (high - low)
     ends = [low + k * width for k in range(cells)] + [high]
     parts = [_steepest((ends[k] - ease, ends[k + 1] + ease), (r_low, r_high), a, c) for k in range(cells)]
@@ -101,15 +102,62 @@ def lipschitz(
     return (factor * (1 + 1e-9) * r_high / (1 - 2 * c * r_high * r_high).sqrt()).nan_to_num(torch.inf)
 
 
+def sub_gaussian(
+    m: tuple[Tensor, Tensor],  # lower and upper ends, as of r
+    r: tuple[Tensor, Tensor],
+    a: Tensor,
+    c: Tensor,  # >= 0
+    reach: Tensor,  # >= 0
+    cells: int = 1,
+) -> Tensor:
+    r"""Upper bound over the ranges of m and r of the square of a sub-Gaussian constant that holds near zero.
+
+    :math:`\mathbb E_te^{\delta(Z-\mathbb E_tZ)}\le e^{\delta^2\ell^2/2}` for :math:`|\delta|\le` ``reach``. The
+    logarithm of the left side is :math:`\delta^2\int_0^1(1-t)L_{aa}(a+t\delta)\,dt`, and :math:`L_{aa}` is the variance
+    of Z under the tilt :math:`a+t\delta`. Steps of the largest variance up to there replace it on either side.
+    """
+    r_low, r_high = r[0].clamp_min(TINY), r[1].clamp_min(TINY)
+    low, high = _range_of_u(m, (r_low, r_high))
+    width, ease = (high - low) / cells, 1e-12 * (high - low)
+    ends = [low + k * width for k in range(cells)] + [high]
+    best = torch.zeros_like(a * low)
+    for k in range(cells):
+        u = (ends[k] - ease, ends[k + 1] + ease)
+        for side in (1, -1):
+            largest, mean = torch.zeros_like(best), torch.zeros_like(best)
+            for step in range(_STEPS):
+                near, far = (a + side * part / _STEPS * reach for part in (step, step + 1))
+                found = _variance(u, (r_low, r_high), (near, far) if side > 0 else (far, near), c)
+                largest = torch.maximum(largest, found)
+                mean = mean + ((1 - step / _STEPS) ** 2 - (1 - (step + 1) / _STEPS) ** 2) * largest
+            best = torch.maximum(best, mean)
+    best = torch.where((a.abs() + reach) * r_high < _STEEP, best * (1 + 1e-9), torch.inf)
+    return best.nan_to_num(torch.inf, posinf=torch.inf)
+
+
+def _variance(u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: tuple[Tensor, Tensor], c: Tensor) -> Tensor:
+    r"""Upper bound of the variance of the tilted Z on ranges of u, r and a.
+
+    With :math:`P=P_t(Z>0)` and E, V the mean and variance of :math:`\tilde u+\xi` given that it is positive, which both
+    increase in :math:`\tilde u`, it is :math:`\tilde r^2(PV+P(1-P)E^2)`, concave in P.
+    """
+    w_high = 1 / (1 - 2 * c * r[1] * r[1])
+    low, high = _range_of_tilted_u(u, r, a, c)
+    odds = _log_odds(u, (low, high), r, c)
+    first, _ = _cut_moments(high)
+    square = first.square()
+    # V = 1 - h E with the hazard rate h = E - u; far below zero V <= E^2, as for every log-concave law on z > 0.
+    variance = torch.where(high < _LEFT, square, (1 - (first - high) * first).clamp_min(0))
+    p = 0.5 * (1 + variance / square.clamp_min(TINY))
+    p = torch.minimum(torch.maximum(p, torch.sigmoid(odds[0])), torch.sigmoid(odds[1]))
+    return (p * variance + p * (1 - p) * square * (1 + 8 * ELEMENTARY) + 8 * ELEMENTARY) * w_high * r[1].square()
+
+
 def _steepest(u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor) -> Tensor:
     """Upper bound of max(1, rho) of ``lipschitz`` on ranges of u and r, with P and u tilde bounded apart."""
-    r_low, r_high = r
-    w_low, w_high = 1 / (1 - 2 * c * r_low * r_low), 1 / (1 - 2 * c * r_high * r_high)
-    low, high = u[0] + torch.minimum(a * r_low, a * r_high), u[1] + torch.maximum(a * r_low, a * r_high)
-    low = torch.minimum(low * w_low.sqrt(), low * w_high.sqrt())  # of the range of u tilde
-    high = torch.maximum(high * w_low.sqrt(), high * w_high.sqrt())
-    odds = 0.5 * torch.log(w_low) + _log_mills(low) - _log_mills(-u[0])  # log P / (1 - P), at least
-    most = 0.5 * torch.log(w_high) + _log_mills(high) - _log_mills(-u[1])  # and at most
+    w_low = 1 / (1 - 2 * c * r[0] * r[0])
+    low, high = _range_of_tilted_u(u, r, (a, a), c)
+    odds, most = _log_odds(u, (low, high), r, c)
     p, rest = torch.sigmoid(odds), torch.sigmoid(-odds)
     quantile = torch.where(
         p < 0.5, torch.special.ndtri(p.clamp_min(_LEAST)), -torch.special.ndtri(rest.clamp_min(_LEAST))
@@ -124,6 +172,30 @@ def _steepest(u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: 
     far = (root + 1 / root) / (u[0].clamp_min(1) * w_low.sqrt() * p)
     factor = torch.where((u[0] > _FAR) & (low > _FAR), far, near)
     return torch.where(a <= 0, 1.0, factor.clamp_min(1))
+
+
+def _range_of_u(m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    low, high = torch.minimum(m[0] / r[0], m[0] / r[1]), torch.maximum(m[1] / r[0], m[1] / r[1])
+    return low.clamp(-_LARGE, _LARGE), high.clamp(-_LARGE, _LARGE)
+
+
+def _range_of_tilted_u(
+    u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: tuple[Tensor, Tensor], c: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Of u tilde = (u + a r) sqrt(w)."""
+    roots = [(1 / (1 - 2 * c * end * end)).sqrt() for end in r]
+    low, high = u[0] + torch.minimum(a[0] * r[0], a[0] * r[1]), u[1] + torch.maximum(a[1] * r[0], a[1] * r[1])
+    return torch.minimum(low * roots[0], low * roots[1]), torch.maximum(high * roots[0], high * roots[1])
+
+
+def _log_odds(
+    u: tuple[Tensor, Tensor], tilted_u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], c: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Range of :math:`\log(P/(1-P))=\tfrac12\log w+\log R(\tilde u)-\log R(-u)`, :math:`P=P_t(Z>0)`."""
+    low, high = (
+        -0.5 * torch.log(1 - 2 * c * r[k] * r[k]) + _log_mills(tilted_u[k]) - _log_mills(-u[k]) for k in (0, 1)
+    )
+    return low, high
 
 
 def _parts(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

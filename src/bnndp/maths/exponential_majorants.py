@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from bnndp.maths.exponential import log_moment, tilted
+from bnndp.maths.rectified import expected_relu
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import PEAK
 
-__all__ = ["SquareMajorant", "harmful_curvature", "relu_curvature", "square_majorant"]
+__all__ = ["SquareMajorant", "harmful_curvature", "harmful_parabola", "relu_curvature", "square_majorant"]
 
 _NODES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)  # of [0, top], between which the slope in s is bounded
 _SMALL = 1e-4
@@ -49,6 +50,50 @@ def harmful_curvature(m0: Tensor, r: Tensor, a: Tensor) -> Tensor:
     """
     x = (_STEEP * (m0 / r + 0.5 * a * r).abs()).clamp_min(_SMALL)
     return a / r * relu_curvature(m0 / r) + 0.25 * a.square() * (torch.tanh(x) / x + _SMALL**2)
+
+
+@dataclass(frozen=True, slots=True)
+class Parabola:
+    """To be added to a tangent at m0: ``constant + slope (m - m0) + curvature (m - m0)^2 / 2``."""
+
+    constant: Tensor
+    slope: Tensor
+    curvature: Tensor
+
+
+def harmful_parabola(m0: Tensor, r: Tensor, a: Tensor, spread: Tensor) -> Parabola:
+    r"""A bound, for every m, of what :math:`L(\cdot,r;a,0)`, a > 0, has above its tangent at m0; any spread is sound.
+
+    :math:`L''\le\rho_1+\rho_2` with :math:`\rho_1=a\varphi(u)/r` and :math:`\rho_2=\tfrac14a^2
+    \operatorname{sech}^2(t\sqrt{2/\pi})`, :math:`t=u+ar/2` (``harmful_curvature``). With :math:`e_i''=\rho_i`, even
+    about centres :math:`c_i`, it is at most :math:`\sum_i[e_i(m)-e_i(m_0)-e_i'(m_0)(m-m_0)]`. Each :math:`e_i` is a
+    concave function of :math:`(m-c_i)^2` and lies below its tangent in that variable, here at
+    :math:`(m_0-c_i)^2+\text{spread}^2`, its usual value. With spread 0 the parabola touches L at m0.
+    """
+    u0, u1 = m0 / r, (m0.square() + spread.square()).sqrt() / r
+    t0 = u0 + 0.5 * a * r
+    t1 = (t0.square() + (spread / r).square()).sqrt()
+    k1, k2 = a / r * relu_curvature(u1), 0.25 * a.square() * _tanh_mean(t1)
+    even = [expected_relu(u, torch.ones_like(u)) - 0.5 * u for u in (u0, u1)]
+    logs = [_log_cosh(_STEEP * t) for t in (t0, t1)]
+    slope1, slope2 = (
+        a * (0.5 * torch.special.erf(u0 * 0.5**0.5)),
+        0.25 * a.square() * r / _STEEP * torch.tanh(_STEEP * t0),
+    )
+    constant = a * r * (even[1] - even[0]) - 0.5 * k1 * spread.square()
+    constant = constant + (0.5 * a * r / _STEEP).square() * (logs[1] - logs[0]) - 0.5 * k2 * spread.square()
+    size = a * r * (1 + u1) + (a * r).square() * (1 + t1) + (k1 + k2) * spread.square()
+    slope = k1 * m0 - slope1 + k2 * t0 * r - slope2
+    return Parabola(constant.clamp_min(0) + 64 * ELEMENTARY * size, slope, k1 + k2)
+
+
+def _tanh_mean(t: Tensor) -> Tensor:
+    x = (_STEEP * t.abs()).clamp_min(_SMALL)
+    return torch.tanh(x) / x + _SMALL**2
+
+
+def _log_cosh(x: Tensor) -> Tensor:
+    return x.abs() + torch.log1p(torch.exp(-2 * x.abs())) - math.log(2)
 
 
 def square_majorant(

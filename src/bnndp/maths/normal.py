@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["INV_SQRT_2PI", "cdf", "interval_probability", "pdf", "rectangle_quantile", "tail"]
+__all__ = ["INV_SQRT_2PI", "cdf", "hazard", "interval_probability", "pdf", "rectangle_quantile", "tail"]
 
 INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT1_2 = math.sqrt(0.5)
@@ -31,6 +31,11 @@ def cdf(t: Tensor) -> Tensor:
 def tail(t: Tensor) -> Tensor:
     r"""Upper tail :math:`Q(t)=\Phi(-t)`, accurate in the right tail."""
     return 0.5 * torch.special.erfc(_SQRT1_2 * t)
+
+
+def hazard(t: Tensor) -> Tensor:
+    r"""Hazard rate :math:`\varphi(t)/Q(t)=\sqrt{2/\pi}/\operatorname{erfcx}(t/\sqrt2)`, which increases."""
+    return 2 * INV_SQRT_2PI / torch.special.erfcx(_SQRT1_2 * t)
 
 
 def interval_probability(a: Tensor, b: Tensor) -> Tensor:

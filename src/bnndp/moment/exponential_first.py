@@ -19,7 +19,7 @@ from bnndp.moment.first import Ranges
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Rows", "largest_log_moment", "margin_exponents", "one_layer"]
+__all__ = ["Rows", "in_x", "largest_log_moment", "margin_exponents", "one_layer"]
 
 _GRID = (0.06, 0.1, 0.16, 0.25, 0.4, 0.6, 0.8, 1.0)
 _FLAT = 1e-9  # relative width below which a chord's slope is not worth its rounding error
@@ -78,7 +78,13 @@ def largest_log_moment(
     :math:`(q(x)+\sigma_b^2)/r(x_c)` (Cauchy and Schwarz) and below :math:`(s(x)+\rho^2)/(2\rho)`,
     :math:`s(x)\le2q(x)-\sum_j\sigma_j^2\check x_j\hat x_j+\sigma_b^2`, with :math:`q` as in moment/first.py.
     """
-    alpha, beta, constant = _plane(ranges, a, c)
+    return box.maximum(*in_x(layer, box, ranges, *_plane(ranges, a, c)))
+
+
+def in_x(
+    layer: Linear, box: Box, ranges: Ranges, alpha: Tensor, beta: Tensor, constant: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows and offsets of affine functions of x above ``sum of alpha m(x) + beta r(x) + constant`` on the box."""
     variance, bias_variance = layer.weight_std.square(), layer.bias_std.square()
     r_high, centre = ranges.r.upper[:, None], ranges.r_centre[:, None].clamp_min(TINY)
     middle = (0.5 * (ranges.r.lower + ranges.r.upper)).clamp_min(TINY)[:, None]
@@ -92,7 +98,7 @@ def largest_log_moment(
     q_size = up(apply_rows(variance, box.magnitude.square()) + bias_variance, box.n)[:, None]
     size = alpha.abs() * m_size + slope.abs() * q_size + beta.abs() * r_high + offset.abs()
     lost = gamma(2 * (layer.n_in + layer.n_out) + 16) * size.sum(-1)
-    return box.maximum(matrix, offset.sum(-1)) + lost
+    return matrix, offset.sum(-1) + lost
 
 
 def _plane(ranges: Ranges, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,6 +124,16 @@ def _plane(ranges: Ranges, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor
     below = torch.where(torch.isfinite(corners[0][1]), below, torch.inf)  # the largest r is too near the pole
     size = alpha.abs() * torch.maximum(m[0].abs(), m[1].abs()) + beta.abs() * r[1] + value.abs() + 1
     return alpha, beta, torch.where(convex, above, below) + 16 * ELEMENTARY * size
+
+
+def bend(m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor, dr: Tensor) -> tuple[Tensor, Tensor]:
+    """For a < 0 and a tangent plane of L at a point within dr in r: constant and curvature in m of what it lacks."""
+    top = tilted(m[1], r[1], torch.zeros_like(c), c)  # E_t Z^2 <= E Z^2 e^(c Z^2), which increases in m and in r
+    second = top.second * torch.exp(top.log) * (1 + 8 * ELEMENTARY) + ELEMENTARY * r[1].square()
+    root, w = second.sqrt(), 1 / (1 - 2 * c * r[1].square())
+    reach = (root + torch.maximum(m[0].abs(), m[1].abs())) / r[0].clamp_min(TINY) + r[1] * (a.abs() + 2 * c * root)
+    slack = 0.5 * (a.square() + 4 * c * c * second) * dr.square() + 2 * c * w * (dr * reach).square()
+    return slack * (1 + 16 * ELEMENTARY), 4 * c * w * (1 + 16 * ELEMENTARY)
 
 
 def _bend(m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: Tensor) -> Tensor:

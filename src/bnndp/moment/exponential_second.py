@@ -10,32 +10,34 @@ tilted by them has sub-Gaussian coordinates, for which the mean of the last fact
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bnndp.maths.exponential import chernoff_constant, lipschitz, log_moment, tilted
-from bnndp.maths.exponential_majorants import harmful_curvature, square_majorant
+from bnndp.maths.exponential import chernoff_constant, log_moment, tilted
+from bnndp.maths.exponential_majorants import harmful_parabola, square_majorant
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.maths.tails import PEAK
-from bnndp.moment.exponential_first import Rows, largest_log_moment, margin_exponents
+from bnndp.moment.exponential_box import Base, Form, base_at, log_mean_of_form, worst_base
+from bnndp.moment.exponential_first import Rows, margin_exponents
 from bnndp.moment.first import Ranges
 from bnndp.network import Linear
 from bnndp.regions import Box
 
 __all__ = ["two_layers"]
 
-_ESCAPE = 1e-4  # probability that some variance of the second layer exceeds its level
+_ESCAPE = 1e-3  # probability that some variance of the second layer exceeds its level
 _RATES = (0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.7)  # of the largest rate for which the moment of s exists
 _LAMBDA, _RANGE, _TRIALS = 0.35, (0.03, 1.0), 3  # the first lambda, its range, how many are tried
 _CAUTION = 0.9  # the exponent grows faster than a parabola
-_STEPS = 2  # of the iteration for the expansion point
+_STEPS = 1  # of the iteration for the expansion point, after the first
+_FEW = 16  # inputs
 _ROOM = 6.0  # theta >= _ROOM c s keeps 2 c s / theta below 1/3 where theta may be so large
 _MOST = 0.98
-_PRICE = 0.65  # of a source kept in S, relative to its share of the trace
+_TOUCH = 1.5  # where the parabolas of harmful neurons touch, in units of the usual size of m - m0
+_PRICE = 0.9  # of a source kept in S, relative to its share of the trace
 _EASE = 1e-9  # added to curvatures, for the rounding of slopes: delta |t| <= ease t^2 / 2 + delta^2 / (2 ease)
-_CELLS, _PARTS = 12, 8  # of the range of m in a box, for the sub-Gaussian constants and for the tilted means
 _UP = 1 + 1e-10
 
 
@@ -123,18 +125,39 @@ def _levels(layer: Linear, ranges: Ranges) -> Tensor:
 def _log_mean(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Rows, top: Tensor) -> Tensor:
     """Upper bound of log E[e^(-lam D); no level exceeded] over each box: (batch, rows); infinite if there is none."""
     first, second = layers
+    centre = base_at(first, box.centre[:, None].expand(-1, rows.constant.shape[1], -1))
     point = _start(ranges, rows)
-    m, r = ranges.m_centre[:, None], ranges.r_centre[:, None]
-    for step in range(_STEPS):
-        exponent = _exponent(second, rows, top, point)
-        kept = _worth_keeping(second, ranges, exponent) if step == 0 else point.kept
-        linear = torch.where(kept == point.kept, exponent.linear, exponent.other)
-        at = tilted(m, r, linear, exponent.square)
-        point = _Point(at.mean, at.second, kept)
     exponent = _exponent(second, rows, top, point)
-    total = exponent.constant + rows.constant
-    total = total + largest_log_moment(first, box, ranges, exponent.linear, exponent.square)
-    return (total + _quadratic(layers, box, ranges, exponent, point)).nan_to_num(torch.inf, posinf=torch.inf)
+    kept = _worth_keeping(second, centre, exponent)
+    linear = torch.where(kept, exponent.linear, exponent.other)
+    worst = worst_base(first, box, centre, _form(second, exponent, replace(point, kept=kept), linear))
+    bases = (worst, centre) if box.n <= _FEW else (worst,)  # with few inputs and wide boxes the centre may do better
+    found = []
+    for base in bases:
+        at = tilted(base.m, base.r, linear, exponent.square)
+        found.append(_expanded(layers, box, ranges, rows, top, base, _Point(at.mean, at.second, kept)))
+    return torch.stack(found).amin(0)
+
+
+def _expanded(  # noqa: PLR0913 (those of _log_mean, and where to expand)
+    layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Rows, top: Tensor, base: Base, point: _Point
+) -> Tensor:
+    """The same with functions of x expanded about ``base``, and those of z about a point near ``point``."""
+    first, second = layers
+    for _ in range(_STEPS):
+        exponent = _exponent(second, rows, top, point)
+        at = tilted(base.m, base.r, exponent.linear, exponent.square)
+        point = replace(point, z=at.mean, square=at.second)
+    exponent = _exponent(second, rows, top, point)
+    mean = log_mean_of_form(first, box, ranges, _form(second, exponent, point, exponent.linear), base)
+    return (exponent.constant + rows.constant + mean).nan_to_num(torch.inf, posinf=torch.inf)
+
+
+def _form(layer: Linear, exponent: _Exponent, point: _Point, linear: Tensor) -> Form:
+    mu = layer.weight_mean
+    kept = torch.where(point.kept[..., None, :], mu, 0.0)
+    s = kept.mT @ (kept * exponent.kept_curvature[..., None]) + mu.mT @ (mu * exponent.full_curvature[..., None])
+    return Form(linear, exponent.square, point.z, s)
 
 
 def _start(ranges: Ranges, rows: Rows) -> _Point:
@@ -145,9 +168,9 @@ def _start(ranges: Ranges, rows: Rows) -> _Point:
     return _Point(at.mean[:, None].expand(shape), at.second[:, None].expand(shape), kept)
 
 
-def _worth_keeping(layer: Linear, ranges: Ranges, exponent: _Exponent) -> Tensor:
+def _worth_keeping(layer: Linear, base: Base, exponent: _Exponent) -> Tensor:
     """Sources whose share of S costs less than the steeper slope that stands in for it; any choice is sound."""
-    m, r = ranges.m_centre[:, None], ranges.r_centre[:, None]
+    m, r = base.m, base.r
     steeper = log_moment(m, r, exponent.other, exponent.square) - log_moment(m, r, exponent.linear, exponent.square)
     share = exponent.kept_curvature @ layer.weight_mean.square()
     return steeper > _PRICE * share * r * r / (1 - 2 * exponent.square * r * r)
@@ -203,7 +226,7 @@ def _shares(rows: Rows, m: Tensor, r: Tensor, top: Tensor) -> Tensor:
 
     The loss is about :math:`\theta a^2\operatorname{Var}Z/2+c^2\operatorname{Var}Z^2/(2\theta)`.
     """
-    x = 2 * rows.square * (m.clamp_min(0) + r) / rows.linear.abs().clamp_min(1e-12)
+    x = 4 * rows.square * (m.clamp_min(0) + r) / rows.linear.abs().clamp_min(1e-12)
     return torch.maximum(x / (1 + x), _ROOM * rows.square * top).clamp(1e-6, _MOST)
 
 
@@ -225,110 +248,22 @@ def _harmful(m0: Tensor, r0: Tensor, norm: Tensor, top: Tensor, a: Tensor, sprea
     """
     zero = torch.zeros_like(a)
     gap = (2 * r0 * (r0 - norm)).clamp_min(0)  # mean of the bound of y^2
-    t = torch.maximum(gap.sqrt(), 1e-3 * r0)
+    t = torch.maximum(1.5 * gap.sqrt(), 1e-3 * r0)
     b = a * PEAK + a.square() * r0
     y1, y2 = 0.5 * b, 0.25 * b / t + 0.5 * a.square() + _EASE  # of y and y^2 = s - 2 r0 r + r0^2
     high = top.sqrt().expand_as(a)
     near, far = tilted(m0, r0, a, zero), tilted(m0, high, a, zero)
-    bends = [harmful_curvature(m0, r, a) + _EASE for r in (r0, high)]
+    bends = [harmful_parabola(m0, r, a, _TOUCH * spread) for r in (r0, high)]
     costs = [near.log + 0.25 * b * t + y2 * gap, far.log]
-    costs = [cost + 0.5 * bend * spread.square() for cost, bend in zip(costs, bends, strict=True)]
+    costs = [c + x.constant + 0.5 * x.curvature * spread.square() for c, x in zip(costs, bends, strict=True)]
     simple = costs[1] < costs[0]
-    bent = _Neuron(near.log + 0.25 * b * t - y1 * r0 + y2 * r0.square(), near.in_mean, y1 - 2 * r0 * y2, y2, bends[0])
-    return _choose(simple, _Neuron(far.log, far.in_mean, zero, zero, bends[1]), bent)
+    one, two = bends
+    constant = near.log + 0.25 * b * t - y1 * r0 + y2 * r0.square() + one.constant
+    bent = _Neuron(constant, near.in_mean + one.slope, y1 - 2 * r0 * y2, y2, one.curvature + _EASE)
+    flat = _Neuron(far.log + two.constant, far.in_mean + two.slope, zero, zero, two.curvature + _EASE)
+    return _choose(simple, flat, bent)
 
 
 def _choose(condition: Tensor, yes: _Neuron, no: _Neuron) -> _Neuron:
     names = ("constant", "slope", "in_std", "in_variance", "curvature")
     return _Neuron(*(torch.where(condition, getattr(yes, name), getattr(no, name)) for name in names))
-
-
-def _quadratic(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, exponent: _Exponent, point: _Point) -> Tensor:
-    r"""Logarithm of E exp((z - z0)^T S (z - z0) / 2) under the tilted law, at most: (batch, rows).
-
-    With :math:`\ell_j` the sub-Gaussian constants, :math:`M=\operatorname{diag}\ell\,S\operatorname{diag}\ell`
-    (no bound if it is too large) and d the tilted mean less z0: :math:`-\tfrac12\log\det(I-M)+\tfrac12d^TPd`,
-    :math:`P=S+S\operatorname{diag}\ell(I-M)^{-1}\operatorname{diag}\ell\,S`.
-    """
-    m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
-    mu = layers[1].weight_mean
-    kept = torch.where(point.kept[..., None, :], mu, 0.0)
-    s = kept.mT @ (kept * exponent.kept_curvature[..., None]) + mu.mT @ (mu * exponent.full_curvature[..., None])
-    wide = bool((m[1] - m[0] > 1e-6).any())
-    ell = lipschitz(m, r, exponent.linear, exponent.square, cells=_CELLS if wide else 1)
-    scaled = s * ell[..., None, :]
-    eye = torch.eye(mu.shape[1], dtype=mu.dtype, device=mu.device)
-    factor, failed = torch.linalg.cholesky_ex((1 - 1e-9) * eye - ell[..., None] * scaled)
-    log_det = torch.log(torch.diagonal(factor, dim1=-2, dim2=-1)).sum(-1)
-    half = torch.linalg.solve_triangular(factor, scaled.mT, upper=False)
-    p = s + half.mT @ half
-    low, high = _tilted_means(m, r, exponent.linear, exponent.square)
-    d = torch.maximum((high - point.z).abs(), (low - point.z).abs())
-    shift = _form(p.abs(), d)
-    if wide:
-        shift = torch.minimum(shift, _box_form(layers[0], box, ranges, exponent, (p, point.z)))
-    return torch.where(failed == 0, (0.5 * shift - log_det) * _UP + 1e-9, torch.inf)
-
-
-def _form(p: Tensor, d: Tensor) -> Tensor:
-    return (d * (p @ d[..., None])[..., 0]).sum(-1)
-
-
-def _box_form(layer: Linear, box: Box, ranges: Ranges, exponent: _Exponent, form: tuple[Tensor, Tensor]) -> Tensor:
-    r"""Upper bound over the box of :math:`d^TPd`, d the tilted mean less z0; ``form`` is (P, z0): (batch, rows).
-
-    :math:`d_j=g_j\,(m_j(x)-m_j(x_c))+\text{rest}_j` with any g, here the slope over the range. With half widths e of
-    the box and any tau > 0, :math:`\sum_k(x-x_c)_k^2\tau_k/e_k^2\le\sum\tau_k`, so that the first part has a form of at
-    most :math:`\sum_k\tau_k\,\lambda_{\max}(A)`, :math:`A=C^T\operatorname{diag}g\,P\operatorname{diag}g\,C`,
-    :math:`CC^T\succeq\mu\operatorname{diag}(e^2/\tau)\mu^T`, and :math:`\lambda_{\max}(A)\le\|A^4\|_F^{1/4}`. The root
-    of a form is a norm, so the two parts add up.
-    """
-    p, z0 = form
-    m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
-    v, q, middle = exponent.linear, exponent.square, 0.5 * (r[0] + r[1])
-    width = (m[1] - m[0]) / _PARTS
-    gain = tilted(m[1], middle, v, q).mean - tilted(m[0], middle, v, q).mean
-    gain = (gain / (m[1] - m[0]).clamp_min(TINY)).clamp(0, 1)
-    rest = torch.zeros_like(v)
-    for k in range(_PARTS):
-        a, b = m[0] + k * width - 1e-12 * width, m[0] + (k + 1) * width + 1e-9 * width
-        low, high = _tilted_means((a, b), r, v, q)
-        centre = ranges.m_centre[:, None]
-        rest = torch.maximum(rest, (high - z0 - gain * (a - centre)).abs())
-        rest = torch.maximum(rest, (low - z0 - gain * (b - centre)).abs())
-    mu, half = layer.weight_mean, 0.5 * (box.upper - box.lower) * (1 + 1e-9)
-    tau = (half * torch.linalg.vector_norm(mu, dim=0)).clamp_min(TINY)  # (batch, n_in)
-    gram = (mu * (half.square() / tau)[:, None]) @ mu.mT
-    size = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)[:, None, None]
-    eye = torch.eye(mu.shape[0], dtype=mu.dtype, device=mu.device)
-    c = gain[..., None] * torch.linalg.cholesky_ex(gram + 1e-9 * size * eye + TINY * eye)[0][:, None]
-    a1 = c.mT @ p @ c
-    unit = torch.linalg.matrix_norm(a1).clamp_min(TINY)[..., None, None]
-    a2 = (a1 / unit) @ (a1 / unit)
-    top = unit[..., 0, 0] * torch.linalg.matrix_norm(a2 @ a2).sqrt().sqrt()
-    linear = tau.sum(-1)[:, None] * top * (1 + 1e-9)
-    return (linear.sqrt() + _form(p.abs(), rest).sqrt()).square().nan_to_num(torch.inf, posinf=torch.inf)
-
-
-def _tilted_means(
-    m: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], v: Tensor, q: Tensor
-) -> tuple[Tensor, Tensor]:  # (batch, rows, n) each
-    r"""Range of the tilted mean E_t Z over the rectangle of (m, r); it increases in m.
-
-    For :math:`v>0` both :math:`\mathbb E[Ze^F]` and :math:`\mathbb E[e^F]` increase in r. For :math:`v\le0` the tilted
-    law is log-concave, :math:`|\partial_r\mathbb E_tZ|=|\operatorname{Cov}_t(Z,\xi^2)|/r\le2w\sqrt{\mathbb E_t\xi^2}`
-    and :math:`\mathbb E_t\xi^2\le w+r^2(|v|+2q\,\mathbb E_tZ)^2`.
-    """
-    zero = torch.zeros_like(q)
-    w = 1 / (1 - 2 * q * r[1] * r[1])
-    middle = 0.5 * (r[0] + r[1])
-    top = tilted(m[1], r[1], zero, q)
-    most = top.mean * torch.exp(top.log)
-    slack = (r[1] - r[0]) * w * (w + (r[1] * (v.abs() + 2 * q * most)).square()).sqrt()
-    concave = tilted(m[0], middle, v, q).mean - slack, tilted(m[1], middle, v, q).mean + slack
-    low, low_top = tilted(m[0], r[0], v, q), tilted(m[0], r[1], v, q)
-    high, high_low = tilted(m[1], r[1], v, q), tilted(m[1], r[0], v, q)
-    convex = low.mean * torch.exp(low.log - low_top.log), high.mean * torch.exp(high.log - high_low.log)
-    low_end, high_end = (torch.where(v > 0, convex[end], concave[end]) for end in (0, 1))
-    ease = [1e-9 * r[1] + 8 * ELEMENTARY * end.abs() for end in m]
-    return low_end - ease[0], high_end + ease[1]
