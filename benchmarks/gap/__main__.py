@@ -94,6 +94,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out {options.out}: that is a file; give a folder")
     known = {*PARTS, *(case.name for case in REGRESSION), *(case.name for case in CLASSIFICATION)}
     unknown = [name for name in options.only or () if name not in known]
     if unknown:
