@@ -17,12 +17,12 @@ from benchmarks.gap.truth import FirstTruth, LayerTruth, Steps, Truth
 from bnndp.bounds import Interval
 from bnndp.maths.normal import cdf
 from bnndp.maths.rectified import expected_relu, ratio
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_ABOVE, MEAN_BELOW, PEAK, excess, shortfall
 from bnndp.moment.backward import backward
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
-from bnndp.moment.forward import Hidden, HiddenLayers
+from bnndp.moment.forward import Hidden, HiddenLayers, intersection, interval_means
 from bnndp.moment.pre_activation import pre_activation
 from bnndp.moment.records import PreActivation, Relaxation
 from bnndp.moment.relax import _taylor_in_s, _taylor_in_v, relax
@@ -50,7 +50,7 @@ def hidden_layers(
         before = _with_true_moments(pre_activation(layer, first, latents, given), true, sources)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
         down = backward(layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box).interval()
-        mean = _within(down, _interval_means(layer, latents[-1].mean, scale))
+        mean = intersection(down, interval_means(layer, latents[-1].mean, scale))
         relaxation, latent = relax(before, mean)
         if planes(k) in sources:
             relaxation = _tangent_planes(before, true, sources)
@@ -61,19 +61,6 @@ def hidden_layers(
             given.append((before, conditional(before, mean, latent, latents[-1], below)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
     return HiddenLayers(first, chain, given, box)
-
-
-def _interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:
-    """Range of M from the ranges of E z alone."""
-    positive, negative = layer.weight_mean.clamp_min(0), layer.weight_mean.clamp_max(0)
-    lost = gamma(2 * layer.n_in + 8) * scale + TINY
-    low = apply_rows(positive, below.lower) + apply_rows(negative, below.upper) + layer.bias_mean - lost
-    high = apply_rows(positive, below.upper) + apply_rows(negative, below.lower) + layer.bias_mean + lost
-    return Interval(low, high)
-
-
-def _within(a: Interval, b: Interval) -> Interval:
-    return Interval(torch.maximum(a.lower, b.lower), torch.minimum(a.upper, b.upper))
 
 
 def _touching(first: FirstLayer, true: FirstTruth) -> FirstLayer:

@@ -309,12 +309,19 @@ def _largest(problem: _Problem, p: Tensor) -> Tensor:
     ]
     total = torch.maximum(*ends).sum(-1) + above.offset + fixed
     width = (box.upper - box.lower)[:, None]
-    size = apply_rows(above.matrix.abs(), box.magnitude) + above.offset.abs() + fixed.abs()
-    size = size + ((slope.abs() @ layer.weight_mean.abs() + quadratic * width) * width).sum(-1)
+    terms = (p.abs() @ shift.middle.abs()[..., None])[..., 0]  # of ``moved``, which may cancel
+    size = (
+        apply_rows(above.matrix.abs(), box.magnitude)
+        + above.offset.abs()
+        + _form(p.abs(), shift.middle.abs())
+        + fixed.abs()
+    )
+    steep = ((1 + eta)[..., None] * shift.gain * terms) @ layer.weight_mean.abs()
+    size = size + ((steep + quadratic * width) * width).sum(-1)
     if box.within is not None:  # the ball inside the box: its own largest value of the affine part
         flat = box.maximum(above.matrix + extra, above.offset - (extra * base.x).sum(-1))
         bent = (quadratic * torch.maximum(steps[0].square(), steps[1].square())).sum(-1)
-        size = size + apply_rows(extra.abs(), box.magnitude)
+        size = size + apply_rows(steep, box.magnitude)
         total = torch.minimum(total, flat + bent + fixed)
     return total + gamma(8 * (layer.n_in + layer.n_out) + 64) * size
 

@@ -18,7 +18,16 @@ from bnndp.moment.relax import DELTAS, relax
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Hidden", "HiddenLayers", "Parameters", "bound", "hidden_layers", "where_bounded"]
+__all__ = [
+    "Hidden",
+    "HiddenLayers",
+    "Parameters",
+    "bound",
+    "hidden_layers",
+    "intersection",
+    "interval_means",
+    "where_bounded",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,7 @@ def hidden_layers(
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
         planes = _down(layer, first, chain, box).interval()
-        mean = _intersection(planes, _interval_means(layer, latents[-1].mean, scale))
+        mean = intersection(planes, interval_means(layer, latents[-1].mean, scale))
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
@@ -154,7 +163,7 @@ def _down(rows: Linear, first: FirstLayer, chain: list[Hidden], box: Box) -> Aff
     return backward(rows, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
 
 
-def _interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:
+def interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:
     """Range of M = E X from the ranges of E z alone; ``scale`` is the size of its terms, for the rounding."""
     positive, negative = layer.weight_mean.clamp_min(0), layer.weight_mean.clamp_max(0)
     lost = gamma(2 * layer.n_in + 8) * scale + TINY
@@ -163,5 +172,6 @@ def _interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:
     return Interval(low, high)
 
 
-def _intersection(a: Interval, b: Interval) -> Interval:
+def intersection(a: Interval, b: Interval) -> Interval:
+    """What lies in both."""
     return Interval(torch.maximum(a.lower, b.lower), torch.minimum(a.upper, b.upper))
