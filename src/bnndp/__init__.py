@@ -9,30 +9,44 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bnndp.activations import Elu, Gelu, HardTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Softplus, Tanh
     from bnndp.attacks import Inside, inside_range
     from bnndp.bounds import AffineBounds, Bounds
     from bnndp.certify import Robustness, adversarial_robustness, certify
     from bnndp.decision import Decision, decide, robust_decision
+    from bnndp.ensemble import Ensemble
     from bnndp.errors import CertError
     from bnndp.evaluate import Curve, Evaluation, evaluate
     from bnndp.evasion import AttackRadius, Effort, Evasion, Reach, attack_radius, evade
     from bnndp.files import load, save
-    from bnndp.network import BayesianNetwork, Linear, Relu
+    from bnndp.layers import (
+        AveragePool,
+        Conv2d,
+        CorrelatedLinear,
+        Dropout,
+        Flatten,
+        Linear,
+        MatrixNormalLinear,
+        MaxPool,
+    )
+    from bnndp.network import BayesianNetwork
     from bnndp.options import Options
     from bnndp.radius import Radius, Search, certified_radius
     from bnndp.regions import Box
     from bnndp.verdict import Verdict
 
 __all__ = [
-    "AffineBounds", "AttackRadius", "BayesianNetwork", "Bounds", "Box", "CertError", "Curve", "Decision", "Effort",
-    "Evaluation", "Evasion", "Inside", "Linear", "Options", "Radius", "Reach", "Relu", "Robustness", "Search",
-    "Verdict", "adversarial_robustness", "attack_radius", "certified_radius", "certify", "decide", "evade",
-    "evaluate", "inside_range", "load", "robust_decision", "save",
+    "AffineBounds", "AttackRadius", "AveragePool", "BayesianNetwork", "Bounds", "Box", "CertError", "Conv2d",
+    "CorrelatedLinear", "Curve", "Decision", "Dropout", "Effort", "Elu", "Ensemble", "Evaluation", "Evasion", "Flatten",
+    "Gelu", "HardTanh", "Identity", "Inside", "LeakyRelu", "Linear", "MatrixNormalLinear", "MaxPool", "Options",
+    "Radius", "Reach", "Relu", "Robustness", "Search", "Sigmoid", "Silu", "Softplus", "Tanh", "Verdict",
+    "adversarial_robustness", "attack_radius", "certified_radius", "certify", "decide", "evade", "evaluate",
+    "inside_range", "load", "robust_decision", "save",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _MODULES = (
-    "attacks", "bounds", "certify", "decision", "errors", "evaluate", "evasion", "files", "network", "options",
-    "radius", "regions", "verdict",
+    "activations", "attacks", "bounds", "certify", "decision", "ensemble", "errors", "evaluate", "evasion", "files",
+    "layers", "network", "options", "radius", "regions", "verdict",
 )  # fmt: skip
 
 

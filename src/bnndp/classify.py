@@ -15,6 +15,7 @@ from bnndp.effort import last, stages
 from bnndp.errors import InputError
 from bnndp.halving import halve
 from bnndp.maths.softmax import consistent
+from bnndp.methods import expect_moment
 from bnndp.moment.branch import Claim, branch
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.margins import Margins, margins
@@ -22,6 +23,8 @@ from bnndp.moment.softmax import class_interval, row_bound
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import softmax as partition
+from bnndp.propagation.forward import hidden
+from bnndp.propagation.margins import gaussian_tails, margins_above
 from bnndp.regions import Box
 
 __all__ = ["bound_rows", "expected_softmax"]
@@ -116,6 +119,8 @@ def _pieces(network: BayesianNetwork, box: Box, options: Options, *, references:
 
 
 def _piece_size(network: BayesianNetwork, options: Options, *, references: int) -> int:
+    if not network.plain:
+        return max(1, options.memory // (8 * _FLOATS_A_ENTRY * references * network.n_out * network.widest))
     sizes = network.sizes
     widest = max(sizes[1:-1], default=1)
     rows = max(references * network.n_out * (4 if options.optimise or options.branch > 1 else 1), 2 * widest)
@@ -126,6 +131,8 @@ def _piece_size(network: BayesianNetwork, options: Options, *, references: int) 
 
 
 def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, str]:
+    if not network.plain:
+        expect_moment(network, options)
     found: list[Interval] = []
     if options.method != "partition":
         found.append(_moment_classes(network, box, options))
@@ -139,6 +146,8 @@ def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Inte
 
 def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Interval:
     classes = network.n_out
+    if not network.plain:
+        return _general_classes(network, box)
     every = torch.arange(classes, device=box.lower.device)
     known = margins(network, box, every.expand(box.batch, -1), steps=options.optimise)
     tails = torch.ones_like(known.mean)
@@ -151,7 +160,23 @@ def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Int
     return class_interval(known, tails)
 
 
+def _general_classes(network: BayesianNetwork, box: Box) -> Interval:
+    """The same for networks of any layers."""
+    every = torch.arange(network.n_out, device=box.lower.device)
+    passed = hidden(network, box)
+    known = margins_above(passed, every.expand(box.batch, -1))
+    return class_interval(known, gaussian_tails(passed, known))
+
+
+def _general_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor) -> Tensor:
+    passed = hidden(network, box)
+    known = margins_above(passed, label[:, None])
+    return row_bound(rows, known, label, gaussian_tails(passed, known)[:, 0])
+
+
 def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
+    if not network.plain:
+        expect_moment(network, options)
     found: list[Tensor] = []
     if options.method != "partition":
         found.append(_moment_rows(network, box, rows, label, options))
@@ -162,6 +187,8 @@ def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, optio
 
 def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
     """By moments; by exponential moments too where only the spread of the margins keeps that from deciding."""
+    if not network.plain:
+        return _general_rows(network, box, rows, label)
     known = margins(network, box, label[:, None], steps=options.optimise)
     bound = row_bound(rows, known, label)
     hope = row_bound(rows, Margins(known.mean, torch.zeros_like(known.variance)), label)

@@ -1,7 +1,7 @@
 """The file format ``bnndp-posterior-1``: safetensors with the structure as JSON in its metadata.
 
 A reader refuses what it does not know: another format, an unknown layer or posterior kind, missing, surplus or
-mis-shaped tensors, values that are not finite, negative standard deviations.
+mis-shaped tensors, values that are not finite, negative standard deviations. Layers are in :mod:`bnndp.entries`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
+from bnndp.ensemble import Ensemble, Posterior
+from bnndp.entries import read_chain, write_chain
 from bnndp.errors import CertError, InputError, ModelFileError
-from bnndp.network import TASKS, BayesianNetwork, Layer, Linear, Relu
+from bnndp.network import TASKS, BayesianNetwork
 
 __all__ = ["FORMAT", "load", "read_tensors", "save", "training_card", "write_whole"]
 
 FORMAT = "bnndp-posterior-1"
-_SHIFT = "input_shift"
-_FIELDS = ("weight_mean", "weight_std", "bias_mean", "bias_std")
-_HEADER_KEYS = {"format", "task", "input_shape", "layers", "source", "training"}
-_KNOWN_KEYS = {"linear": {"type", "name", "posterior"}, "relu": {"type"}}
+_WEIGHTS = "weights"  # the tensor of an ensemble
+_HEADER_KEYS = {"format", "task", "input_shape", "layers", "members", "source", "training"}
 
 
-def load(path: str | os.PathLike[str]) -> BayesianNetwork:
+def load(path: str | os.PathLike[str]) -> Posterior:
     """Read a posterior file; every fault is a :class:`ModelFileError` of one line that names the file and the cause."""
     metadata, tensors = read_tensors(path)
     try:
@@ -39,7 +39,7 @@ def load(path: str | os.PathLike[str]) -> BayesianNetwork:
 
 
 def save(
-    network: BayesianNetwork,
+    network: Posterior,
     path: str | os.PathLike[str],
     *,
     source: str | None = None,
@@ -49,19 +49,14 @@ def save(
 
     ``card`` says how it was trained, in values that JSON knows; :func:`training_card` gives it back.
     """
-    layers: list[dict[str, str]] = []
-    tensors: dict[str, Tensor] = {}
-    for layer in network.layers:
-        if isinstance(layer, Relu):
-            layers.append({"type": "relu"})
-            continue
-        name = f"layers.{sum(entry['type'] == 'linear' for entry in layers)}"
-        layers.append({"type": "linear", "name": name, "posterior": "mean_field"})
-        # Copies: the writer refuses tensors that share memory, as those of a layer used twice do.
-        tensors |= {f"{name}.{field}": getattr(layer, field).cpu().contiguous().clone() for field in _FIELDS}
-    if network.shift is not None:
-        tensors[_SHIFT] = network.shift.cpu().contiguous().clone()
-    header: dict[str, Any] = {"format": FORMAT, "task": network.task, "input_shape": [network.n_in], "layers": layers}
+    header: dict[str, Any] = {"format": FORMAT, "task": network.task, "input_shape": list(_shape(network))}
+    if isinstance(network, Ensemble):
+        chains = [write_chain(member, f"members.{index}.") for index, member in enumerate(network.members)]
+        header["members"] = [{"layers": layers} for layers, _ in chains]
+        tensors = {name: tensor for _, own in chains for name, tensor in own.items()}
+        tensors[_WEIGHTS] = network.probabilities.cpu().contiguous().clone()
+    else:
+        header["layers"], tensors = write_chain(network)
     if source is not None:
         header["source"] = source
     if card is not None:
@@ -135,49 +130,43 @@ def _header(metadata: Mapping[str, str]) -> dict[str, Any]:
         raise ModelFileError(f"task is {header.get('task')!r}; known: {', '.join(TASKS)}.")
     if "training" in header and not isinstance(header["training"], dict):
         raise ModelFileError(f"'training' must be an object, got {type(header['training']).__name__}.")
-    if not isinstance(header.get("layers"), list):
-        raise ModelFileError(f"'layers' must be a list, got {type(header.get('layers')).__name__}.")
+    if "members" in header and "layers" in header:
+        raise ModelFileError("has both 'layers' and 'members'; a file holds one network or one ensemble.")
+    key = "members" if "members" in header else "layers"
+    if not isinstance(header.get(key), list):
+        raise ModelFileError(f"{key!r} must be a list, got {type(header.get(key)).__name__}.")
     return header
 
 
-def _build(header: dict[str, Any], tensors: dict[str, Tensor]) -> BayesianNetwork:
+def _build(header: dict[str, Any], tensors: dict[str, Tensor]) -> Posterior:
     left = dict(tensors)
-    shift = left.pop(_SHIFT, None)
-    if shift is not None and not shift.dtype.is_floating_point:
-        raise ModelFileError(f"{_SHIFT} has dtype {shift.dtype}; expected floating point.")
-    layers = tuple(_layer(index, entry, left) for index, entry in enumerate(header["layers"]))
+    build = _ensemble if "members" in header else _network
+    posterior = build(header, left)
     if left:
         raise ModelFileError(f"holds tensors that no layer names: {', '.join(map(repr, sorted(left)[:4]))}.")
-    network = BayesianNetwork(layers, header["task"], shift)
-    shape = header.get("input_shape")
-    if shape != [network.n_in]:
-        raise ModelFileError(f"input_shape is {shape!r}, but the first layer takes {network.n_in} inputs.")
-    return network
+    return posterior
 
 
-def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
-    kind = entry.get("type") if isinstance(entry, dict) else None
-    if not isinstance(entry, dict) or not isinstance(kind, str) or kind not in _KNOWN_KEYS:
-        known = ", ".join(sorted(_KNOWN_KEYS))
-        raise ModelFileError(f"layer {index} has type {kind!r}; known types: {known}.")
-    surplus = set(entry) - _KNOWN_KEYS[kind]
-    if surplus:
-        raise ModelFileError(
-            f"layer {index} ({kind}) has unknown settings: {', '.join(map(repr, sorted(surplus)[:4]))}."
-        )
-    if kind == "relu":
-        return Relu()
-    if entry.get("posterior") != "mean_field":
-        raise ModelFileError(f"layer {index} has posterior {entry.get('posterior')!r}; known: mean_field.")
-    name = entry.get("name")
-    missing = [f"{name}.{field}" for field in _FIELDS if f"{name}.{field}" not in left]
-    if missing:
-        raise ModelFileError(f"layer {index} lacks the tensors {', '.join(map(repr, missing))}.")
-    parts = {field: left.pop(f"{name}.{field}") for field in _FIELDS}
-    for field, tensor in parts.items():
-        if not tensor.dtype.is_floating_point:
-            raise ModelFileError(f"{name}.{field} has dtype {tensor.dtype}; expected floating point.")
-    try:
-        return Linear(**parts)
-    except CertError as error:
-        raise ModelFileError(f"{name}: {error}") from error
+def _network(header: dict[str, Any], left: dict[str, Tensor]) -> BayesianNetwork:
+    return read_chain(header["layers"], left, header["task"], header.get("input_shape"))
+
+
+def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
+    weights = left.pop(_WEIGHTS, None)
+    if weights is None or not weights.dtype.is_floating_point:
+        found = "there is none" if weights is None else f"it has dtype {weights.dtype}"
+        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number a member; {found}.")
+    members = []
+    for index, member in enumerate(header["members"]):
+        if not isinstance(member, dict) or set(member) != {"layers"} or not isinstance(member["layers"], list):
+            raise ModelFileError(f"member {index} must be an object with the list 'layers' and nothing else.")
+        try:
+            read = read_chain(member["layers"], left, header["task"], header.get("input_shape"), f"members.{index}.")
+        except CertError as error:
+            raise ModelFileError(f"member {index}: {error}") from error
+        members.append(read)
+    return Ensemble(tuple(members), weights)
+
+
+def _shape(network: Posterior) -> tuple[int, ...]:
+    return (network.members[0] if isinstance(network, Ensemble) else network).shapes[0]

@@ -6,15 +6,16 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
-from bnndp.errors import InputError
+from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.moment import forward, optimise
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import recursion
+from bnndp.propagation import forward as propagation
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["one_pass", "piece_size"]
+__all__ = ["expect_moment", "one_pass", "piece_size"]
 
 _FLOATS_A_ENTRY = (
     12  # float64 numbers alive for each entry of the largest matrix: an estimate, `make bench` measures the peak
@@ -47,6 +48,8 @@ def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affi
 
 def piece_size(network: BayesianNetwork, options: Options) -> int:
     """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes."""
+    if not network.plain:  # it cuts the rows of its hidden layers by itself
+        return max(1, options.memory // (8 * _FLOATS_A_ENTRY * 2 * network.n_out * network.widest))
     sizes = network.sizes
     size = 8 * _FLOATS_A_ENTRY * max(2 * rows * (n + sizes[0]) for n, rows in pairwise(sizes))
     size *= 2 if options.optimise else 1  # what the gradient keeps
@@ -72,6 +75,9 @@ def _moved_back(found: Affine, shift: Tensor, box: Box, sign: int) -> Affine:
 
 
 def _inner(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    if not network.plain:
+        expect_moment(network, options)
+        return _named(propagation.bound(network, box), "moment")
     if options.method == "partition":
         return _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
     found = optimise.bound(network, box, options.optimise) if options.optimise else forward.bound(network, box)
@@ -80,6 +86,14 @@ def _inner(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affine
         return moment
     partition = _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
     return _intersection(moment, partition)
+
+
+def expect_moment(network: BayesianNetwork, options: Options) -> None:
+    """Refuse the methods that know dense ReLU networks with independent weights only."""
+    if options.method in ("partition", "best"):
+        raise UnsupportedLayerError(
+            f"method {options.method!r} knows Linear and Relu layers only, got {network!r}; use method 'moment'."
+        )
 
 
 def _named(affine: AffineBounds, name: str) -> tuple[AffineBounds, Interval, tuple[str, ...]]:

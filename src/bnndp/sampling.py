@@ -11,22 +11,31 @@ integrated out). The noise is the same for every x: each point sees the right la
 function of x that can be ascended. The draws are scrambled Sobol points in independent replicates, so the standard
 error is honest, but for events rarer than one in all draws: what only they add is seen neither in the mean nor in its
 error. Nothing here proves a bound: estimates and, up to rounding, exact values of :math:`\mathbb E f`.
+
+That is for plain networks. Any other chain is cut in three: its end that is linear in the mean (mean weights, averages,
+dropout of mean one), the activation before it with the layer it sees, whose outputs are Gaussians each by itself given
+the layer below and are integrated out, and what is below, which is sampled (:mod:`bnndp.pathwise`). Where something is
+sampled below and the mean of the activation has no quick closed form, an unbiased rule of degree three is used.
+An ensemble is the weighted mean of its members, each with its own noise; members without variance are exact.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bnndp.errors import InputError
+from bnndp.draws import Chain, evaluate
+from bnndp.ensemble import Ensemble, Posterior
+from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.network import BayesianNetwork, Layer, Linear, is_activation
+from bnndp.noise import REPLICATES, AnyNoise, Mixture, Noise, Part, gaussian_noise, layer_noise, mixed
+from bnndp.pathwise import breadth, integrated, marginals, noise_width, step, symmetric
 
 __all__ = [
     "Estimate",
@@ -42,13 +51,11 @@ __all__ = [
     "pre_activation",
 ]
 
-REPLICATES = 32
-"""Independent scrambles of the Sobol points; the standard error has ``REPLICATES - 1`` degrees of freedom."""
-
 MEMORY = 2**23
 """Bytes of intermediate tensors at a time; small, so that they stay in the cache (measured fastest)."""
 
-_CELL = 2.0**-30  # torch's Sobol points lie on this grid; they are jittered inside their cell to be exactly uniform
+_QUICK = ("relu", "leaky_relu", "hard_tanh", "elu", "gelu")  # activations whose mean is a few elementary functions
+_GENERAL = 8  # times the memory for networks that are not plain: images are wide, and a step has more to call
 _NO_VARIANCE = 1e-300  # stands for zero under a square root, whose slope at zero would make NaN of 0 * inf
 
 
@@ -61,61 +68,36 @@ class Estimate:
     replicates: Tensor  # (replicates, ..., n_out): the independent estimates behind ``mean``; one if exact
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Standardised Gaussian noise of the sampled layers, shared by all points; None where nothing is random.
-
-    For the mean output these are the hidden layers 1 to K-1, for the mean softmax all linear layers.
-    """
-
-    layers: tuple[Tensor | None, ...]  # each (replicates, draws, n_out of the layer)
-
-    @property
-    def replicates(self) -> int:
-        """Number of independent parts; 1 where the mean is exact."""
-        return next((layer.shape[0] for layer in self.layers if layer is not None), 1)
-
-    @property
-    def draws(self) -> int:
-        """Draws in each part."""
-        return next((layer.shape[1] for layer in self.layers if layer is not None), 1)
-
-    def part(self, index: int) -> tuple[Tensor | None, ...]:
-        """The noise of one replicate: (draws, n_out) a layer."""
-        return tuple(None if layer is None else layer[index] for layer in self.layers)
+def is_exact(network: Posterior) -> bool:
+    """Whether the mean has a closed form: nothing below the last activation and the layer it sees has any variance."""
+    if isinstance(network, Ensemble):
+        return all(is_exact(member) for member in network.members)
+    if not network.plain:
+        return not any(layer.random for layer in network.layers[: _cut(network).sampled])
+    return not any(layer.random for layer in network.linears[:-2])
 
 
-def is_exact(network: BayesianNetwork) -> bool:
-    """Whether the mean has a closed form: no hidden layer but the last one has any variance."""
-    return not any(_is_random(layer) for layer in network.linears[:-2])
-
-
-def draw_noise(network: BayesianNetwork, samples: int, *, seed: int, replicates: int = REPLICATES) -> Noise:
+def draw_noise(network: Posterior, samples: int, *, seed: int, replicates: int = REPLICATES) -> AnyNoise:
     """At least ``samples`` draws of the noise in ``replicates`` independent scrambles, determined by ``seed``."""
+    if isinstance(network, Ensemble):
+        return mixed(
+            network,
+            samples,
+            seed,
+            lambda member, count, own: draw_noise(member, count, seed=own, replicates=replicates),
+        )
+    if not network.plain:
+        return layer_noise(network, _widths(network, _cut(network)), samples, seed=seed, replicates=replicates)
     return gaussian_noise(network.linears[:-2], samples, seed=seed, replicates=replicates)
 
 
-def gaussian_noise(
-    layers: Sequence[Linear], samples: int, *, seed: int, replicates: int = REPLICATES, antithetic: bool = False
-) -> Noise:
-    """Noise of these layers, at least ``samples`` draws in all; ``antithetic`` makes half of each part minus the rest.
-
-    The halves of an antithetic part depend on each other, its mean stays unbiased and the parts independent.
-    """
-    if samples < 1 or replicates < 1:
-        raise InputError(f"samples and replicates must be at least 1, got {samples} and {replicates}.")
-    widths = [layer.n_out if _is_random(layer) else 0 for layer in layers]
-    dimension = sum(widths)
-    if dimension == 0:
-        return Noise((None,) * len(widths))
-    draws = math.ceil(samples / replicates / (2 if antithetic else 1))
-    parts = torch.stack([_gaussian(dimension, draws, seed * REPLICATES + index) for index in range(replicates)])
-    noise = (torch.cat([parts, -parts], dim=1) if antithetic else parts).to(layers[0].weight_mean.device)
-    return Noise(tuple(part if part.shape[-1] else None for part in noise.split(widths, dim=-1)))
-
-
-def expected_output(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor | None]) -> Tensor:
+def expected_output(network: Posterior, x: Tensor, noise: Part) -> Tensor:
     """Mean output at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, n_out)."""
+    if isinstance(network, Ensemble):
+        return _expected_mixture(network, x, noise)
+    assert not isinstance(noise, Chain)  # noqa: S101 (made for ensembles only)
+    if not network.plain:
+        return _expected_general(network, x, noise)
     *below, last = network.linears
     z = network.centred(x)[:, None]  # (points, draws, n), one draw until a layer is random
     for layer, eps in zip(below[:-1], noise, strict=True):
@@ -127,10 +109,67 @@ def expected_output(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor 
     return z.mean(1) @ last.weight_mean.T + last.bias_mean
 
 
+def _expected_general(network: BayesianNetwork, x: Tensor, noise: tuple[Tensor | None, ...]) -> Tensor:
+    cut = _cut(network)
+    z = network.centred(x).reshape(1, -1, *network.shapes[0])  # (draws, points, *shape)
+    for layer, eps in zip(network.layers[: cut.sampled], noise, strict=False):
+        z = step(layer, z, eps)
+    if cut.tail > cut.sampled:
+        below, activation = network.layers[cut.sampled : cut.tail]
+        assert is_activation(activation)  # noqa: S101 (so it was cut)
+        mean, std = marginals(below, z)
+        eps = None if cut.closed else noise[-1]
+        z = integrated(activation, mean, std) if eps is None else symmetric(activation, mean, std, eps)
+    z = z.mean(0, keepdim=True)
+    for layer in network.layers[cut.tail :]:
+        z = step(layer, z, None)
+    return z[0]
+
+
+def _expected_mixture(network: Ensemble, x: Tensor, noise: Part) -> Tensor:
+    weights = network.probabilities
+    if isinstance(noise, Chain):
+        return torch.einsum("m,mpo->po", weights, evaluate(noise, x))
+    parts = [expected_output(member, x, part) for member, part in zip(network.members, noise, strict=True)]
+    return torch.einsum("m,mpo->po", weights, torch.stack(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How many layers are sampled, where the end begins that is linear in the mean, and how what is between is done."""
+
+    sampled: int
+    tail: int  # two more than ``sampled`` if there is an activation to integrate, else the same
+    closed: bool
+
+
+def _cut(network: BayesianNetwork) -> _Cut:
+    layers = network.layers
+    tail = len(layers)
+    while tail > 0 and _linear_in_mean(layers[tail - 1]):
+        tail -= 1
+    pair = tail >= 2 and is_activation(layers[tail - 1]) and isinstance(layers[tail - 2], WEIGHTED)
+    if not pair or not layers[tail - 2].random:
+        return _Cut(tail, tail, True)
+    below = any(layer.random for layer in layers[: tail - 2])
+    return _Cut(tail - 2, tail, not below or layers[tail - 1].kind in _QUICK)
+
+
+def _widths(network: BayesianNetwork, cut: _Cut) -> tuple[int, ...]:
+    """Gaussians for each sampled layer, and for the activation if it has no closed form."""
+    shapes = network.shapes
+    own = tuple(noise_width(layer, shape) for layer, shape in zip(network.layers[: cut.sampled], shapes, strict=False))
+    return own if cut.closed else (*own, 3 * math.prod(shapes[cut.tail]))
+
+
+def _linear_in_mean(layer: Layer) -> bool:
+    return isinstance(layer, (*WEIGHTED, AveragePool, Dropout, Flatten)) or layer.kind == "identity"
+
+
 def estimate(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (..., n)
-    noise: Noise,
+    noise: AnyNoise,
     *,
     memory: int = MEMORY,
 ) -> Estimate:
@@ -138,10 +177,10 @@ def estimate(
     points = x.reshape(-1, x.shape[-1])
     size = piece_size(network, noise, memory, tensors=8)
     with torch.no_grad():
-        parts = [
-            torch.cat([expected_output(network, piece, noise.part(index)) for piece in points.split(size)])
-            for index in range(noise.replicates)
-        ]
+        parts = []
+        for index in range(noise.replicates):
+            part = noise.part(index)
+            parts.append(torch.cat([expected_output(network, piece, part) for piece in points.split(size)]))
     return gather(torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out))
 
 
@@ -153,10 +192,10 @@ def gather(replicates: Tensor) -> Estimate:  # (replicates, ...)
 
 
 def ascent_direction(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (points, n)
     rows: Tensor,  # (points, n_out)
-    noise: Noise,
+    noise: AnyNoise,
     *,
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
@@ -204,25 +243,19 @@ def pre_activation(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance.clamp_min(_NO_VARIANCE).sqrt()
 
 
-def _gaussian(dimension: int, draws: int, seed: int) -> Tensor:
-    """Standard Gaussian noise (draws, dimension) from one scrambled Sobol sequence; pseudo-random beyond its limit."""
-    generator = torch.Generator().manual_seed(seed)
-    jitter = torch.rand(draws, dimension, generator=generator, dtype=torch.float64)
-    if dimension > torch.quasirandom.SobolEngine.MAXDIM:
-        return torch.randn(draws, dimension, generator=generator, dtype=torch.float64)
-    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
-    uniform = engine.draw(draws, dtype=torch.float64) + _CELL * jitter
-    return torch.special.ndtri(uniform.clamp(2.0**-60, 1 - 2.0**-53))
-
-
-def _is_random(layer: Linear) -> bool:
-    return bool((layer.weight_std > 0).any() | (layer.bias_std > 0).any())
-
-
-def piece_size(network: BayesianNetwork, noise: Noise, memory: int, *, tensors: int) -> int:
+def piece_size(network: Posterior, noise: AnyNoise, memory: int, *, tensors: int) -> int:
     """Points at a time, so that ``tensors`` activations of the widest layer fit into ``memory`` bytes.
 
     Draws multiply the layers only, not the inputs.
     """
-    n_in, *widths = network.sizes
-    return max(1, memory // (8 * (tensors * noise.draws * max(widths) + 4 * n_in)))
+    if isinstance(network, BayesianNetwork) and network.plain:
+        n_in, *widths = network.sizes
+        return max(1, memory // (8 * (tensors * noise.draws * max(widths) + 4 * n_in)))
+    members = network.members if isinstance(network, Ensemble) else (network,)
+    widest = max(
+        breadth(layer, shape)
+        for member in members
+        for layer, shape in zip(member.layers, member.shapes[:-1], strict=True)
+    )
+    apart = len(noise.members) if isinstance(noise, Mixture) else 1  # the graphs of all members are held together
+    return max(1, _GENERAL * memory // (8 * (tensors * max(1, apart) * noise.draws * widest + 4 * network.n_in)))

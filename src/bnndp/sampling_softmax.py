@@ -9,38 +9,57 @@ The noise :math:`\varepsilon_1,\dots,\varepsilon_{K+1}` is the same for every x,
 points: each point sees the right law, what is odd in the noise cancels (nearly all of it where the posterior is
 narrow), and the estimate is a smooth function of x. Means are taken of logarithms by log-sum-exp, so that probabilities
 far below the smallest number still have a gradient. Nothing here proves a bound.
+
+That is for plain networks; any other chain is sampled layer by layer (:mod:`bnndp.pathwise`), and an ensemble is the
+mixture of its members, each with its own noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from bnndp.draws import Chain, evaluate
+from bnndp.ensemble import Ensemble, Posterior
 from bnndp.network import BayesianNetwork
-from bnndp.sampling import MEMORY, REPLICATES, Estimate, Noise, gather, gaussian_noise, piece_size, pre_activation
+from bnndp.noise import REPLICATES, AnyNoise, Noise, Part, gaussian_noise, layer_noise, mixed
+from bnndp.pathwise import noise_width, step
+from bnndp.sampling import MEMORY, Estimate, gather, piece_size, pre_activation
 
 __all__ = ["draw_softmax_noise", "estimate_softmax", "log_means", "log_odds", "mean_path", "odds_direction"]
 
 _NO_WEIGHT = -1e4  # stands for log 0: a row without positive or without negative weights still has a gradient
 
 
-def draw_softmax_noise(network: BayesianNetwork, samples: int, *, seed: int, replicates: int = REPLICATES) -> Noise:
+def draw_softmax_noise(network: Posterior, samples: int, *, seed: int, replicates: int = REPLICATES) -> AnyNoise:
     """At least ``samples`` draws of the noise of all layers, logits included, in antithetic pairs."""
+    if isinstance(network, Ensemble):
+        return mixed(
+            network,
+            samples,
+            seed,
+            lambda member, count, own: draw_softmax_noise(member, count, seed=own, replicates=replicates),
+        )
+    if not network.plain:
+        pairs = zip(network.layers, network.shapes[:-1], strict=True)
+        widths = tuple(noise_width(layer, shape) for layer, shape in pairs)
+        return layer_noise(network, widths, samples, seed=seed, replicates=replicates, antithetic=True)
     return gaussian_noise(network.linears, samples, seed=seed, replicates=replicates, antithetic=True)
 
 
-def mean_path(network: BayesianNetwork) -> Noise:
-    """No noise: the network of the mean weights, which stands for the posterior where that is narrow."""
-    return Noise((None,) * len(network.linears))
+def mean_path(network: Posterior) -> AnyNoise:
+    """No noise: the network of the mean weights (of each member), which stands for the posterior where it is narrow."""
+    if isinstance(network, Ensemble):
+        return mixed(network, 1, 0, lambda member, *_: mean_path(member))
+    return Noise((None,) * len(network.linears if network.plain else network.layers))
 
 
 def estimate_softmax(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (..., n)
-    noise: Noise,
+    noise: AnyNoise,
     *,
     memory: int = MEMORY,
 ) -> Estimate:
@@ -52,9 +71,9 @@ def estimate_softmax(
 
 
 def log_means(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (..., n)
-    noise: Noise,
+    noise: AnyNoise,
     *,
     memory: int = MEMORY,
 ) -> Tensor:
@@ -62,10 +81,10 @@ def log_means(
     points = x.reshape(-1, x.shape[-1])
     size = piece_size(network, noise, memory, tensors=8)
     with torch.no_grad():
-        parts = [
-            torch.cat([_log_mean(network, piece, noise.part(index)) for piece in points.split(size)])
-            for index in range(noise.replicates)
-        ]
+        parts = []
+        for index in range(noise.replicates):
+            part = noise.part(index)
+            parts.append(torch.cat([_log_mean(network, piece, part) for piece in points.split(size)]))
     return torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out)
 
 
@@ -84,15 +103,15 @@ def log_odds(log_mean: Tensor, rows: Tensor) -> Tensor:  # (..., classes), (...,
 
 
 def odds_direction(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (points, n)
     rows: Tensor,  # (points, rows, classes)
-    noise: Noise,
+    noise: AnyNoise,
     *,
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of the largest of the log odds, with all replicates of the noise."""
-    size = piece_size(network, noise, memory, tensors=4 * len(network.linears))
+    size = piece_size(network, noise, memory, tensors=4 * (network.depth + 1))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         with torch.enable_grad():
@@ -104,8 +123,13 @@ def odds_direction(
     return torch.cat(values), torch.cat(gradients)
 
 
-def _log_mean(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor | None]) -> Tensor:
+def _log_mean(network: Posterior, x: Tensor, noise: Part) -> Tensor:
     """``log E p`` at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, classes)."""
+    if isinstance(network, Ensemble):
+        return _log_mixture(network, x, noise)
+    assert not isinstance(noise, Chain)  # noqa: S101 (made for ensembles only)
+    if not network.plain:
+        return _log_general(network, x, noise)
     z = network.centred(x)[:, None]  # (points, draws, n), one draw until a layer is random
     for index, (layer, eps) in enumerate(zip(network.linears, noise, strict=True)):
         z = z.clamp_min(0) if index else z
@@ -115,3 +139,20 @@ def _log_mean(network: BayesianNetwork, x: Tensor, noise: Sequence[Tensor | None
             mean, std = pre_activation(layer, z)
             z = torch.addcmul(mean, std, eps)
     return torch.log_softmax(z, dim=-1).logsumexp(1) - math.log(z.shape[1])
+
+
+def _log_general(network: BayesianNetwork, x: Tensor, noise: tuple[Tensor | None, ...]) -> Tensor:
+    z = network.centred(x).reshape(1, -1, *network.shapes[0])  # (draws, points, *shape)
+    for layer, eps in zip(network.layers, noise, strict=True):
+        z = step(layer, z, eps)
+    return torch.log_softmax(z, dim=-1).logsumexp(0) - math.log(z.shape[0])
+
+
+def _log_mixture(network: Ensemble, x: Tensor, noise: Part) -> Tensor:
+    logs = network.probabilities.log()[:, None, None]
+    if isinstance(noise, Chain):
+        parts = torch.log_softmax(evaluate(noise, x), dim=-1)  # (members, points, classes)
+    else:
+        pairs = zip(network.members, noise, strict=True)
+        parts = torch.stack([_log_mean(member, x, part) for member, part in pairs])
+    return (parts + logs).logsumexp(0)

@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 from bnndp.cli.main import app
 from bnndp.cli.parameters import CLASSES, TARGETS
 from bnndp.data import NAMES, describe, load
+from bnndp.ensemble import Ensemble
 from bnndp.files import load as load_network
 from bnndp.files import training_card
+from bnndp.layers import Dropout
 from bnndp.training.method import Pace
 from bnndp.training.vogn import Vogn
 
@@ -206,6 +208,66 @@ def test_a_checkpoint_of_another_training(bnndp: Any, refused: Any, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.safetensors"]
 
 
+LAYERS: dict[str, tuple[tuple[object, ...], list[str], str]] = {
+    "activation": (("--hidden", "1x8", "--activation", "hard-tanh"), ["linear", "hard_tanh", "linear"], "vogn"),
+    "convolutions": (
+        ("--conv", "3x3p1,pool2,4x3,max2", "--inference", "bbb", "--activation", "silu"),
+        ["conv2d", "silu", "average_pool", "conv2d", "silu", "max_pool", "flatten", "linear"],
+        "bbb",
+    ),
+    "dropout": (
+        ("--hidden", "1x8", "--dropout", 0.2, "--dropout-law", "gaussian", "--stop-early"),
+        ["linear", "relu", "dropout", "linear"],
+        "map, dropout",
+    ),
+    "dropout of channels": (
+        ("--conv", "3x3s2", "--hidden", "1x8", "--dropout", 0.2, "--dropout-where", "channels", "--robust", 0.01),
+        ["conv2d", "relu", "dropout", "flatten", "linear", "relu", "dropout", "linear"],
+        "map, dropout",
+    ),
+    "as in the paper's table 2": (
+        ("--conv", "2x4", "--hidden", "1x8", "--dropout", 0.2, "--inference", "bbb"),
+        ["conv2d", "relu", "dropout", "flatten", "linear", "relu", "linear"],
+        "bbb, dropout",
+    ),
+    "laplace": (("--hidden", "1x8", "--laplace", "last-layer"), ["linear", "relu", "correlated_linear"], "map, "),
+    "no hidden layer": (("--hidden", "none", "--inference", "bbb"), ["linear"], "bbb"),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_layers(bnndp: Any, tmp_path: Path, case: str) -> None:
+    arguments, kinds, method = LAYERS[case]
+    out = tmp_path / "m.safetensors"
+    result = bnndp("train", "digits", *arguments, "--steps", 30, "--out", out)
+    assert (result.status, result.stderr) == (0, "")
+    assert method in result.stdout
+    network = load_network(out)
+    assert [layer.kind for layer in network.layers] == kinds  # type: ignore[union-attr]
+    assert network.random
+    dropped = [layer for layer in network.layers if isinstance(layer, Dropout)]  # type: ignore[union-attr]
+    if dropped:
+        assert all(layer.rate == 0.2 for layer in dropped)
+        assert dropped[0].channels == ("channels" in arguments)
+        assert dropped[0].law == ("gaussian" if "gaussian" in arguments else "bernoulli")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def test_an_ensemble(bnndp: Any, tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    options = ("--hidden", "1x8", "--steps", 30)
+    result = bnndp("train", "digits", *options, "--ensemble", 3, "--seed", 4, "--out", out)
+    assert (result.status, result.stderr) == (0, "")
+    found = load_network(out)
+    assert isinstance(found, Ensemble)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]  # all checkpoints are gone
+    assert bnndp("train", "digits", *options, "--inference", "map", "--seed", 6, "--out", out).status == 0
+    assert load_network(out).digest() == found.members[2].digest()
+    card = training_card(out)
+    assert card is not None
+    assert card["inference"] == "map"
+
+
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "unknown set": (("letters",), "there is no data set 'letters'"),
     "a near miss": (("fashion-mnist",), "did you mean fashion_mnist?"),
@@ -215,9 +277,20 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "words": (("digits", "--hidden", "twox64"), "'--hidden'"),
     "too many layers": (("digits", "--hidden", "1000x64"), "'--hidden'"),
     "unknown method": (("digits", "--inference", "magic"), "inference 'magic' is unknown; choose one of bbb, vogn"),
-    "dropout": (("digits", "--inference", "dropout"), "inference 'dropout' is not built yet"),
-    "ensemble": (("digits", "--inference", "ensemble"), "inference 'ensemble' is not built yet"),
-    "laplace": (("digits", "--inference", "laplace"), "inference 'laplace' is not built yet"),
+    "dropout": (("digits", "--inference", "dropout"), "inference 'dropout' is an option beside the method"),
+    "ensemble": (("digits", "--inference", "ensemble"), "inference 'ensemble' is an option beside the method"),
+    "laplace": (("digits", "--inference", "laplace"), "inference 'laplace' is an option beside the method"),
+    "unknown activation": (("digits", "--activation", "step"), "activation must be one of relu, leaky_relu"),
+    "no convolution": (("digits", "--conv", "three"), "conv has 'three'; its layers look like 6x5"),
+    "a large convolution": (("digits", "--conv", "3x9"), "does not fit images of shape (1, 8, 8)"),
+    "images of vectors": (("sine1d", "--conv", "3x3"), "needs images, but inputs of sine1d are vectors"),
+    "all dropped": (("digits", "--dropout", 1), "'--dropout': 1.0 is not a rate of dropout"),
+    "dropout by vogn": (("digits", "--dropout", 0.1, "--inference", "vogn"), "dropout is trained by map"),
+    "a law": (("digits", "--dropout", 0.1, "--dropout-law", "cauchy"), "law must be one of bernoulli, gaussian"),
+    "no members": (("digits", "--ensemble", 0), "'--ensemble'"),
+    "laplace of all": (("digits", "--laplace", "all"), "laplace must be last-layer, got 'all'"),
+    "laplace by vogn": (("digits", "--laplace", "last-layer", "--inference", "vogn"), "choose inference map"),
+    "robust regression": (("sine1d", "--robust", 0.1), "robust is for"),
     "no steps": (("digits", "--steps", 0), "'--steps'"),
     "no batch": (("digits", "--batch", 0), "'--batch'"),
     "negative rate": (("digits", "--learning-rate", -1), "'--learning-rate': -1.0 is not a finite number above zero"),

@@ -14,7 +14,8 @@ from bnndp.experiments import paper
 from bnndp.experiments.columns import ATTACK, CLIPPED, INSIDE, MOMENT, NO_DOMAIN, PARTITION, POINT
 from bnndp.experiments.grid import Cell, Column
 from bnndp.experiments.rows import Measured, Row
-from bnndp.experiments.tables import csv_text, headings_1a, headings_1b, markdown, rows_1a, rows_1b
+from bnndp.experiments.tables import csv_text, headings_1a, headings_1b, headings_2, markdown, rows_1a, rows_1b, rows_2
+from bnndp.layers import Dropout
 from bnndp.training.fit import Plan
 
 EXTRA = (Column("cut", lambda subject: torch.zeros(subject.x.shape[0]), whole=False, points=1),)
@@ -106,6 +107,35 @@ def test_the_paper_is_better_than_what_it_compares_with() -> None:
     assert all(row.bnn_dp < min(row.fl_3, row.fl_5) for row in paper.TABLE_1A)
     assert all(row.bnn_dp >= max(row.fl_3, row.fl_5) for row in paper.TABLE_1B)
     assert all(row.bnn_dp < row.fl_5 < row.fl_3 for row in paper.TABLE_2)
+
+
+def test_rows_of_convolutions() -> None:
+    plan = Plan("fashion_mnist", "bbb", (), conv="2x4", dropout=Dropout(0.1))
+    rows = rows_2(plan, {"cifar10": "cifar10_subset"}, points=7)
+    assert [row.plan.conv for row in rows] == ["2x4", "2x4,2x4", "4x4,4x4", "3x4,3x4,3x4"]
+    assert [row.plan.hidden for row in rows] == [(64,), (64,), (), ()]
+    assert [row.plan.data for row in rows] == ["fashion_mnist"] * 2 + ["cifar10_subset"] * 2
+    assert [row.published.data for row in rows] == ["fashion_mnist"] * 2 + ["cifar10"] * 2
+    assert rows[1].name == "fashion_mnist 2x4-2x4-1x64"
+    assert {row.points for row in rows} == {7}
+    assert all(row.plan.dropout == Dropout(0.1) for row in rows)
+    assert rows_2(plan, {})[2].plan.data == "cifar10"
+
+
+def test_headings_of_convolutions() -> None:
+    row = rows_2(Plan("fashion_mnist", "bbb", (), conv="2x4"), {"cifar10": "cifar10_subset"}, points=3)[3]
+    cells = {name: cell for name, cell in measured_1b().cells.items() if name != PARTITION}
+    card = {"test": {"accuracy": 0.4, "logit_std": 0.0151}, "seconds": 30.0}
+    found = only_row(headings_2(), Measured(row, card, cells, 1e-3))
+    assert (found["data"], found["convolutions"], found["kernels"], found["hidden"]) == (
+        "cifar10_subset",
+        "3",
+        "3",
+        "-",
+    )
+    assert float(found["gain"]) == pytest.approx(0.02 / 0.00011)
+    assert float(found["paper_seconds"]) == 1.8
+    assert float(found["ratio"]) == pytest.approx(0.25)
 
 
 def test_rows_have_names() -> None:

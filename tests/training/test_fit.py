@@ -148,7 +148,10 @@ def test_steps_are_told(folder: Path) -> None:
     ("changes", "words"),
     [
         ({"data": "letters"}, "there is no data set 'letters'"),
-        ({"inference": "dropout"}, "inference 'dropout' is not built yet; choose one of bbb, vogn, noisy-adam"),
+        (
+            {"inference": "dropout"},
+            "inference 'dropout' is an option beside the method; choose one of bbb, vogn, noisy-adam, map",
+        ),
         ({"inference": "magic"}, "inference 'magic' is unknown"),
         ({"noise_std": 0.1}, "noise_std is for regression, but digits is for classification"),
         ({"data": "sine1d", "noise_std": math.nan}, "noise_std must be finite and positive, got nan"),

@@ -33,9 +33,12 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")] = Path("reproduction"),
     only: Annotated[str | None, typer.Option(metavar="DATASET", help="Only the rows on this data set.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Inputs of each data set; 100 unless --quick.")] = None,
-    inference: Annotated[str | None, typer.Option(metavar="METHOD", help="How networks are trained; vogn.")] = None,
+    inference: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="How networks are trained; vogn, bbb for table-2.")
+    ] = None,
     temperature: Annotated[
-        float | None, typer.Option(callback=positive, help="Of the training; 1e-6 for table-1b, 1 otherwise.")
+        float | None,
+        typer.Option(callback=positive, help="Of the training; 1e-6 for table-1b, 1e-3 for table-2, 1 otherwise."),
     ] = None,
     prior: Annotated[str | None, typer.Option(metavar="KIND", help="Prior of the training: unit or fan_in.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
@@ -112,13 +115,13 @@ def _check_columns(module: str, columns: object) -> None:
     from bnndp.errors import InputError
     from bnndp.experiments.grid import Column
 
-    known = ("table-1a", "table-1b")
+    known = ("table-1a", "table-1b", "table-2")
     if not isinstance(columns, dict) or not all(
         table in known and isinstance(given, tuple | list) and all(isinstance(column, Column) for column in given)
         for table, given in columns.items()
     ):
         raise InputError(
-            f"--baselines {module}: COLUMNS must be a dictionary from {' and '.join(known)} to tuples of "
+            f"--baselines {module}: COLUMNS must be a dictionary from {', '.join(known)} to tuples of "
             "bnndp.experiments.grid.Column; see docs/reproduction.md."
         )
 

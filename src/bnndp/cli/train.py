@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,11 +23,30 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 _LAYERS = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{0,5})")
+_NONE = "none"
+_ACTIVATIONS = (  # those of bnndp.activations, which loads torch
+    "relu",
+    "leaky-relu",
+    "identity",
+    "hard-tanh",
+    "tanh",
+    "sigmoid",
+    "softplus",
+    "elu",
+    "gelu",
+    "silu",
+)
 
 
-def _hidden(value: str) -> str:
-    if _LAYERS.fullmatch(value) is None:
-        raise typer.BadParameter(f"{value!r} is not a number of layers, an x and their width, such as 2x64.")
+def _hidden(value: str | None) -> str | None:
+    if value not in (None, _NONE) and _LAYERS.fullmatch(value) is None:
+        raise typer.BadParameter(f"{value!r} is not a number of layers, an x and their width, such as 2x64, nor none.")
+    return value
+
+
+def _rate(value: float | None) -> float | None:
+    if value is not None and not 0 <= value < 1:
+        raise typer.BadParameter(f"{value} is not a rate of dropout: at least 0 and below 1.")
     return value
 
 
@@ -36,9 +55,51 @@ def train(  # noqa: PLR0913 (the options of the command)
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=f"One of {', '.join((*CLASSES, *TARGETS))}.")],
     out: Annotated[Path, typer.Option(metavar="MODEL", help="Where the network goes.", show_default=False)],
     hidden: Annotated[
-        str, typer.Option(callback=_hidden, metavar="KxW", help="K hidden layers of W neurons each.")
-    ] = "2x64",
-    inference: Annotated[str, typer.Option(metavar="METHOD", help="bbb, vogn or noisy-adam.")] = "vogn",
+        str | None,
+        typer.Option(
+            callback=_hidden,
+            metavar="KxW",
+            help="K hidden layers of W neurons each, or none; 2x64 by default, none after convolutions.",
+        ),
+    ] = None,
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help=f"After every hidden layer: {', '.join(_ACTIVATIONS)}.")
+    ] = "relu",
+    conv: Annotated[
+        str,
+        typer.Option(
+            metavar="LAYERS",
+            help="Convolutions first: 6x5s2p2 is 6 channels, kernels 5 x 5, stride 2, padding 2; pool2 averages, "
+            "max2 takes the largest of 2 x 2. For example 6x5p2,pool2,16x5,pool2.",
+            show_default=False,
+        ),
+    ] = "",
+    inference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="bbb, vogn, noisy-adam, or map: weights without variances. vogn by default; map with dropout, "
+            "ensemble and laplace.",
+        ),
+    ] = None,
+    dropout: Annotated[
+        float | None, typer.Option(callback=_rate, help="Rate of dropout, which is then part of the posterior.")
+    ] = None,
+    dropout_law: Annotated[str, typer.Option(metavar="LAW", help="bernoulli or gaussian.")] = "bernoulli",
+    dropout_where: Annotated[
+        Literal["units", "channels", "last"],
+        typer.Option(help="What is dropped: units, whole channels of convolutions, or units before the last layer."),
+    ] = "units",
+    ensemble: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Train N networks, with seeds from --seed on.")
+    ] = None,
+    laplace: Annotated[
+        str | None, typer.Option(metavar="WHICH", help="last-layer: a Gaussian of its weights, by Laplace.")
+    ] = None,
+    robust: Annotated[
+        float | None,
+        typer.Option(callback=positive, metavar="EPS", help="Train against the worst case in balls of this radius."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Points of a step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(callback=positive, help="Largest learning rate.")] = None,
@@ -50,6 +111,9 @@ def train(  # noqa: PLR0913 (the options of the command)
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(callback=positive, help="Weight of the KL term; below 1: a cold posterior.")
+    ] = None,
+    init_std: Annotated[
+        float | None, typer.Option(callback=positive, help="Where standard deviations of the weights start.")
     ] = None,
     noise_std: Annotated[
         float | None,
@@ -76,12 +140,15 @@ def train(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.labelled import shown_store
     from bnndp.errors import CertError, InputError
     from bnndp.files import save
-    from bnndp.training.fit import Parts, Plan, fit
+    from bnndp.layers import Dropout
+    from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
+    from bnndp.training.options import Robust
 
-    layers, width = map(int, hidden.split("x"))
+    calm = dropout is not None or ensemble is not None or laplace is not None
+    layers, width = _sizes(hidden or (_NONE if conv else "2x64"))
     plan = Plan(
         dataset,
-        inference,
+        inference or ("map" if calm else "vogn"),
         (width,) * layers,
         steps=steps,
         batch=batch,
@@ -93,6 +160,14 @@ def train(  # noqa: PLR0913 (the options of the command)
         stop_early=stop_early,
         fold=fold,
         seed=seed,
+        activation=activation.replace("-", "_"),
+        conv=conv,
+        dropout=None if dropout is None else Dropout(dropout, dropout_law, dropout_where == "channels"),
+        dropout_last=dropout_where == "last",
+        robust=None if robust is None else Robust(robust),
+        ensemble=ensemble,
+        laplace=laplace,
+        init_std=init_std,
     )
     _check_writable(out)
     with shown_store(data_dir) as store:
@@ -103,12 +178,21 @@ def train(  # noqa: PLR0913 (the options of the command)
             with _watched(plan) as watcher:
                 fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
         except CertError as error:
-            if not str(error).startswith(f"{checkpoint}:"):
+            if not str(error).startswith(str(checkpoint)):
                 raise
             raise InputError(_advice(error)) from error
         save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
-    checkpoint.unlink(missing_ok=True)
+    for path in checkpoint_paths(plan, checkpoint):
+        path.unlink(missing_ok=True)
     Console().print(_summary(fitted))
+
+
+def _sizes(hidden: str) -> tuple[int, int]:
+    """Number and width of the hidden layers."""
+    if hidden == _NONE:
+        return 0, 0
+    layers, width = map(int, hidden.split("x"))
+    return layers, width
 
 
 @contextlib.contextmanager
@@ -116,7 +200,7 @@ def _watched(plan: Plan) -> Iterator[Watcher]:
     """A bar over the steps of both passes, and a line on stderr if the training does not start at its beginning."""
     from bnndp.cli.job import show_progress
 
-    with show_progress("train", plan.first_steps + plan.options().steps) as advance:
+    with show_progress("train", plan.all_steps) as advance:
         done = {"noise": 0, "train": 0}
 
         def watch(stage: str, step: int) -> None:
@@ -187,6 +271,15 @@ def _summary(fitted: Fitted) -> Table:
     labelled = isinstance(test, Scores)
     figure = f"{100 * test.accuracy:.1f} %" if isinstance(test, Scores) else f"{test.rmse:.4g}"
     table = Table("data", "method", "steps", "accuracy" if labelled else "RMSE", "NLL", "calibration", "seconds")
-    cells = (fitted.plan.data, fitted.plan.inference, str(trained.steps), figure, f"{test.nll:.4g}")
+    cells = (fitted.plan.data, _method(fitted.plan), str(trained.steps), figure, f"{test.nll:.4g}")
     table.add_row(*cells, f"{test.calibration_error:.4f}", f"{trained.card.seconds:.3g}")
     return table
+
+
+def _method(plan: Plan) -> str:
+    """The method with what goes with it."""
+    parts = [plan.inference]
+    parts += ["dropout"] if plan.dropout is not None else []
+    parts += [f"{plan.laplace} laplace"] if plan.laplace is not None else []
+    parts += [f"ensemble of {plan.ensemble}"] if plan.ensemble is not None else []
+    return ", ".join(parts)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.evasion.decision import decision_rows
 from bnndp.evasion.region import Evasion, check_inputs, measured
 from bnndp.evasion.search import EFFORT, Effort, Task, choose, in_pieces, margin_at, search
 from bnndp.maths.rounding import gamma
-from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 from bnndp.sampling_softmax import odds_direction
 
@@ -95,7 +95,7 @@ class _Bracket:
 
 
 def attack_radius(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (batch, n)
     label: Tensor,  # (batch,)
     *,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.evasion.decision import decision_rows
 from bnndp.evasion.search import EFFORT, Effort, Task, choose, in_pieces, margin_at, search
-from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
 __all__ = ["Evasion", "check_inputs", "evade", "measured"]
@@ -37,7 +37,7 @@ class Evasion:
 
 
 def evade(
-    network: BayesianNetwork,
+    network: Posterior,
     box: Box,
     label: Tensor,  # (batch,)
     *,
@@ -66,7 +66,7 @@ def measured(task: Task, x: Tensor, row: Tensor, index: int) -> Evasion:
     return Evasion(x, margin, error, task.classes.gather(1, row[:, None])[:, 0])
 
 
-def check_inputs(network: BayesianNetwork, n: int, batch: int, label: Tensor) -> None:
+def check_inputs(network: Posterior, n: int, batch: int, label: Tensor) -> None:
     """Refuse inputs of another size than the network's, and labels of another number than the inputs."""
     if network.n_in != n:
         raise InputError(f"the network takes {network.n_in} inputs, but the points have {n}; give inputs of its size.")

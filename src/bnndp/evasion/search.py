@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from bnndp.attacks import CONFIDENCE, Objective, candidates, climb, extreme
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
+from bnndp.noise import AnyNoise
 from bnndp.regions import Box
-from bnndp.sampling import Noise
 from bnndp.sampling_softmax import (
     draw_softmax_noise,
     estimate_softmax,
@@ -74,16 +74,16 @@ EFFORT = Effort()
 class Task:
     """What to attack: the rows and the classes they stand for; with what effort, and on which noise."""
 
-    network: BayesianNetwork
+    network: Posterior
     rows: Tensor  # (batch, rows, classes)
     classes: Tensor  # (batch, rows)
     effort: Effort
     narrow: bool
-    climb: Noise
-    choose: Noise
+    climb: AnyNoise
+    choose: AnyNoise
 
     @classmethod
-    def make(cls, network: BayesianNetwork, rows: Tensor, classes: Tensor, effort: Effort, *, narrow: bool) -> Task:
+    def make(cls, network: Posterior, rows: Tensor, classes: Tensor, effort: Effort, *, narrow: bool) -> Task:
         """The task with noise drawn for it."""
         draws = effort.draws
         climb = (
@@ -91,8 +91,8 @@ class Task:
         )
         return cls(network, rows, classes, effort, narrow, climb, _fresh(network, effort, narrow, 1))
 
-    def fresh(self, index: int) -> Noise:
-        """Noise for the measurement ``index``, independent of all other."""
+    def fresh(self, index: int) -> AnyNoise:
+        """AnyNoise for the measurement ``index``, independent of all other."""
         return _fresh(self.network, self.effort, self.narrow, 2 + index)
 
     def __getitem__(self, index: Tensor) -> Task:
@@ -132,7 +132,7 @@ def choose(task: Task, x: Tensor) -> tuple[Tensor, Tensor]:
     return _take(x, which)[0], row.gather(0, which)[0]
 
 
-def margin_at(task: Task, x: Tensor, row: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+def margin_at(task: Task, x: Tensor, row: Tensor, noise: AnyNoise) -> tuple[Tensor, Tensor]:
     """Margin of one row at each x (..., batch, n) and CONFIDENCE standard errors of it: (..., batch) each."""
     parts = log_means(task.network, x, noise).exp()  # (replicates, ..., batch, classes)
     chosen = task.rows[torch.arange(row.shape[0], device=row.device), row]  # (batch, classes)
@@ -141,11 +141,11 @@ def margin_at(task: Task, x: Tensor, row: Tensor, noise: Noise) -> tuple[Tensor,
     return values.mean(0), CONFIDENCE * error
 
 
-def in_pieces(network: BayesianNetwork, x: Tensor, attack: Callable[[Tensor, bool], _Record]) -> _Record:
+def in_pieces(network: Posterior, x: Tensor, attack: Callable[[Tensor, bool], _Record]) -> _Record:
     """Attack inputs (batch, n) in parts, by indices, that fit into memory and are all narrow or all not."""
     narrow = _narrow(network, x)
     points = 192 + 16 * max(network.n_out, 8)
-    size = max(1, _MEMORY // (8 * points * max(x.shape[1], *network.sizes)))
+    size = max(1, _MEMORY // (8 * points * network.widest))
     order, records = [], []
     for kind in (True, False):
         for part in (narrow == kind).nonzero()[:, 0].split(size):
@@ -217,14 +217,14 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(0, index[..., None].expand(-1, -1, x.shape[-1]))
 
 
-def _narrow(network: BayesianNetwork, x: Tensor) -> Tensor:
+def _narrow(network: Posterior, x: Tensor) -> Tensor:
     """Where the mean weights stand for the posterior at x (batch, n), by 64 draws: (batch,)."""
     pilot = draw_softmax_noise(network, 64, seed=0, replicates=1)
     change = log_means(network, x, pilot)[0] - log_means(network, x, mean_path(network))[0]
     return change.abs().amax(-1) <= NARROW
 
 
-def _fresh(network: BayesianNetwork, effort: Effort, narrow: bool, index: int) -> Noise:
+def _fresh(network: Posterior, effort: Effort, narrow: bool, index: int) -> AnyNoise:
     samples = max(128, effort.samples // 16) if narrow else effort.samples
     return draw_softmax_noise(network, samples, seed=_seed(effort, index))
 

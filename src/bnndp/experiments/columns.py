@@ -18,6 +18,7 @@ __all__ = [
     "ATTACK",
     "CLIPPED",
     "COLUMNS",
+    "CONVOLUTION_COLUMNS",
     "HIGH",
     "INSIDE",
     "MEDIUM",
@@ -109,6 +110,13 @@ RADIUS_COLUMNS = (
     Column(NO_DOMAIN, lambda subject: radius(subject, Options(method="moment"), domain=False)),
 )
 """Of Table 1b."""
+
+CONVOLUTION_COLUMNS = (
+    Column(MOMENT, lambda subject: radius(subject, Options())),
+    Column(ATTACK, broken_radius, whole=False, attack=True),
+    Column(NO_DOMAIN, lambda subject: radius(subject, Options(), domain=False)),
+)
+"""Of Table 2."""
 
 COLUMNS = {
     "table-1a": (

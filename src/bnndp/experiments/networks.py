@@ -5,25 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bnndp.data import Store
+from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
 from bnndp.files import load, save, training_card
 from bnndp.network import BayesianNetwork
-from bnndp.training.fit import Parts, Plan, Watcher, fit
+from bnndp.training.fit import Parts, Plan, Watcher, checkpoint_paths, fit
+from bnndp.training.options import deciding
 
-__all__ = ["Posterior", "Shelf", "file_name", "size_of"]
+__all__ = ["Posterior", "Shelf", "architecture_of", "file_name", "size_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
     """A trained network and its training card, with the seconds that the training took."""
 
-    network: BayesianNetwork
+    network: BayesianNetwork | Ensemble
     card: Mapping[str, Any]
+
+    @property
+    def single(self) -> BayesianNetwork:
+        """The network, which is none of an ensemble."""
+        if isinstance(self.network, Ensemble):
+            raise InputError(f"{self.network} is an ensemble; the tables are of single networks.")
+        return self.network
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,9 @@ class Shelf:
         checkpoint = path.with_name(f"{path.name}.checkpoint")
         fitted = fit(plan, Parts.load(plan, self.store), watcher=watcher, checkpoint=checkpoint)
         card = fitted.record() | {"seconds": fitted.trained.card.seconds}
-        save(fitted.network, path, source=f"bnndp reproduce, {plan.data} {size_of(plan.hidden)}", card=card)
-        checkpoint.unlink(missing_ok=True)
+        save(fitted.network, path, source=f"bnndp reproduce, {plan.data} {architecture_of(plan)}", card=card)
+        for written in checkpoint_paths(plan, checkpoint):
+            written.unlink(missing_ok=True)
 
 
 def size_of(hidden: tuple[int, ...]) -> str:
@@ -78,6 +88,18 @@ def file_name(plan: Plan) -> str:
     >>> file_name(Plan("sine2d", "vogn", (64,))).startswith("sine2d-1x64-vogn-")
     True
     """
-    decided = json.dumps([plan.data, plan.fold, plan.noise_std, asdict(plan.options())], sort_keys=True)
-    digest = hashlib.sha256(decided.encode()).hexdigest()[:12]
-    return f"{plan.data}-{size_of(plan.hidden)}-{plan.inference}-{digest}.safetensors"
+    decided = [plan.data, plan.fold, plan.noise_std, deciding(plan.options())]
+    if plan.ensemble is not None or plan.laplace is not None:
+        decided.append([plan.ensemble, plan.laplace])
+    digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{plan.data}-{architecture_of(plan)}-{plan.inference}-{digest}.safetensors"
+
+
+def architecture_of(plan: Plan) -> str:
+    """The layers: convolutions, hidden layers, and the activation unless it is ReLU.
+
+    >>> architecture_of(Plan("digits", "bbb", (64,), conv="6x3,pool2", activation="tanh"))
+    '6x3-pool2-1x64-tanh'
+    """
+    parts = (plan.conv.replace(",", "-"), size_of(plan.hidden), "" if plan.activation == "relu" else plan.activation)
+    return "-".join(part for part in parts if part)

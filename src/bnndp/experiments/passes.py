@@ -10,6 +10,7 @@ import time
 import torch
 from torch import Tensor
 
+from bnndp.draws import draw_networks, evaluate
 from bnndp.network import BayesianNetwork
 
 __all__ = ["sample_weights", "seconds_a_pass"]
@@ -32,14 +33,25 @@ def sample_weights(network: BayesianNetwork, x: Tensor, passes: int, *, dtype: t
 def seconds_a_pass(network: BayesianNetwork, x: Tensor) -> float:
     """CPU seconds of one pass in float64 at ``x`` (n,), a mean over as many as fill a third of a second."""
     passes = 50
-    sample_weights(network, x, passes, dtype=torch.float64)
+    run = _sample_plain if network.plain else _sample_any
+    run(network, x, passes)
     while True:
         begin = time.process_time()
-        sample_weights(network, x, passes, dtype=torch.float64)
+        run(network, x, passes)
         seconds = time.process_time() - begin
         if seconds >= _LEAST_SECONDS:
             return seconds / passes
         passes *= 2
+
+
+def _sample_plain(network: BayesianNetwork, x: Tensor, passes: int) -> None:
+    sample_weights(network, x, passes, dtype=torch.float64)
+
+
+def _sample_any(network: BayesianNetwork, x: Tensor, passes: int, *, chunk: int = 50) -> None:
+    """The same for any layers."""
+    for done in range(0, passes, chunk):
+        evaluate(draw_networks(network, min(chunk, passes - done), seed=done), x[None])
 
 
 def _sample_chunk(tensors: list[list[Tensor]], x: Tensor, draws: int) -> Tensor:

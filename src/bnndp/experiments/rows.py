@@ -18,14 +18,14 @@ from bnndp.decision import decide
 from bnndp.errors import InputError
 from bnndp.experiments.grid import Cell, Column, Subject
 from bnndp.experiments.journal import Journal
-from bnndp.experiments.networks import Posterior, Shelf, size_of
-from bnndp.experiments.paper import Radius, Width
+from bnndp.experiments.networks import Posterior, Shelf, architecture_of, size_of
+from bnndp.experiments.paper import Convolutional, Radius, Width
 from bnndp.experiments.passes import seconds_a_pass
 from bnndp.training.fit import Plan, Watcher
 
 __all__ = ["Measured", "Row", "Task", "Told", "fill"]
 
-Published = TypeVar("Published", Width, Radius)
+Published = TypeVar("Published", Width, Radius, Convolutional)
 Told = Callable[["Task"], Watcher | None]
 """Told before the work begins what it is; may give a watcher of the steps of a training."""
 
@@ -43,7 +43,10 @@ class Row(Generic[Published]):
     @property
     def name(self) -> str:
         """Its name in the table and in the journal."""
-        return f"{self.published.data} {size_of(self.published.hidden)}"
+        own = self.published
+        if isinstance(own, Convolutional):
+            return f"{self.plan.data} {architecture_of(self.plan)}"
+        return f"{own.data} {size_of(own.hidden)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Task:
     @classmethod
     def training(cls, row: str, plan: Plan) -> Task:
         """That of a network."""
-        return cls(row, steps=plan.first_steps + plan.options().steps)
+        return cls(row, steps=plan.all_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +115,10 @@ def _subject(row: Row[Published], posterior: Posterior, shelf: Shelf) -> Subject
     test = load(row.plan.data, "test", folder=shelf.store, fold=row.plan.fold)
     x = test.x[: row.points]
     if isinstance(test, ClassificationData):
-        label = decide(posterior.network, x)
-        return Subject(posterior.network, x, label=label, domain=row.plan.described.domain)
+        label = decide(posterior.single, x)
+        return Subject(posterior.single, x, label=label, domain=row.plan.described.domain)
     eps = row.published.eps if isinstance(row.published, Width) else None
-    return Subject(posterior.network, x, eps=eps)
+    return Subject(posterior.single, x, eps=eps)
 
 
 def _timed(column: Column, subject: Subject) -> Cell:

@@ -1,11 +1,11 @@
-"""Tables 1a and 1b of the paper: which networks, which columns, and how the results are written."""
+"""Tables 1a, 1b and 2 of the paper: which networks, which columns, and how the results are written."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from bnndp.experiments.columns import ATTACK, CLIPPED, INSIDE, MOMENT, NO_DOMAIN, PARTITION, POINT
 from bnndp.experiments.grid import Cell, Column
 from bnndp.experiments.networks import size_of
-from bnndp.experiments.paper import SECONDS, TABLE_1A, TABLE_1B, Radius, Width
+from bnndp.experiments.paper import SECONDS, SECONDS_2, TABLE_1A, TABLE_1B, TABLE_2, Convolutional, Radius, Width
 from bnndp.experiments.rows import Measured, Row
 from bnndp.training.fit import Plan
 
@@ -25,10 +25,12 @@ __all__ = [
     "csv_text",
     "headings_1a",
     "headings_1b",
+    "headings_2",
     "markdown",
     "plain_table",
     "rows_1a",
     "rows_1b",
+    "rows_2",
 ]
 
 POINTS, QUICK_POINTS, QUICK_WIDTH = 100, 10, 64
@@ -57,6 +59,18 @@ def rows_1a(plan: Plan, *, quick: bool = False, points: int | None = None) -> li
 def rows_1b(plan: Plan, *, quick: bool = False, points: int | None = None) -> list[Row[Radius]]:
     """The same for Table 1b."""
     return [_row(published, plan, quick, points) for published in TABLE_1B if not quick or _small(published)]
+
+
+def rows_2(
+    plan: Plan, sets: Mapping[str, str], *, quick: bool = False, points: int | None = None
+) -> list[Row[Convolutional]]:
+    """The same for Table 2; ``sets`` has the data set in the place of a published one, where it is another."""
+    found = []
+    for published in TABLE_2:
+        row = _row(published, replace(plan, conv=published.conv), quick, points)
+        data = sets.get(published.data, published.data)
+        found.append(replace(row, plan=replace(row.plan, data=data)))
+    return found
 
 
 def _row(published: Any, plan: Plan, quick: bool, points: int | None) -> Row[Any]:
@@ -103,6 +117,19 @@ def headings_1b(baselines: Sequence[Column] = ()) -> list[Heading]:
         Heading("ours : paper", "gain", lambda m: _over(m.cells[MOMENT].radius, m.row.published.bnn_dp)),
         *(_radius(column.name, _marked(column), "baselines", attack=column.attack) for column in baselines),
         *_cost(),
+    ]
+
+
+def headings_2(baselines: Sequence[Column] = ()) -> list[Heading]:
+    """The same as of Table 1b, but for the columns that convolutions do not have."""
+    gone = {"hidden", _key(PARTITION), "paper_seconds"}
+    return [
+        Heading("data", "data", lambda m: m.row.plan.data, part="csv"),
+        Heading("convolutions", "convolutions", lambda m: m.row.published.convolutions, part=None),
+        Heading("kernels", "kernels", lambda m: m.row.published.kernels, part=None),
+        Heading("hidden", "hidden", lambda m: size_of(m.row.published.hidden) or "-", part=None),
+        *(heading for heading in headings_1b(baselines) if heading.key not in gone | {"data"}),
+        Heading("paper's s", "paper_seconds", lambda m: SECONDS_2[m.row.published.data]),
     ]
 
 

@@ -3,7 +3,7 @@
 from bnndp.training.cards import Card, ClassificationCard, RegressionCard, Scores, scores
 from bnndp.training.defaults import default_options
 from bnndp.training.loop import Trained, train
-from bnndp.training.options import INFERENCES, NaturalGradient, Stopping, TrainingOptions
+from bnndp.training.options import INFERENCES, NaturalGradient, Robust, Stopping, TrainingOptions
 from bnndp.training.stopping import hold_out
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ClassificationCard",
     "NaturalGradient",
     "RegressionCard",
+    "Robust",
     "Scores",
     "Stopping",
     "Trained",

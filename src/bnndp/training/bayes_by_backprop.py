@@ -8,7 +8,11 @@ r"""Bayes by backprop: a mean-field Gaussian posterior fitted by stochastic grad
 over :math:`\mu` and :math:`\log\sigma`. Gradients use local reparametrisation: given the layer below, the
 pre-activations of a mean-field layer are independent Gaussians, so one draws them, afresh for every point, instead of
 the weights. In the last layer of regression the expectation is taken in closed form, so a network without hidden layers
-is trained without any sampling; logits are drawn as the hidden layers are.
+is trained without any sampling; logits are drawn as the hidden layers are. Kernels of convolutions are drawn by
+flipout, see :mod:`.mean_field`.
+
+The method ``map`` is the same with layers that have no standard deviations: maximum a posteriori, with dropout where
+the options ask for it. With ``robust`` a share of the log-likelihood is that of the worst case, see :mod:`.robust`.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ import torch
 from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
+from bnndp.errors import InputError
 from bnndp.training.elbo import FITS
 from bnndp.training.likelihoods import likelihood_of
 from bnndp.training.mean_field import FreeLayer, divergence, start
 from bnndp.training.method import Pace
 from bnndp.training.options import TrainingOptions
+from bnndp.training.robust import mixed
 
 __all__ = ["BayesByBackprop"]
 
@@ -31,9 +37,9 @@ _MEMORY = ("step", "exp_avg", "exp_avg_sq")  # what torch's Adam keeps of each p
 
 
 class BayesByBackprop:
-    """The method ``bbb``."""
+    """The methods ``bbb`` and ``map``."""
 
-    __slots__ = ("_fit", "_generator", "_layers", "_likelihood", "_optimiser", "_points")
+    __slots__ = ("_fit", "_generator", "_layers", "_likelihood", "_optimiser", "_options", "_points")
 
     def __init__(
         self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
@@ -41,7 +47,9 @@ class BayesByBackprop:
         self._likelihood, self._fit = likelihood_of(data, options), FITS[options.sampling]
         self._layers = start(options, data.n_in, data.n_out, generator)
         self._optimiser = torch.optim.Adam(self._parameters(), lr=options.learning_rate)
-        self._points, self._generator = data.points, generator
+        self._points, self._generator, self._options = data.points, generator, options
+        if options.robust is not None and self._likelihood.task != "classification":
+            raise InputError(f"robust={options.robust} is for classification, the data are {data}; leave it out.")
 
     @torch.enable_grad()
     def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
@@ -49,6 +57,8 @@ class BayesByBackprop:
         for group in self._optimiser.param_groups:
             group["lr"] = pace.rate
         gain = self._fit(self._likelihood, self._layers, x, y, self._generator).mean()
+        if self._options.robust is not None:
+            gain = mixed(gain, self._layers, x, y, self._options.robust, pace.step / self._options.steps)
         objective = gain * self._points - pace.weight * divergence(self._layers)
         self._optimiser.zero_grad(set_to_none=True)
         (-objective / self._points).backward()

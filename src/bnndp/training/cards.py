@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
+from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.sampling import draw_noise, estimate
@@ -25,6 +26,7 @@ __all__ = ["Card", "ClassificationCard", "RegressionCard", "Scores", "evaluate",
 
 _POINTS, _DRAWS = 1024, 256  # of a card of regression
 _LABELLED_POINTS, _LABELLED_DRAWS = 10_000, 128  # of a card of classification
+_SLOW_DRAWS = 32  # of one of convolutions
 _TRAINED_POINTS = 2000  # of its training part, which is there to be compared with the other
 _ELBO_DRAWS = 2**16  # points times samples
 
@@ -36,7 +38,7 @@ class RegressionCard:
     rmse_train: float
     rmse_clean: float | None  # against the function without noise, where it is known
     rmse_held_out: float | None
-    elbo: float  # of all points, estimated; the KL term has weight one whatever the temperature
+    elbo: float  # of all points, estimated; the KL term has weight one whatever the temperature; map: see mean_field
     seconds: float
     nll_train: float | None = None  # mean of -log of the predictive density of the targets; None in cards of old
     nll_held_out: float | None = None
@@ -107,10 +109,15 @@ def evaluate(
 
 
 def scores(
-    network: BayesianNetwork, data: ClassificationData, *, points: int = _LABELLED_POINTS, draws: int = _LABELLED_DRAWS
+    network: BayesianNetwork | Ensemble,
+    data: ClassificationData,
+    *,
+    points: int = _LABELLED_POINTS,
+    draws: int | None = None,
 ) -> Scores:
-    """Scores on the first ``points`` of ``data``."""
+    """Scores on the first ``points`` of ``data``; 128 draws a point, or 32 of images."""
     x, labels = data.x[:points], data.y[:points]
+    draws = draws or (_LABELLED_DRAWS if len(network.input_shape or ()) == 1 else _SLOW_DRAWS)
     found = predict(network, x, draws=draws)
     chosen = found.log_probability.argmax(-1)
     return Scores(

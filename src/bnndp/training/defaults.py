@@ -32,18 +32,27 @@ _CHANGES: dict[tuple[str, str], dict[str, Any]] = {
     ("bbb", "classification"): {"warm_up": 0.2},
     ("vogn", "classification"): _NATURAL,
     ("noisy-adam", "classification"): {"learning_rate": 1e-3, "temperature": 0.1} | _NATURAL,
+    ("map", "regression"): {"learning_rate": 5e-3},
+    ("map", "classification"): {"learning_rate": 2e-3},
 }
 _SHALLOW = {"prior_std": 3.0, "steps": 8000, "batch": 256, "learning_rate": 0.1}  # vogn, regression, one hidden layer
 _FEW_POINTS = 10_000
-_FEW = {"prior_std": 1.0}  # bbb and vogn, classification
+_FEW = {"prior_std": 1.0}  # bbb, vogn and map, classification
+_CONVOLUTIONS = {"learning_rate": 2e-3}  # bbb
 
 
 def default_options(
-    inference: str, task: str, hidden: tuple[int, ...] | None = None, points: int | None = None
+    inference: str,
+    task: str,
+    hidden: tuple[int, ...] | None = None,
+    points: int | None = None,
+    *,
+    convolutions: bool = False,
 ) -> TrainingOptions:
     """The settings to start from; change them with ``dataclasses.replace``.
 
     ``hidden`` and ``points``, the size of the training set, are two layers of 64 and many points unless they are given.
+    ``convolutions`` says whether there are any.
 
     >>> default_options("vogn", "classification").learning_rate
     0.01
@@ -58,6 +67,8 @@ def default_options(
         changes["hidden"] = hidden
     if (inference, task) == ("vogn", "regression") and hidden is not None and len(hidden) == 1:
         changes |= _SHALLOW
-    if inference in ("bbb", "vogn") and task == "classification" and points is not None and points < _FEW_POINTS:
+    if convolutions and inference == "bbb":
+        changes |= _CONVOLUTIONS
+    if inference in ("bbb", "vogn", "map") and task == "classification" and points is not None and points < _FEW_POINTS:
         changes |= _FEW
     return replace(usual, **changes)

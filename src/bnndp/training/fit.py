@@ -7,6 +7,8 @@ given the units of the set by :meth:`BayesianNetwork.in_units`. Images and gener
 a quarter of the steps with 0.25 in standardised units on nine tenths of the training part, and then the root mean
 square of the residuals on the other tenth, at least 0.01 and at most 1 in standardised units. It contains the error of
 the first pass, so that it is rather too large than too small. The test part is not looked at before the end.
+
+An ensemble has members that differ by their seeds alone, ``seed`` and those that follow it.
 """
 
 from __future__ import annotations
@@ -15,23 +17,28 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from bnndp.data import ClassificationData, DataStandardisation, Description, RegressionData, Store, describe, load
+from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
+from bnndp.layers import Dropout
 from bnndp.network import BayesianNetwork
 from bnndp.sampling import draw_noise, estimate
 from bnndp.training.cards import Scores, scores
 from bnndp.training.defaults import default_options
+from bnndp.training.laplace import check_size, last_layer
 from bnndp.training.loop import Trained, train
-from bnndp.training.options import Stopping, TrainingOptions
+from bnndp.training.options import Robust, Stopping, TrainingOptions
 from bnndp.training.predictive import coverage_error, predict_targets
 from bnndp.training.stopping import hold_out
 
-__all__ = ["Fitted", "Parts", "Plan", "TargetScores", "Watcher", "fit", "target_scores"]
+__all__ = ["LAPLACE", "Fitted", "Parts", "Plan", "TargetScores", "Watcher", "checkpoint_paths", "fit", "target_scores"]
 
 _SINE_NOISE = 0.1  # of noisy_sine
 _FIRST_NOISE, _LEAST_NOISE, _MOST_NOISE = 0.25, 0.01, 1.0  # in standardised units
+LAPLACE = ("last-layer",)
 _MOST_HELD_OUT = 5000
 _DRAWS = 256
 
@@ -61,15 +68,36 @@ class Plan:
     fold: int = 0
     seed: int = 0  # of the training; generated data are always those of seed 0
     prior: str | None = None  # unit or fan_in
+    activation: str = "relu"
+    conv: str = ""  # in the language of bnndp.training.architecture
+    dropout: Dropout | None = None
+    dropout_last: bool = False
+    robust: Robust | None = None
+    ensemble: int | None = None  # number of members
+    laplace: str | None = None  # last-layer
+    init_std: float | None = None  # where standard deviations start
 
     def __post_init__(self) -> None:
         described = self.described
+        if self.ensemble is not None and self.ensemble < 1:
+            raise InputError(f"ensemble must be at least 1 member, got {self.ensemble!r}.")
+        if self.laplace is not None and self.laplace not in LAPLACE:
+            raise InputError(f"laplace must be {', '.join(LAPLACE)}, got {self.laplace!r}.")
+        if self.laplace is not None and (self.inference != "map" or self.dropout is not None):
+            raise InputError("laplace begins with weights without variances; choose inference map, without dropout.")
+        if self.conv and len(described.shape) != 3:
+            raise InputError(f"conv={self.conv!r} needs images, but inputs of {self.data} are vectors; leave it out.")
+        if self.robust is not None and described.task != "classification":
+            raise InputError(f"robust is for classification, but {self.data} is for {described.task}; leave it out.")
         if self.noise_std is not None:
             if described.task != "regression":
                 raise InputError(f"noise_std is for regression, but {self.data} is for {described.task}; leave it out.")
             if not (math.isfinite(self.noise_std) and self.noise_std > 0):
                 raise InputError(f"noise_std must be finite and positive, got {self.noise_std!r}.")
-        self.options()
+        options = self.options()
+        if self.laplace is not None:
+            n_out, n_in = options.frames(described.inputs, described.outputs)[-1].shape
+            check_size(n_out, n_in)
 
     @property
     def described(self) -> Description:
@@ -87,12 +115,27 @@ class Plan:
         known = self.noise_std is not None or self.described.task != "regression" or self.described.generated
         return 0 if known else max(1, self.options().steps // 4)
 
+    @property
+    def members(self) -> int:
+        """Number of trainings."""
+        return self.ensemble or 1
+
+    @property
+    def all_steps(self) -> int:
+        """Steps of all passes and members."""
+        return self.first_steps + self.members * self.options().steps
+
     def options(self) -> TrainingOptions:
         """The options of the training; ``noise_std`` is set later, in the units of the training."""
-        fields = ("steps", "batch", "learning_rate", "prior", "prior_std", "temperature")
+        fields = ("steps", "batch", "learning_rate", "prior", "prior_std", "temperature", "init_std")
         given = {field: getattr(self, field) for field in fields if getattr(self, field) is not None}
-        usual = default_options(self.inference, self.described.task, self.hidden, self.described.train_points)
-        found = replace(usual, seed=self.seed, **given)
+        given |= {field: getattr(self, field) for field in ("activation", "conv", "dropout", "dropout_last", "robust")}
+        task, points = self.described.task, self.described.train_points
+        usual = default_options(self.inference, task, self.hidden, points, convolutions=bool(self.conv))
+        shape = self.described.shape
+        image = (shape[0], shape[1], shape[2]) if self.conv else None
+        found = replace(usual, seed=self.seed, image=image, **given)
+        found.frames(self.described.inputs, self.described.outputs)  # refuses what does not fit
         rule = Stopping(every=max(1, min(200, found.steps // 20))) if self.stop_early else None
         return replace(found, stopping=rule)
 
@@ -125,12 +168,13 @@ class TargetScores:
 class Fitted:
     """A network in the user's units, and how it came about."""
 
-    network: BayesianNetwork
+    network: BayesianNetwork | Ensemble
     plan: Plan
-    trained: Trained  # its network and card are in the units of the training
+    trained: Trained  # its network and card are in the units of the training; of an ensemble the first
     units: DataStandardisation | None  # None: the training saw the user's units
     noise_std: float | None  # of regression, in the user's units
     test: TargetScores | Scores  # on the test part, in the user's units
+    prior_precision: float | None = None  # of the last layer, by Laplace
 
     def record(self) -> dict[str, Any]:
         """All of it but the network, for ``bnndp.save(..., card=...)``.
@@ -141,12 +185,23 @@ class Fitted:
         units = self.units
         found = self.trained.record(self.plan.data)
         del found["seconds"]
-        return found | {
-            "fold": self.plan.fold,
-            "noise_std": self.noise_std,
-            "standardisation": None if units is None else _lists(units),
-            "test": asdict(self.test),
-        }
+        return (
+            found
+            | {
+                "fold": self.plan.fold,
+                "noise_std": self.noise_std,
+                "standardisation": None if units is None else _lists(units),
+                "test": asdict(self.test),
+            }
+            | self._combined()
+        )
+
+    def _combined(self) -> dict[str, Any]:
+        """What is known of an ensemble and of a last layer by Laplace."""
+        found: dict[str, Any] = {} if self.plan.ensemble is None else {"ensemble": self.plan.ensemble}
+        return found | (
+            {"laplace": self.plan.laplace, "prior_precision": self.prior_precision} if self.plan.laplace else {}
+        )
 
 
 def fit(
@@ -171,28 +226,44 @@ def fit(
     if isinstance(data, RegressionData):
         noise = _given_noise(plan, units)
         options = replace(options, noise_std=_residuals(plan, rest, held_out, watcher) if noise is None else noise)
-    trained = train(
-        rest if plan.stop_early else seen,
-        options,
-        held_out=held_out if plan.stop_early else None,
-        progress=_told(watcher, "train"),
-        checkpoint=checkpoint,
-        resume=resume,
-    )
-    network = trained.network if units is None else _in_units(trained.network, units)
+    fitted = rest if plan.stop_early else seen
+    trained = [
+        train(
+            fitted,
+            replace(options, seed=plan.seed + k),
+            held_out=held_out if plan.stop_early else None,
+            progress=_told(watcher, "train", k * options.steps),
+            checkpoint=None if checkpoint is None else checkpoint_paths(plan, checkpoint)[k],
+            resume=resume,
+        )
+        for k in range(plan.members)
+    ]
+    networks, precision = [found.network for found in trained], None
+    if plan.laplace is not None:
+        laplace = [
+            last_layer(network, fitted, noise_std=options.noise_std, temperature=options.temperature)
+            for network in networks
+        ]
+        networks, precision = [found.network for found in laplace], laplace[0].prior_precision
+    members = networks if units is None else [_in_units(network, units) for network in networks]
+    network = members[0] if plan.ensemble is None else Ensemble(tuple(members))
     if isinstance(test, ClassificationData):
-        found = ClassificationData(network.centred(test.x), test.y, test.classes)
-        return Fitted(network, plan, trained, units, None, scores(network.unshifted(), found))
+        return Fitted(network, plan, trained[0], units, None, scores(network, test), precision)
     noise_std = plan.noise_std if plan.noise_std is not None else options.noise_std * _target_scale(units)
-    return Fitted(network, plan, trained, units, noise_std, target_scores(network, test, noise_std))
+    return Fitted(network, plan, trained[0], units, noise_std, target_scores(network, test, noise_std), precision)
 
 
-def target_scores(network: BayesianNetwork, data: RegressionData, noise_std: float) -> TargetScores:
+def checkpoint_paths(plan: Plan, checkpoint: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints of the members, the first of them ``checkpoint`` itself."""
+    first = Path(checkpoint)
+    return [first, *(first.with_name(f"{first.name}-{k}") for k in range(1, plan.members))]
+
+
+def target_scores(network: BayesianNetwork | Ensemble, data: RegressionData, noise_std: float) -> TargetScores:
     """Scores on all points of ``data``, in its units."""
     mean = estimate(network, data.x, draw_noise(network, _DRAWS, seed=0))
     square = (mean.mean - data.y).square() - mean.std_error.square()
-    seen = RegressionData(network.centred(data.x), data.y)
-    found = predict_targets(network.unshifted(), seen, noise_std, draws=_DRAWS)
+    found = predict_targets(network, data, noise_std, draws=_DRAWS)
     return TargetScores(
         points=data.points,
         rmse=math.sqrt(max(0.0, float(square.mean()))),
@@ -218,8 +289,10 @@ def _residuals(plan: Plan, rest: Data, held_out: Data, watcher: Watcher | None) 
     return min(_MOST_NOISE, max(_LEAST_NOISE, found))
 
 
-def _told(watcher: Watcher | None, stage: Literal["noise", "train"]) -> Callable[[int, float], None] | None:
-    return None if watcher is None else lambda step, _objective: watcher(stage, step + 1)
+def _told(
+    watcher: Watcher | None, stage: Literal["noise", "train"], before: int = 0
+) -> Callable[[int, float], None] | None:
+    return None if watcher is None else lambda step, _objective: watcher(stage, before + step + 1)
 
 
 def _in_units(network: BayesianNetwork, units: DataStandardisation) -> BayesianNetwork:

@@ -33,6 +33,7 @@ METHODS: dict[str, Callable[[RegressionData | ClassificationData, TrainingOption
     "bbb": BayesByBackprop,
     "vogn": Vogn,
     "noisy-adam": NoisyAdam,
+    "map": BayesByBackprop,
 }
 _SECONDS = 10.0  # of training between two checkpoints
 

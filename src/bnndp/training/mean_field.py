@@ -1,95 +1,188 @@
 r"""Layers of independent Gaussian weights with free parameters, and draws of what they compute.
 
-Given the layer below, the pre-activations of such a layer are independent Gaussians, so one may draw them instead of
+Given the layer below, the pre-activations of a dense layer are independent Gaussians, so one may draw them instead of
 the weights, afresh for every point: local reparametrisation (Kingma, Salimans and Welling 2015, arXiv:1506.02557).
+
+A kernel is the same at all positions, so the pre-activations of a convolution are correlated and are not drawn one by
+one. With one draw :math:`\Delta` of the deviations of all kernels, and signs :math:`r,s` drawn for every point, one for
+each channel out and in,
+
+.. math:: \mu*z+r\circ\bigl(\Delta*(s\circ z)\bigr)
+
+has for every point the law of a network drawn for it alone, as :math:`r_o\Delta_{oc}s_c` has that of
+:math:`\Delta_{oc}` (flipout: Wen et al. 2018, arXiv:1803.04386). Points share the sizes of the deviations, so a mean
+over points is unbiased, and for many draws of one point the kernels are drawn anew for each.
+
+A layer may be fixed: then it has no standard deviations, and in the place of its KL term stands
+:math:`\|w\|^2/(2\tau^2)`, minus the logarithm of the prior up to a constant. All layers fixed, the ELBO is the
+logarithm of the posterior density up to a constant, and its maximum the estimate ``map``.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.layers import Conv2d, Linear, Record
+from bnndp.network import BayesianNetwork
+from bnndp.training.architecture import Frame
+from bnndp.training.chain import Fixed, Step, convolve, follow
 from bnndp.training.options import DTYPES, TrainingOptions
 
-__all__ = ["FreeLayer", "divergence", "draw", "free_layers", "freeze", "output_moments", "sampled_output", "start"]
+__all__ = [
+    "FreeLayer",
+    "divergence",
+    "draw",
+    "free_layers",
+    "freeze",
+    "known_layers",
+    "output_moments",
+    "sampled_output",
+    "start",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeLayer:
-    """Free parameters of a mean-field layer, and the standard deviations of its prior."""
+    """Free parameters of a layer of weights, the standard deviations of its prior, and what follows the layer."""
 
-    weight_mean: Tensor  # (n_out, n_in)
-    weight_log_std: Tensor  # (n_out, n_in)
+    weight_mean: Tensor  # (n_out, n_in), or (channels out, channels in, height, width)
+    weight_log_std: Tensor | None  # the same; None: fixed
     bias_mean: Tensor  # (n_out,)
-    bias_log_std: Tensor  # (n_out,)
+    bias_log_std: Tensor | None  # (n_out,)
     weight_prior_std: float
     bias_prior_std: float
+    step: Step = field(default_factory=Step)
 
     @property
-    def free(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What training moves."""
+    def free(self) -> tuple[Tensor, ...]:
+        """What training moves: weights, their log-deviations, biases, theirs; means alone of a fixed layer."""
+        if self.weight_log_std is None or self.bias_log_std is None:
+            return self.weight_mean, self.bias_mean
         return self.weight_mean, self.weight_log_std, self.bias_mean, self.bias_log_std
 
-    def moments(self, z: Tensor) -> tuple[Tensor, Tensor]:  # z (points, n_in)
-        """Mean and variance of ``W z + b`` given ``z``: (points, n_out) each."""
-        mean = torch.addmm(self.bias_mean, z, self.weight_mean.T)
-        variance = torch.addmm((2 * self.bias_log_std).exp(), z * z, (2 * self.weight_log_std).exp().T)
-        return mean, variance
+    @property
+    def fixed(self) -> bool:
+        """Whether it has no variance."""
+        return self.weight_log_std is None
+
+    @property
+    def kernel(self) -> bool:
+        """Whether it is a convolution."""
+        return self.weight_mean.ndim == 4
+
+    def holding(self, free: Sequence[Tensor]) -> FreeLayer:
+        """The same layer with other values of what training moves."""
+        if self.fixed:
+            return replace(self, weight_mean=free[0], bias_mean=free[1])
+        weight, weight_log_std, bias, bias_log_std = free
+        return replace(
+            self, weight_mean=weight, weight_log_std=weight_log_std, bias_mean=bias, bias_log_std=bias_log_std
+        )
+
+    def mean(self, z: Tensor) -> Tensor:  # z (points, ...)
+        """Mean of the pre-activations given ``z``."""
+        return convolve(self.step, self.weight_mean, self.bias_mean, self.step.seen(z))
+
+    def moments(self, z: Tensor) -> tuple[Tensor, Tensor]:  # z (points, ...)
+        """Mean and variance of the pre-activations given ``z``, each position by itself: (points, n_out) each."""
+        mean = self.mean(z)
+        if self.weight_log_std is None or self.bias_log_std is None:
+            return mean, torch.zeros_like(mean)
+        z = self.step.seen(z)
+        squares = (2 * self.weight_log_std).exp(), (2 * self.bias_log_std).exp()
+        return mean, convolve(self.step, *squares, z * z)
+
+    def drawn(self, z: Tensor, generator: torch.Generator) -> Tensor:  # z (points, ...)
+        """Pre-activations drawn for every point, see the module."""
+        if self.weight_log_std is None or self.bias_log_std is None:
+            return self.mean(z)
+        if not self.kernel:
+            return draw(*self.moments(z), generator)
+        z, mean = self.step.seen(z), self.mean(z)
+        change = self.weight_log_std.exp() * _noise(self.weight_mean.shape, z, generator)
+        into, out = (_signs((z.shape[0], n, 1, 1), z, generator) for n in (z.shape[1], mean.shape[1]))
+        lift = self.bias_log_std.exp() * _noise((z.shape[0], mean.shape[1]), z, generator)  # (points, channels)
+        return mean + out * convolve(self.step, change, None, into * z) + lift[..., None, None]
 
     def divergence(self) -> Tensor:
-        """KL from the prior, of weights and biases together."""
+        """KL from the prior, of weights and biases together; of a fixed layer see the module."""
+        if self.weight_log_std is None or self.bias_log_std is None:
+            weights = self.weight_mean.square().sum() / (2 * self.weight_prior_std**2)
+            return weights + self.bias_mean.square().sum() / (2 * self.bias_prior_std**2)
         weights = _gaussian_divergence(self.weight_mean, self.weight_log_std, self.weight_prior_std)
         return weights + _gaussian_divergence(self.bias_mean, self.bias_log_std, self.bias_prior_std)
 
-    def linear(self) -> Linear:
+    def record(self) -> Linear | Conv2d:
         """The frozen layer, in float64."""
+        if self.fixed:
+            weight, bias = (t.detach().to(torch.float64) for t in self.free)
+            return self.step.record(weight, torch.zeros_like(weight), bias, torch.zeros_like(bias))
         mean, log_std, bias, bias_log_std = (t.detach().to(torch.float64) for t in self.free)
-        return Linear(mean, log_std.exp(), bias, bias_log_std.exp())
+        return self.step.record(mean, log_std.exp(), bias, bias_log_std.exp())
 
 
 def start(options: TrainingOptions, n_in: int, n_out: int, generator: torch.Generator) -> list[FreeLayer]:
-    """Layers at their starting values: means uniform in +-gain/sqrt(n_in), every standard deviation ``init_std``."""
-    sizes = (n_in, *options.hidden, n_out)
-    log_std = math.log(options.init_std)
-    dtype = DTYPES[options.dtype]
-    layers = []
-    for below, above in itertools.pairwise(sizes):
-        scale = options.init_gain / math.sqrt(below)
-        weight, bias = (
-            ((2 * torch.rand(shape, generator=generator, dtype=dtype) - 1) * scale).requires_grad_()
-            for shape in ((above, below), (above,))
-        )
-        weight_log_std, bias_log_std = (torch.full_like(t, log_std).requires_grad_() for t in (weight, bias))
-        layers.append(FreeLayer(weight, weight_log_std, bias, bias_log_std, *_prior_stds(options, below)))
-    return layers
+    """Layers at their starting values: means uniform in +-gain/sqrt(fan in), every standard deviation ``init_std``."""
+    return [_started(frame, options, generator) for frame in options.frames(n_in, n_out)]
+
+
+def _started(frame: Frame, options: TrainingOptions, generator: torch.Generator) -> FreeLayer:
+    scale = options.init_gain / math.sqrt(frame.fan_in)
+    weight, bias = (
+        ((2 * torch.rand(shape, generator=generator, dtype=DTYPES[options.dtype]) - 1) * scale).requires_grad_()
+        for shape in (frame.shape, frame.shape[:1])
+    )
+    weight_log_std, bias_log_std = (
+        None if frame.fixed else torch.full_like(t, math.log(options.init_std)).requires_grad_() for t in (weight, bias)
+    )
+    priors = _prior_stds(options, frame.fan_in)
+    return FreeLayer(weight, weight_log_std, bias, bias_log_std, *priors, frame.step)
+
+
+def known_layers(network: BayesianNetwork) -> bool:
+    """Whether :func:`free_layers` knows all layers: independent weights only, and a layer of weights comes first."""
+    weights = [isinstance(layer, Linear | Conv2d) for layer in network.layers]
+    return weights[0] and not any(
+        hasattr(layer, "weight_mean") and not known for layer, known in zip(network.layers, weights, strict=True)
+    )
 
 
 def free_layers(network: BayesianNetwork, options: TrainingOptions | None = None) -> list[FreeLayer]:
-    """The parameters of a finished posterior, with the prior of ``options``."""
+    """The parameters of a finished posterior of independent weights, with the prior of ``options``."""
+    if not known_layers(network):
+        raise InputError(f"{network} has layers that are not trained by one of the methods; give independent weights.")
     given = options or TrainingOptions()
-    return [
-        FreeLayer(
-            linear.weight_mean,
-            linear.weight_std.log(),
-            linear.bias_mean,
-            linear.bias_std.log(),
-            *_prior_stds(given, linear.n_in),
-        )
-        for linear in network.linears
-    ]
+    layers: list[FreeLayer] = []
+    for record in network.layers:
+        if isinstance(record, Linear | Conv2d):
+            layers.append(_freed(record, given, None if layers else network.input_shape))
+        else:
+            step = layers[-1].step
+            layers[-1] = replace(layers[-1], step=replace(step, after=(*step.after, cast(Fixed, record))))
+    return layers
+
+
+def _freed(record: Linear | Conv2d, options: TrainingOptions, shape: tuple[int, ...] | None) -> FreeLayer:
+    step = Step()
+    if isinstance(record, Conv2d):
+        step = Step(stride=record.stride, padding=record.padding, image=shape)  # type: ignore[arg-type]
+    stds = (record.weight_std.log(), record.bias_std.log()) if record.random else (None, None)
+    priors = _prior_stds(options, math.prod(record.weight_mean.shape[1:]))
+    return FreeLayer(record.weight_mean, stds[0], record.bias_mean, stds[1], *priors, step)
 
 
 def freeze(layers: Sequence[FreeLayer], task: str) -> BayesianNetwork:
     """The finished posterior of these layers."""
+    chain = tuple(cast(Record, record) for layer in layers for record in (layer.record(), *layer.step.after))
     try:
-        return BayesianNetwork.from_linears((layer.linear() for layer in layers), task)
+        return BayesianNetwork(chain, task, input_shape=layers[0].step.image)
     except InputError as error:
         raise InputError(f"training diverged: {error} Give a smaller learning_rate.") from error
 
@@ -101,8 +194,7 @@ def divergence(layers: Sequence[FreeLayer]) -> Tensor:
 
 def draw(mean: Tensor, variance: Tensor, generator: torch.Generator) -> Tensor:
     """One draw of independent Gaussians, of the shape of ``mean``."""
-    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-    return mean + variance.sqrt() * noise
+    return mean + variance.sqrt() * _noise(mean.shape, mean, generator)
 
 
 def output_moments(
@@ -114,31 +206,63 @@ def output_moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the outputs given drawn hidden layers: (points * draws, n_out) each.
 
-    Draws of a point follow one another. The first layer's moments, the same for all of them, are computed once.
+    Draws of a point follow one another. Moments of a first dense layer, the same for all of them, are computed once.
     """
-    mean, variance = layers[0].moments(x)
-    if draws > 1:
-        mean, variance = (t.repeat_interleave(draws, dim=0) for t in (mean, variance))
-    for layer in layers[1:]:
-        mean, variance = layer.moments(draw(mean, variance, generator).relu())
+    if draws > 1 and any(layer.kernel and not layer.fixed for layer in layers):
+        return _outputs_by_draws(layers, x, generator, draws)
+    first, *rest = layers
+    if draws > 1 and first.kernel:
+        x = x.repeat_interleave(draws, dim=0)
+    if first.kernel:
+        z = first.drawn(x, generator)
+    else:
+        mean, variance = first.moments(x)
+        if draws > 1:
+            mean, variance = (t.repeat_interleave(draws, dim=0) for t in (mean, variance))
+        if not rest:
+            return mean, variance
+        z = mean if first.fixed else draw(mean, variance, generator)
+    z = follow(first.step.after, z, generator)
+    for layer in rest[:-1]:
+        z = follow(layer.step.after, layer.drawn(z, generator), generator)
+    return rest[-1].moments(z)
+
+
+def _outputs_by_draws(
+    layers: Sequence[FreeLayer], x: Tensor, generator: torch.Generator, draws: int
+) -> tuple[Tensor, Tensor]:
+    """The same with kernels drawn anew for every draw."""
+    found = [output_moments(layers, x, generator) for _ in range(draws)]
+    mean, variance = (torch.stack(moments, 1).flatten(0, 1) for moments in zip(*found, strict=True))
     return mean, variance
 
 
 def sampled_output(layers: Sequence[FreeLayer], x: Tensor, generator: torch.Generator) -> Tensor:  # x (points, n_in)
-    """The outputs of one network drawn from the posterior, the same for all points: (points, n_out)."""
+    """The outputs of one network drawn from the posterior, the same for all points: (points, n_out).
+
+    Dropout is drawn for every point.
+    """
     z = x
-    for k, layer in enumerate(layers):
-        weight, bias = (
-            mean + log_std.exp() * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-            for mean, log_std in ((layer.weight_mean, layer.weight_log_std), (layer.bias_mean, layer.bias_log_std))
-        )
-        z = torch.addmm(bias, z.relu() if k else z, weight.T)
+    for layer in layers:
+        weight, bias = layer.weight_mean, layer.bias_mean
+        if layer.weight_log_std is not None and layer.bias_log_std is not None:
+            weight = weight + layer.weight_log_std.exp() * _noise(weight.shape, weight, generator)
+            bias = bias + layer.bias_log_std.exp() * _noise(bias.shape, bias, generator)
+        z = follow(layer.step.after, convolve(layer.step, weight, bias, layer.step.seen(z)), generator)
     return z
 
 
-def _prior_stds(options: TrainingOptions, n_in: int) -> tuple[float, float]:
-    """Prior standard deviations of the weights and of the biases of a layer with ``n_in`` inputs."""
-    weight = options.prior_std / math.sqrt(n_in) if options.prior == "fan_in" else options.prior_std
+def _noise(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype)
+
+
+def _signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    return 2 * torch.randint(2, shape, generator=generator).to(like.dtype) - 1
+
+
+def _prior_stds(options: TrainingOptions, fan_in: int) -> tuple[float, float]:
+    """Prior standard deviations of the weights and of the biases of a layer whose outputs have ``fan_in`` weights."""
+    weight = options.prior_std / math.sqrt(fan_in) if options.prior == "fan_in" else options.prior_std
     return weight, options.prior_std
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
+from bnndp.training.chain import Step
 from bnndp.training.likelihoods import Likelihood, likelihood_of
 from bnndp.training.mean_field import FreeLayer, start
 from bnndp.training.method import Pace
@@ -47,6 +48,7 @@ class NaturalPosterior:
     """The blocks, and all that a step needs to know."""
 
     blocks: tuple[Block, ...]  # weight, bias, weight, bias, ...
+    steps: tuple[Step, ...]  # what the layers are
     likelihood: Likelihood
     settings: NaturalGradient
     points: int
@@ -72,7 +74,9 @@ class NaturalPosterior:
                 square = max(0.0, options.init_std**-2 - precision) * options.temperature / data.points
                 blocks.append(Block(mean, torch.zeros_like(mean), torch.full_like(mean, square), precision))
         settings = options.natural or NaturalGradient()
-        return cls(tuple(blocks), likelihood_of(data, options), settings, data.points, options.temperature, generator)
+        steps = tuple(layer.step for layer in layers)
+        likelihood = likelihood_of(data, options)
+        return cls(tuple(blocks), steps, likelihood, settings, data.points, options.temperature, generator)
 
     def draw(self, pace: Pace) -> list[Tensor]:
         """One draw of all parameters."""
@@ -87,7 +91,8 @@ class NaturalPosterior:
 
     def slopes(self, parameters: Sequence[Tensor], x: Tensor, y: Tensor, curvature: str) -> Slopes:
         """Slopes of a batch; ``curvature`` is the method's own, unless the settings name one."""
-        return slopes(self.likelihood, parameters, x, y, self.settings.curvature or curvature, self.generator)
+        kind = self.settings.curvature or curvature
+        return slopes(self.likelihood, parameters, x, y, kind, self.generator, self.steps)
 
     def layers(self) -> list[FreeLayer]:
         """The posterior under the full temperature."""
@@ -99,8 +104,9 @@ class NaturalPosterior:
                 bias.log_std(self.points, self.temperature),
                 weight.prior_precision**-0.5,
                 bias.prior_precision**-0.5,
+                step,
             )
-            for weight, bias in zip(self.blocks[::2], self.blocks[1::2], strict=True)
+            for weight, bias, step in zip(self.blocks[::2], self.blocks[1::2], self.steps, strict=True)
         ]
 
     def state(self) -> dict[str, Tensor]:

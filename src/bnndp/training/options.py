@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 
 from bnndp.errors import InputError
+from bnndp.layers import Dropout
+from bnndp.training.architecture import NAMED_ACTIVATIONS, Frame, frames, parse
 
-__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Stopping", "TrainingOptions"]
+__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Robust", "Stopping", "TrainingOptions", "deciding"]
 
-INFERENCES = ("bbb", "vogn", "noisy-adam")
-LATER = ("dropout", "ensemble", "laplace")  # named by the command line, refused until their layers exist
+INFERENCES = ("bbb", "vogn", "noisy-adam", "map")
+BESIDE = ("dropout", "ensemble", "laplace")  # they go with map
 CURVATURES = ("examples", "batch", "fisher")
 
 PRIORS = ("unit", "fan_in")
 SCHEDULES = ("constant", "cosine", "warm_cosine")
 SAMPLINGS = ("local", "weights")
+BENT_BACK = ("gelu", "silu")  # activations that are not increasing
+_YOUNG = ("activation", "conv", "image", "dropout", "dropout_last", "robust")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -71,6 +76,20 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
+class Robust:
+    """Training against the worst case over balls of radius ``eps`` around the points, see :mod:`.robust`."""
+
+    eps: float
+    share: float = 0.5  # of the worst case in the objective, once it has risen to its full size
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise InputError(f"eps must be finite and positive, got {self.eps!r}.")
+        if not 0 < self.share <= 1:
+            raise InputError(f"share must be in (0, 1], got {self.share!r}.")
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """Everything that decides the result, apart from the data.
 
@@ -79,6 +98,10 @@ class TrainingOptions:
 
     ``temperature`` is the weight of the KL term in the objective. One is Bayes' rule; a smaller one gives a cold
     posterior, which is what one would have had after seeing every point 1/temperature times.
+
+    ``inference="map"`` trains weights without variances, to the maximum of the posterior density. With ``dropout`` they
+    are followed by dropout, which is then the posterior (MC dropout). ``bbb`` with ``dropout`` takes convolutions
+    without variances followed by dropout, and Gaussian dense layers.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -96,9 +119,15 @@ class TrainingOptions:
     seed: int = 0
     dtype: str = "float32"  # of the arithmetic; the result is float64
     temperature: float = 1.0  # weight of the KL term
-    inference: str = "bbb"  # the method: bbb, vogn or noisy-adam
+    inference: str = "bbb"  # the method: bbb, vogn, noisy-adam or map
     natural: NaturalGradient | None = None  # of vogn and noisy-adam; None: the defaults
     stopping: Stopping | None = None  # early stopping; None: all steps
+    activation: str = "relu"  # after every hidden layer
+    conv: str = ""  # convolutions before the hidden layers, in the language of :mod:`.architecture`
+    image: tuple[int, int, int] | None = None  # (channels, rows, columns) of an input, for convolutions
+    dropout: Dropout | None = None
+    dropout_last: bool = False  # only before the last layer, not after every hidden one
+    robust: Robust | None = None  # classification by bbb or map
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
@@ -121,11 +150,54 @@ class TrainingOptions:
             raise InputError(f"steps and batch must be at least 1, got steps={self.steps}, batch={self.batch}.")
         if not 0 <= self.warm_up < 1:
             raise InputError(f"warm_up must be in [0, 1), got {self.warm_up!r}.")
+        self._check_layers()
+
+    def _check_layers(self) -> None:
+        if self.activation not in NAMED_ACTIVATIONS:
+            raise InputError(f"activation must be one of {', '.join(NAMED_ACTIVATIONS)}, got {self.activation!r}.")
+        if self.conv:
+            parse(self.conv)
+        if self.image is not None:
+            object.__setattr__(self, "image", tuple(self.image))
+        if self.dropout is not None and not (self.inference == "map" or (self.inference == "bbb" and self.conv)):
+            raise InputError(
+                f"dropout is trained by map, and by bbb after convolutions, not by {self.inference!r}"
+                f"{'' if self.conv else ' without conv'}; choose inference map."
+            )
+        if self.robust is not None and (self.inference not in ("bbb", "map") or self.activation in BENT_BACK):
+            raise InputError(
+                f"robust is for bbb and map with an increasing activation, got inference {self.inference!r} and "
+                f"activation {self.activation!r}; leave it out."
+            )
+
+    def frames(self, n_in: int, n_out: int) -> tuple[Frame, ...]:
+        """The layers of weights of a network with so many inputs and outputs."""
+        gaussian = "none" if self.inference == "map" else "all" if self.dropout is None else "dense"
+        return frames(
+            n_in,
+            self.hidden,
+            n_out,
+            activation=self.activation,
+            conv=self.conv,
+            image=self.image,
+            dropout=self.dropout,
+            dropout_last=self.dropout_last,
+            gaussian=gaussian,
+        )
+
+
+def deciding(options: TrainingOptions) -> dict[str, Any]:
+    """The options by name, without those younger than the first networks where they have their defaults.
+
+    Files of trained networks are named by a digest of this; a new option must not give old networks new names.
+    """
+    usual = {field.name: field.default for field in fields(options) if field.name in _YOUNG}
+    return {name: value for name, value in asdict(options).items() if name not in usual or value != usual[name]}
 
 
 def _check_method(inference: str, natural: NaturalGradient | None) -> None:
     if inference not in INFERENCES:
-        reason = "is not built yet" if inference in LATER else "is unknown"
+        reason = "is an option beside the method" if inference in BESIDE else "is unknown"
         raise InputError(f"inference {inference!r} {reason}; choose one of {', '.join(INFERENCES)}.")
-    if inference == "bbb" and natural is not None:
-        raise InputError(f"natural={natural} belongs to vogn and noisy-adam, inference is 'bbb'; leave it out.")
+    if inference in ("bbb", "map") and natural is not None:
+        raise InputError(f"natural={natural} belongs to vogn and noisy-adam, inference is {inference!r}; leave it out.")

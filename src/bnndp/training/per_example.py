@@ -1,8 +1,10 @@
-r"""Gradients of single points in a network of linear layers, in closed form and without one loop over points.
+r"""Gradients of single points in a network, without one loop over points.
 
-With inputs :math:`a_i` of a layer and :math:`\delta_i`, the gradient of the log-likelihood of point i with respect to
-its pre-activations, the gradient for the weights is the outer product :math:`\delta_i a_i^\top`. So the sum over points
-of the gradients is :math:`\delta^\top a`, and that of their squares :math:`(\delta^2)^\top(a^2)` (squares of elements).
+With inputs :math:`a_i` of a dense layer and :math:`\delta_i`, the gradient of the log-likelihood of point i with
+respect to its pre-activations, the gradient for the weights is the outer product :math:`\delta_i a_i^\top`. So the sum
+over points of the gradients is :math:`\delta^\top a`, and that of their squares :math:`(\delta^2)^\top(a^2)` (squares
+of elements). A convolution is a dense layer at every position l with the window :math:`a_{il}` for its input: the
+gradient of a point is :math:`\sum_l\delta_{il}a_{il}^\top`, and is squared after the sum.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from bnndp.activations import Relu
+from bnndp.training.chain import Step, convolve, follow
 from bnndp.training.likelihoods import Likelihood
 
 __all__ = ["Slopes", "slopes"]
@@ -29,51 +34,86 @@ class Slopes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Forward:
-    inputs: list[Tensor]  # (points, n_in) of each layer
+    inputs: list[Tensor]  # (points, ...) of each layer
+    sums: list[Tensor]  # its pre-activations
     outputs: Tensor  # (points, n_out)
 
 
 @torch.no_grad()
-def slopes(
+def slopes(  # noqa: PLR0913 (the likelihood of a batch at given weights)
     likelihood: Likelihood,
     parameters: Sequence[Tensor],
     x: Tensor,  # (points, n_in)
     y: Tensor,  # (points, n_out) or (points,)
     curvature: str,
     generator: torch.Generator,
+    steps: Sequence[Step] | None = None,
 ) -> Slopes:
-    """Mean gradient and curvature of the log-likelihood of a batch; see :class:`NaturalGradient` for the curvatures."""
+    """Mean gradient and curvature of the log-likelihood of a batch; see :class:`NaturalGradient` for the curvatures.
+
+    ``steps`` say what the layers are and what follows each; None: dense layers with ReLU between them.
+    """
     points = x.shape[0]
-    forward = _forward(parameters, x)
-    deltas = _backward(parameters, forward, likelihood.slope(forward.outputs, y))
-    gradient = [total / points for total in _sums(forward.inputs, deltas)]
+    steps = _relu_steps(len(parameters) // 2) if steps is None else steps
+    forward = _forward(parameters, steps, x)
+    outputs = forward.outputs.detach()
+    deltas = _backward(forward, likelihood.slope(outputs, y))
+    layers = [_Layer(step, weight) for step, weight in zip(steps, parameters[::2], strict=True)]
+    gradient = [
+        total / points for layer, a, d in zip(layers, forward.inputs, deltas, strict=True) for total in layer.sums(a, d)
+    ]
     if curvature == "batch":
         square = [value.square() for value in gradient]
     else:
         if curvature == "fisher":
-            drawn = likelihood.targets(forward.outputs, generator)
-            deltas = _backward(parameters, forward, likelihood.slope(forward.outputs, drawn))
-        squared = ([t.square() for t in tensors] for tensors in (forward.inputs, deltas))
-        square = [total / points for total in _sums(*squared)]
-    return Slopes(likelihood.log_probability(forward.outputs, y).mean(), gradient, square)
+            drawn = likelihood.targets(outputs, generator)
+            deltas = _backward(forward, likelihood.slope(outputs, drawn))
+        found = zip(layers, forward.inputs, deltas, strict=True)
+        square = [total / points for layer, a, d in found for total in layer.squares(a, d)]
+    return Slopes(likelihood.log_probability(outputs, y).mean(), gradient, square)
 
 
-def _forward(parameters: Sequence[Tensor], x: Tensor) -> _Forward:  # x (points, n_in)
-    *hidden, (last, last_bias) = zip(parameters[::2], parameters[1::2], strict=True)
-    inputs = [x]
-    for weight, bias in hidden:
-        inputs.append(torch.addmm(bias, inputs[-1], weight.T).relu_())
-    return _Forward(inputs, torch.addmm(last_bias, inputs[-1], last.T))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    step: Step
+    weight: Tensor
+
+    def sums(self, a: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over points of the gradients for the weights and for the biases."""
+        if self.weight.ndim == 2:
+            return delta.T @ a, delta.sum(0)
+        return self._each(a, delta).sum(0), delta.sum((0, 2, 3))
+
+    def squares(self, a: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of the squares of the gradients of single points."""
+        if self.weight.ndim == 2:
+            return delta.square().T @ a.square(), delta.square().sum(0)
+        return self._each(a, delta).square().sum(0), delta.sum((2, 3)).square().sum(0)
+
+    def _each(self, a: Tensor, delta: Tensor) -> Tensor:  # (points, channels, rows, columns) each
+        """Gradients for the kernels, one a point: (points, *kernels)."""
+        step, kernel = self.step, tuple(self.weight.shape[2:])
+        windows = functional.unfold(a, kernel, padding=step.padding, stride=step.stride)  # (points, window, positions)
+        return (delta.flatten(2) @ windows.mT).reshape(a.shape[0], *self.weight.shape)
 
 
-def _backward(parameters: Sequence[Tensor], forward: _Forward, slope: Tensor) -> list[Tensor]:
-    """Gradients with respect to the pre-activations of each layer, first to last: (points, n_out of the layer)."""
-    deltas = [slope]
-    for weight, a in zip(reversed(parameters[2::2]), reversed(forward.inputs[1:]), strict=True):
-        deltas.append((deltas[-1] @ weight) * (a > 0))
-    return deltas[::-1]
+def _relu_steps(layers: int) -> list[Step]:
+    return [Step((Relu(),))] * (layers - 1) + [Step()]
 
 
-def _sums(inputs: list[Tensor], deltas: list[Tensor]) -> list[Tensor]:
-    """Sums over points of outer products for the weights, of the deltas for the biases."""
-    return [total for a, delta in zip(inputs, deltas, strict=True) for total in (delta.T @ a, delta.sum(0))]
+@torch.enable_grad()
+def _forward(parameters: Sequence[Tensor], steps: Sequence[Step], x: Tensor) -> _Forward:  # x (points, n_in)
+    inputs: list[Tensor] = []
+    sums: list[Tensor] = []
+    z = x
+    for step, weight, bias in zip(steps, parameters[::2], parameters[1::2], strict=True):
+        inputs.append(step.seen(z).detach())
+        found = convolve(step, weight, bias, step.seen(z))
+        sums.append(found if found.requires_grad else found.requires_grad_())
+        z = follow(step.after, sums[-1], None)
+    return _Forward(inputs, sums, z)
+
+
+def _backward(forward: _Forward, slope: Tensor) -> list[Tensor]:
+    """Gradients with respect to the pre-activations of each layer, first to last: (points, ...)."""
+    return list(torch.autograd.grad(forward.outputs, forward.sums, slope, retain_graph=True))

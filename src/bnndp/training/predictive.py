@@ -1,21 +1,25 @@
 r"""Predictive distributions at many points, sampled: of the classes, or of real targets.
 
 Every point has draws of its own, so that errors of sampling are independent from point to point and average out in the
-figures of a card. Nothing here proves a bound.
+figures of a card; of layers that training does not know (correlated weights) whole networks are drawn for all points at
+once. An ensemble is the mixture of its members' predictions. Nothing here proves a bound.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
+from bnndp.draws import draw_networks, evaluate
+from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
-from bnndp.training.mean_field import draw, free_layers, output_moments
+from bnndp.training.mean_field import draw, free_layers, known_layers, output_moments
 from bnndp.training.options import TrainingOptions
 
 __all__ = [
@@ -36,24 +40,44 @@ class Predictive:
     """Sampled predictions of a classifier."""
 
     log_probability: Tensor  # (points, classes): log E softmax
+    logit_mean: Tensor  # (points, classes)
     logit_std: Tensor  # (points, classes): standard deviation of each logit over the posterior
 
 
 @torch.no_grad()
-def predict(network: BayesianNetwork, x: Tensor, *, draws: int, seed: int = 0) -> Predictive:  # x (points, n_in)
+def predict(
+    network: BayesianNetwork | Ensemble,
+    x: Tensor,  # (points, n_in)
+    *,
+    draws: int,
+    seed: int = 0,
+) -> Predictive:
     """Predictions of ``network`` from ``draws`` draws a point, determined by ``seed``."""
     _check_draws(draws)
+    if isinstance(network, Ensemble):
+        return _mixed([predict(member, x, draws=draws, seed=seed) for member in network.members], network)
     generator = torch.Generator().manual_seed(seed)
-    layers = free_layers(network)
-    probabilities, deviations = [], []
-    for points in x.to(torch.float64).split(_piece(network, draws)):
-        shape = (points.shape[0], draws, network.n_out)
-        mean, variance = output_moments(layers, points, generator, draws=draws)
-        logits = draw(mean, variance, generator).reshape(shape)
-        probabilities.append(logits.log_softmax(-1).logsumexp(1) - math.log(draws))
+    probabilities, means, deviations = [], [], []
+    for mean, variance in _moments(network, x, draws, generator):  # (points, draws, classes)
+        logits = draw(mean, variance, generator)
+        probabilities.append(logits.log_softmax(-1).logsumexp(1) - math.log(mean.shape[1]))
+        means.append(mean.mean(1))
         # law of total variance, given the hidden layers: only the second term is left to the draws of the logits
-        deviations.append((variance.reshape(shape).mean(1) + mean.reshape(shape).var(1)).sqrt())
-    return Predictive(torch.cat(probabilities), torch.cat(deviations))
+        deviations.append((variance.mean(1) + mean.var(1)).sqrt())
+    return Predictive(torch.cat(probabilities), torch.cat(means), torch.cat(deviations))
+
+
+def _mixed(members: list[Predictive], network: Ensemble) -> Predictive:
+    weight = network.probabilities[:, None, None]
+    probability = torch.stack([member.log_probability for member in members]) + weight.log()
+    means, stds = (torch.stack([getattr(m, name) for m in members]) for name in ("logit_mean", "logit_std"))
+    return Predictive(probability.logsumexp(0), *_mixed_moments(weight, means, stds))
+
+
+def _mixed_moments(weight: Tensor, means: Tensor, stds: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of a mixture; members are in the first axis."""
+    mean = (weight * means).sum(0)
+    return mean, (weight * (stds.square() + (means - mean).square())).sum(0).sqrt()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,33 +86,68 @@ class TargetPredictive:
 
     log_density: Tensor  # (points,): log E N(y; f(x), noise^2), all outputs together
     level: Tensor  # (points, n_out): probability that the target is at most the one that came
+    output_mean: Tensor  # (points, n_out)
     output_std: Tensor  # (points, n_out): standard deviation of f(x) over the posterior
 
 
 @torch.no_grad()
 def predict_targets(
-    network: BayesianNetwork, data: RegressionData, noise_std: float, *, draws: int, seed: int = 0
+    network: BayesianNetwork | Ensemble, data: RegressionData, noise_std: float, *, draws: int, seed: int = 0
 ) -> TargetPredictive:
     """The distribution of f(x) + N(0, noise_std^2); given drawn hidden layers that of a mean-field output is exact."""
     _check_draws(draws)
+    if isinstance(network, Ensemble):
+        found = [predict_targets(member, data, noise_std, draws=draws, seed=seed) for member in network.members]
+        weight = network.probabilities
+        density = (torch.stack([member.log_density for member in found]) + weight[:, None].log()).logsumexp(0)
+        weight = weight[:, None, None]
+        level = (weight * torch.stack([member.level for member in found])).sum(0)
+        moments = (torch.stack([getattr(m, name) for m in found]) for name in ("output_mean", "output_std"))
+        return TargetPredictive(density, level, *_mixed_moments(weight, *moments))
     generator = torch.Generator().manual_seed(seed)
-    layers = free_layers(network)
-    densities, levels, deviations = [], [], []
-    piece = _piece(network, draws)
-    for x, y in zip(data.x.split(piece), data.y.split(piece), strict=True):
-        shape = (x.shape[0], draws, network.n_out)
-        mean, variance = (t.reshape(shape) for t in output_moments(layers, x, generator, draws=draws))
+    densities, levels, means, deviations = [], [], [], []
+    targets = data.y.split(_piece(network, _draws(network, draws)))
+    for y, (mean, variance) in zip(targets, _moments(network, data.x, draws, generator), strict=True):
         std = (variance + noise_std**2).sqrt()
         scaled = (y[:, None] - mean) / std
         density = (-0.5 * scaled.square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
-        densities.append(density.logsumexp(1) - math.log(draws))
+        densities.append(density.logsumexp(1) - math.log(mean.shape[1]))
         levels.append(torch.special.ndtr(scaled).mean(1))
+        means.append(mean.mean(1))
         deviations.append((variance.mean(1) + mean.var(1)).sqrt())
-    return TargetPredictive(torch.cat(densities), torch.cat(levels), torch.cat(deviations))
+    return TargetPredictive(torch.cat(densities), torch.cat(levels), torch.cat(means), torch.cat(deviations))
+
+
+def _moments(
+    network: BayesianNetwork, x: Tensor, draws: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Mean and variance of the outputs given drawn hidden layers, piece by piece: (points, draws, n_out) each."""
+    draws = _draws(network, draws)
+    x = network.centred(x.to(torch.float64))
+    network = network.unshifted()
+    known = free_layers(network) if known_layers(network) else None
+    drawn = None if known else draw_networks(network, draws, seed=generator.initial_seed())
+    for points in x.split(_piece(network, draws)):
+        shape = (points.shape[0], draws, network.n_out)
+        if known is not None:
+            mean, variance = output_moments(known, points, generator, draws=draws)
+            yield mean.reshape(shape), variance.reshape(shape)
+        elif drawn is not None:
+            mean = evaluate(drawn, points).transpose(0, 1)
+            yield mean, torch.zeros_like(mean)
+
+
+def _draws(network: BayesianNetwork, draws: int) -> int:
+    """Two are enough where nothing is random."""
+    return draws if network.random else 2
 
 
 def negative_log_likelihood(
-    network: BayesianNetwork, data: RegressionData | ClassificationData, options: TrainingOptions, *, draws: int
+    network: BayesianNetwork | Ensemble,
+    data: RegressionData | ClassificationData,
+    options: TrainingOptions,
+    *,
+    draws: int,
 ) -> float:
     """Mean over the points of -log of the predictive probability, or density, of the target; always the same draws."""
     if isinstance(data, ClassificationData):
@@ -135,4 +194,5 @@ def _check_draws(draws: int) -> None:
 
 def _piece(network: BayesianNetwork, draws: int) -> int:
     """Points at a time, so that no layer's values exceed the memory meant for them."""
-    return max(1, _VALUES // (draws * max(network.sizes[1:])))
+    widest = max(network.sizes[1:]) if network.plain else network.widest
+    return max(1, _VALUES // (draws * widest))

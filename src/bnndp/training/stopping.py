@@ -65,12 +65,8 @@ class Watch:
         """The layers with the values of the best posterior (their own, if none had a finite loss)."""
         if not self._best:
             return list(layers)
-        found = []
-        for k, layer in enumerate(layers):
-            weight, weight_log_std, bias, bias_log_std = self._best[4 * k : 4 * k + 4]
-            priors = layer.weight_prior_std, layer.bias_prior_std
-            found.append(FreeLayer(weight, weight_log_std, bias, bias_log_std, *priors))
-        return found
+        values = iter(self._best)
+        return [layer.holding([next(values) for _ in layer.free]) for layer in layers]
 
     def state(self) -> dict[str, Tensor]:
         """All that was seen."""

@@ -1,0 +1,123 @@
+r"""What the pass asks of an activation: its mean under a Gaussian, central moments there, and bounds of its shape.
+
+With :math:`G(m,r)=\mathbb E\,\varphi(m+r\xi)` the heat equation :math:`\partial_sG=\tfrac12\partial_m^2G`,
+:math:`s=r^2`, turns bounds of derivatives in m into those in s. Smoothing bounds them for any activation: with
+:math:`l\le\varphi'\le u` and the masses :math:`T^\pm` of the positive and negative parts of the measure
+:math:`d\varphi'`,
+
+.. math:: \partial_m^kG=r^{-(k-1)}\,\mathbb E[(\varphi'(m+r\xi)-\tfrac{l+u}2)He_{k-1}(\xi)]
+          =\int\phi_r^{(k-2)}(m-t)\,d\varphi'(t),\qquad k\ge2,
+
+so it is at most :math:`\tfrac{u-l}2\mathbb E|He_{k-1}|\,r^{-(k-1)}` and at most :math:`(T^++T^-)\sup|\phi_r^{(k-2)}|`
+in size; and always at most :math:`\sup|\varphi^{(k)}|`. All three do not grow with r.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.maths.rounding import TINY
+
+__all__ = ["Activation", "Central", "Shape"]
+
+_PEAK = 0.39894228040143276  # phi(0), rounded up
+_PEAK1 = 0.24197072451914340  # phi(1), rounded up
+_HERMITE_2 = 0.9678828980765736  # E |xi^2 - 1| = 4 phi(1), rounded up
+_HERMITE_3 = 1.5100130002  # E |xi^3 - 3 xi| = 2 phi(0) (1 + 4 exp(-3/2)), rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Bounds of the derivatives of an activation on the whole line, each on the safe side; infinite where unknown."""
+
+    slopes: tuple[float, float]  # inf and sup of phi'
+    rise: float  # mass of the positive part of d phi'
+    fall: float  # mass of the negative part of d phi'
+    bend_up: float  # sup of the positive part of phi''; infinite at a kink
+    bend_down: float  # sup of the negative part of phi''
+    third: float = math.inf  # sup |phi'''|
+    fourth: float = math.inf  # sup |phi''''|
+    kinks: tuple[tuple[float, float], ...] = ()  # (where, jump of the slope) of a function that is affine between them
+
+    @property
+    def steepest(self) -> float:
+        """The Lipschitz constant."""
+        return max(abs(self.slopes[0]), abs(self.slopes[1]))
+
+    @property
+    def swing(self) -> float:
+        """Half the range of the slope: the Lipschitz constant of phi less its best line."""
+        return 0.5 * (self.slopes[1] - self.slopes[0]) * (1 + 1e-15)
+
+    def curvature(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """(below, above) with ``-below <= G_mm(., r') <= above`` for every r' >= r."""
+        below, above = (
+            _least(r, bend, min(mass * _PEAK, 2 * self.swing * _PEAK), 1)
+            for bend, mass in ((self.bend_down, self.fall), (self.bend_up, self.rise))
+        )
+        return below, above
+
+    def cubic(self, r: Tensor) -> Tensor:
+        """Upper bound of ``|G_mmm(., r')|`` for every r' >= r."""
+        return _least(r, self.third, min((self.rise + self.fall) * _PEAK1, self.swing * _HERMITE_2), 2)
+
+    def quartic(self, r: Tensor) -> Tensor:
+        """Upper bound of ``|G_mmmm(., r')|`` for every r' >= r."""
+        return _least(r, self.fourth, min((self.rise + self.fall) * _PEAK, self.swing * _HERMITE_3), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Central:
+    """Central moments of ``phi(m + r xi)`` at a point (m, r), with all errors of their computation in the bounds."""
+
+    variance: Interval
+    third: Interval  # signed
+    fourth: Tensor  # at most
+
+
+class Activation(Protocol):
+    """One activation. Tensors ``m`` and ``r >= 0`` have one shape, and so have the results."""
+
+    kind: ClassVar[str]
+    tensors: ClassVar[tuple[str, ...]]  # names of the fields that are tensors, for files
+    settings: ClassVar[tuple[str, ...]]  # names of the other fields
+
+    @property
+    def shape(self) -> Shape:
+        """Bounds of its derivatives."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """phi(x); differentiable by autograd almost everywhere."""
+        ...
+
+    def mean(self, m: Tensor, r: Tensor) -> Tensor:
+        """G(m, r), computed; phi(m) where r = 0."""
+        ...
+
+    def error(self, m: Tensor, r: Tensor) -> Tensor:
+        """What :meth:`mean` may be off, at most: rounding, quadrature and surrogates."""
+        ...
+
+    def slope(self, m: Tensor, r: Tensor) -> Tensor:
+        """dG/dm, roughly: planes are chosen by it, no bound rests on it."""
+        ...
+
+    def central(self, m: Tensor, r: Tensor) -> Central:
+        """Central moments at (m, r); never looser than those of ``r * steepest`` times a Gaussian."""
+        ...
+
+
+def _least(r: Tensor, plain: float, smooth: float, power: int) -> Tensor:
+    """``min(plain, smooth / r^power)``, rounded up; plain where r = 0."""
+    if plain == 0 or smooth == 0:
+        return torch.zeros_like(r)  # not 0 / 0 where the power of r underflows
+    bound = torch.full_like(r, math.inf) if smooth == math.inf else smooth / r.clamp_min(TINY) ** power
+    found = bound.clamp_max(plain)
+    return torch.where(r > 0, found, torch.full_like(r, plain if plain < math.inf else math.inf)) * (1 + 1e-14)

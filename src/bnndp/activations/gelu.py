@@ -1,0 +1,82 @@
+r"""The Gaussian error linear unit :math:`x\,\Phi(x)`, exact (with erf)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bnndp.activations.activation import Central, Shape
+from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.moments import Analytic, analytic_central
+from bnndp.maths.normal import cdf, pdf
+from bnndp.maths.normal_difference import cdf_difference
+from bnndp.maths.rounding import ELEMENTARY, TINY
+
+__all__ = ["Gelu"]
+
+_STEEPEST = 1.1289043  # Phi(x) + x phi(x) at x = sqrt 2, rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Gelu(Elementwise):
+    r""":math:`x\,\Phi(x)`; its mean is :math:`m\,\Phi(v)+\frac{r^2}q\varphi(v)`, :math:`v=m/q`, :math:`q^2=1+r^2`."""
+
+    kind: ClassVar[str] = "gelu"
+
+    @property
+    def shape(self) -> Shape:
+        r"""Extremes of the derivatives.
+
+        :math:`\varphi(2-x^2)` for the second, zero at :math:`\sqrt2`, where the slope is 1.1289042; the third,
+        :math:`\varphi(x^3-4x)`, is zero at 0 and 2, the fourth, :math:`\varphi(7x^2-4-x^4)`, at
+        :math:`x^2=(7\pm\sqrt{33})/2`. The slope falls from 0 to -0.1289, rises to 1.1289 and falls to 1.
+        """
+        return Shape(
+            (1 - _STEEPEST, _STEEPEST),
+            rise=2 * _STEEPEST - 1,
+            fall=2 * (_STEEPEST - 1),
+            bend_up=0.7978845608028655,  # 2 phi(0)
+            bend_down=0.1079820,  # 2 phi(2)
+            third=0.7790,
+            fourth=1.5957691216057309,  # 4 phi(0)
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """X Phi(x)."""
+        return x * cdf(x)
+
+    def mean(self, m: Tensor, r: Tensor) -> Tensor:
+        """Closed form (Stein's identity)."""
+        root = torch.hypot(r, torch.ones_like(r))
+        v = m / root
+        return m * cdf(v) + r * (r / root) * pdf(v)
+
+    def error(self, m: Tensor, r: Tensor) -> Tensor:
+        """Rounding."""
+        return ELEMENTARY * (m.abs() + r) + TINY
+
+    def slope(self, m: Tensor, r: Tensor) -> Tensor:
+        """Phi(v) + v phi(v) / (1 + r^2)."""
+        root = torch.hypot(r, torch.ones_like(r))
+        v = m / root
+        return cdf(v) + v * pdf(v) / root / root
+
+    def central(self, m: Tensor, r: Tensor) -> Central:
+        """By the trapezoid rule up to r = 4."""
+        # A difference of Phi is within 64 units of delta, and m times as far in the difference of phi.
+        return analytic_central(_ANALYTIC, m, r, 2 + 2 * m.abs())
+
+
+def _difference(m: Tensor, delta: Tensor) -> Tensor:
+    return delta * cdf(m + delta) + m * cdf_difference(m, delta)
+
+
+_ANALYTIC = Analytic(
+    _difference,
+    strip=1.2,
+    widened=3.5,  # |Phi(z)| + |z phi(z)| <= 1 + (y phi(0) + phi(1) + y phi(0)) exp(y^2 / 2) with y = 1.2
+    steepest=_STEEPEST,
+)

@@ -1,0 +1,49 @@
+"""No activation: the value itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from bnndp.activations.activation import Central, Shape
+from bnndp.activations.elementwise import Elementwise
+from bnndp.bounds import Interval
+from bnndp.maths.rounding import TINY, UNIT
+
+__all__ = ["Identity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Elementwise):
+    """The activation ``x``: all is exact."""
+
+    kind: ClassVar[str] = "identity"
+
+    @property
+    def shape(self) -> Shape:
+        """A line."""
+        return Shape((1.0, 1.0), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Itself."""
+        return x
+
+    def mean(self, m: Tensor, r: Tensor) -> Tensor:
+        """Itself."""
+        return m + 0 * r
+
+    def error(self, m: Tensor, r: Tensor) -> Tensor:
+        """Nothing is computed."""
+        return 0 * (m + r)
+
+    def slope(self, m: Tensor, r: Tensor) -> Tensor:
+        """One."""
+        return 1 + 0 * (m + r)
+
+    def central(self, m: Tensor, r: Tensor) -> Central:
+        """Those of a Gaussian."""
+        s, zero = r * r + 0 * m, 0 * (m + r)
+        variance = Interval((s * (1 - 4 * UNIT) - TINY).clamp_min(0), s * (1 + 4 * UNIT) + TINY)
+        return Central(variance, Interval(zero, zero), 3 * (s * s) * (1 + 8 * UNIT) + TINY)

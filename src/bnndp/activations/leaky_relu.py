@@ -1,0 +1,67 @@
+"""The leaky rectifier: a small slope below zero."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bnndp.activations.activation import Central, Shape
+from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.hinged import hinged_central
+from bnndp.activations.settings import finite
+from bnndp.maths.rectified import expected_relu, relu_probability
+from bnndp.maths.rounding import ELEMENTARY, TINY
+
+__all__ = ["LeakyRelu"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyRelu(Elementwise):
+    r"""``x`` above zero, ``negative_slope * x`` below: :math:`[x]_+-a[-x]_+`, so its mean is g(m, r) - a g(-m, r)."""
+
+    kind: ClassVar[str] = "leaky_relu"
+    settings: ClassVar[tuple[str, ...]] = ("negative_slope",)
+
+    negative_slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        finite(self, "negative_slope")
+
+    @property
+    def shape(self) -> Shape:
+        """One kink, of mass ``1 - negative_slope``; rounded up."""
+        low, high = min(self.negative_slope, 1.0), max(self.negative_slope, 1.0)
+        jump = 1 - self.negative_slope
+        rise, fall = (math.nextafter(j, math.inf) if j > 0 else 0.0 for j in (jump, -jump))
+        kinks = ((0.0, rise - fall),) if jump != 0 else ()
+        return Shape((low, high), rise, fall, _bend(rise), _bend(fall), kinks=kinks)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The value where positive, negative_slope * x elsewhere."""
+        return torch.where(x > 0, x, self.negative_slope * x)
+
+    def mean(self, m: Tensor, r: Tensor) -> Tensor:
+        """Closed form."""
+        return expected_relu(m, r) - self.negative_slope * expected_relu(-m, r)
+
+    def error(self, m: Tensor, r: Tensor) -> Tensor:
+        """Rounding of two rectified means."""
+        return ELEMENTARY * (1 + abs(self.negative_slope)) * (m.abs() + r) + TINY
+
+    def slope(self, m: Tensor, r: Tensor) -> Tensor:
+        """The slopes on both sides, weighted by their probabilities."""
+        p = relu_probability(m, r)
+        return p + self.negative_slope * (1 - p)
+
+    def central(self, m: Tensor, r: Tensor) -> Central:
+        """Central moments in closed form."""
+        return hinged_central(self.negative_slope, m, r)
+
+
+def _bend(mass: float) -> float:
+    """The curvature of a kink of this mass."""
+    return math.inf if mass > 0 else 0.0

@@ -1,0 +1,157 @@
+r"""From raw to central moments of an activation, with errors, and what the Lipschitz constant alone says of them.
+
+With :math:`|\varphi'|\le L`, :math:`Z=\varphi(m+r\xi)` less its mean is below :math:`Lr\xi` in convex order: by the
+Gaussian isoperimetric inequality the increasing rearrangement f of :math:`\varphi(m+r\,\cdot)` is Lr-Lipschitz too, and
+:math:`Lr\xi=f(\xi)+(Lr\xi-f(\xi))` is a sum of two increasing functions of one variable, of which adding the second
+only spreads the law. So :math:`\operatorname{Var}Z\le L^2r^2`, :math:`\mathbb E|Z-\mathbb EZ|^3\le2\sqrt{2/\pi}L^3r^3`,
+:math:`\mathbb E(Z-\mathbb EZ)^4\le3L^4r^4`. A Z within a range of width b has a variance of at most :math:`b^2/4`
+(Popoviciu), a third moment of at most :math:`b^3/(6\sqrt3)` and a fourth of at most :math:`b^4/12`: a central moment is
+largest for laws on two points, :math:`p(1-p)(1-2p)b^3` and :math:`p(1-p)(1-3p(1-p))b^4`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.activations.activation import Central
+from bnndp.bounds import Interval
+from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
+from bnndp.maths.rounding import TINY, UNIT
+
+__all__ = ["Analytic", "analytic_central", "central_of", "fields", "lipschitz_central", "perturbed", "record"]
+
+_SLACK = 1 + 2.0**-46
+_THIRD = 1.5957691216057308 * _SLACK  # 2 sqrt(2 / pi)
+_THIRD_RANGE = 0.09622504486493763 * _SLACK  # 1 / (6 sqrt 3)
+
+
+def lipschitz_central(r: Tensor, steepest: float, width: float = math.inf) -> Central:
+    """What holds for every activation with this Lipschitz constant and a range of this width."""
+    scale = steepest * r * _SLACK + TINY  # (...)
+    square = scale * scale
+    variance = square.clamp_max(width**2 / 4) * _SLACK + TINY
+    third = (_THIRD * (square * scale)).clamp_max(_THIRD_RANGE * width**3) * _SLACK + TINY
+    fourth = (3 * (square * square)).clamp_max(width**4 / 12) * _SLACK + TINY
+    return Central(Interval(torch.zeros_like(r), variance), Interval(-third, third), fourth)
+
+
+def central_of(values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor, known: Central) -> Central:
+    r"""Central moments of Z from those of :math:`(Z-c)/r` about 0, cut to what is known otherwise.
+
+    Each is a polynomial of the raw ones; with its coefficients made positive it bounds the effect of their errors,
+    :math:`|p(y)-p(y')|\le\bar p(|y|+e)-\bar p(|y|)` for :math:`|y_k-y'_k|\le e_k`. NaN never replaces what is known.
+    """
+    size = [y.abs() for y in values]
+    reach = [a + e for a, e in zip(size, errors, strict=True)]
+    scale = r
+    found = []
+    for polynomial in (_second, _third, _fourth):
+        scale = scale * r
+        most = polynomial(1, *reach)
+        off = most - polynomial(1, *size) + 64 * UNIT * most
+        value = polynomial(-1, *values)
+        below, above = value - off, value + off
+        slack = 16 * UNIT * scale  # of the products with powers of r
+        found.append(Interval(below * scale - slack * below.abs() - TINY, above * scale + slack * above.abs() + TINY))
+    variance, third, fourth = found
+    return Central(
+        Interval(_most(variance.lower, known.variance.lower), _least(variance.upper, known.variance.upper)),
+        Interval(_most(third.lower, known.third.lower), _least(third.upper, known.third.upper)),
+        _least(fourth.upper, known.fourth),
+    )
+
+
+def perturbed(units: Central, off: Tensor, r: Tensor, known: Central) -> Central:
+    r"""Central moments of :math:`r(A+B)` from those of A and :math:`\|B\|_4\le` ``off``, cut to what is known.
+
+    With both centred, :math:`\|B\|_2\le` off and :math:`\|B\|_4\le2` off: norms add (Minkowski), and
+    :math:`|\mathbb E(A+B)^3-\mathbb EA^3|\le3\|A\|_4^2\|B\|_2+3\|A\|_2\|B\|_4^2+\|B\|_4^3`.
+    """
+    low, high = units.variance.lower.clamp_min(0).sqrt(), units.variance.upper.clamp_min(0).sqrt()
+    fourth = units.fourth.sqrt().sqrt()
+    change = (3 * fourth**2 * off + 12 * high * off**2 + 8 * off**3) * (1 + 1e-12)
+    up, down = 1 + 1e-12, 1 - 1e-12
+    s = r * r
+    third = Interval((units.third.lower - change) * s * r, (units.third.upper + change) * s * r)
+    slack = 1e-12 * third.magnitude + TINY
+    return Central(
+        Interval(
+            _most((low * down - off).clamp_min(0) ** 2 * s * down - TINY, known.variance.lower),
+            _least((high + off) ** 2 * s * up + TINY, known.variance.upper),
+        ),
+        Interval(_most(third.lower - slack, known.third.lower), _least(third.upper + slack, known.third.upper)),
+        _least((fourth + 2 * off) ** 4 * s * s * up * up + TINY, known.fourth),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Analytic:
+    """What the trapezoid rule needs to know of an activation."""
+
+    difference: Callable[[Tensor, Tensor], Tensor]  # (m, delta) -> phi(m + delta) - phi(m), all digits for small delta
+    strip: float  # analytic, and with the next bound, where the imaginary part is at most this
+    widened: float  # at least |phi'| in that strip
+    steepest: float  # at least |phi'| on the real line
+    width: float = math.inf  # of the range of phi
+
+    @property
+    def coarsest(self) -> tuple[float, float]:
+        """The largest r of the rule with the fewest nodes, and its step."""
+        return levels(self.strip)[0]
+
+
+def analytic_central(phi: Analytic, m: Tensor, r: Tensor, rounding: Tensor) -> Central:  # (...) each
+    """Central moments by the trapezoid rule where r is small enough for it, else by the Lipschitz constant.
+
+    ``rounding`` is the factor of ``gaussian_rule.raw_error``: how far the computed difference may be off.
+    """
+    flat_m, flat_r, flat_rounding = m.flatten(), r.flatten(), rounding.flatten()
+    found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, phi.steepest, phi.width)))  # (5, n)
+    below = 0.0
+    for limit, step in levels(phi.strip):
+        at = ((flat_r >= below) & (flat_r <= limit)).nonzero()[:, 0]
+        below = math.nextafter(limit, math.inf)
+        if not len(at):
+            continue
+        values = analytic_raw(phi.difference, flat_m[at], flat_r[at], step)
+        errors = [raw_error(k, phi.steepest, phi.widened, flat_rounding[at]) for k in range(1, 5)]
+        found[:, at] = torch.stack(fields(central_of(values, errors, flat_r[at], record(found[:, at]))))
+    return record(found.reshape(5, *m.shape))
+
+
+def fields(central: Central) -> list[Tensor]:
+    """The five tensors of a record."""
+    return [central.variance.lower, central.variance.upper, central.third.lower, central.third.upper, central.fourth]
+
+
+def record(found: Tensor) -> Central:  # (5, ...)
+    """The record of five tensors."""
+    return Central(Interval(found[0], found[1]), Interval(found[2], found[3]), found[4])
+
+
+def _second(sign: int, y1: Tensor, y2: Tensor, *_: Tensor) -> Tensor:
+    return y2 + sign * y1 * y1
+
+
+def _third(sign: int, y1: Tensor, y2: Tensor, y3: Tensor, *_: Tensor) -> Tensor:
+    return y3 + sign * 3 * y1 * y2 + 2 * y1 * y1 * y1
+
+
+def _fourth(sign: int, y1: Tensor, y2: Tensor, y3: Tensor, y4: Tensor) -> Tensor:
+    a = y1 * y1
+    return y4 + sign * 4 * y1 * y3 + 6 * a * y2 + sign * 3 * a * a
+
+
+def _least(value: Tensor, known: Tensor) -> Tensor:
+    """The smaller of two upper bounds; a value that is no number is none."""
+    return torch.where(value < known, value, known)
+
+
+def _most(value: Tensor, known: Tensor) -> Tensor:
+    """The larger of two lower bounds; a value that is no number is none."""
+    return torch.where(value > known, value, known)

@@ -1,0 +1,50 @@
+"""The rectifier ``max(x, 0)``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bnndp.activations.activation import Central, Shape
+from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.hinged import hinged_central
+from bnndp.maths.rectified import expected_relu, relu_probability
+from bnndp.maths.rounding import ELEMENTARY, TINY
+
+__all__ = ["Relu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Relu(Elementwise):
+    """The activation ``max(x, 0)``; moments in closed form (``maths.rectified``)."""
+
+    kind: ClassVar[str] = "relu"
+
+    @property
+    def shape(self) -> Shape:
+        """One kink, of mass one."""
+        return Shape((0.0, 1.0), rise=1.0, fall=0.0, bend_up=math.inf, bend_down=0.0, kinks=((0.0, 1.0),))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        return torch.relu(x)
+
+    def mean(self, m: Tensor, r: Tensor) -> Tensor:
+        """The mean of a rectified Gaussian."""
+        return expected_relu(m, r)
+
+    def error(self, m: Tensor, r: Tensor) -> Tensor:
+        """Rounding, as in ``maths.rectified``."""
+        return ELEMENTARY * (m.abs() + r) + TINY
+
+    def slope(self, m: Tensor, r: Tensor) -> Tensor:
+        """The probability of a positive value."""
+        return relu_probability(m, r)
+
+    def central(self, m: Tensor, r: Tensor) -> Central:
+        """Central moments in closed form."""
+        return hinged_central(0.0, m, r)

@@ -1,0 +1,118 @@
+"""Layers as entries of a posterior file: the kind and the settings as JSON, the tensors by name.
+
+An entry is ``{"type": kind, "name": ..., setting: value, ...}``, with a name if the layer has tensors; they are
+``<name>.<field>``. Linear layers have one key more, ``posterior``: ``mean_field``, or ``deterministic`` for a layer
+whose standard deviations are zero and are not in the file. A reader refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import CertError, ModelFileError
+from bnndp.layers import DENSE, WEIGHTED, Flatten
+from bnndp.network import KINDS, BayesianNetwork, Layer, Linear
+
+__all__ = ["SHIFT", "read_chain", "write_chain"]
+
+SHIFT = "input_shift"
+_POSTERIORS = {"mean_field": (), "deterministic": ("weight_std", "bias_std")}  # and the tensors that it does not have
+
+
+def write_chain(network: BayesianNetwork, prefix: str = "") -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """The entries of a network's layers, and its tensors; names start with ``prefix``."""
+    entries: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for layer in network.layers:
+        entry: dict[str, Any] = {"type": layer.kind}
+        if layer.tensors:
+            entry["name"] = f"{prefix}layers.{sum('name' in other for other in entries)}"
+            # Copies: the writer refuses tensors that share memory, as those of a layer used twice do.
+            tensors |= {f"{entry['name']}.{field}": _copy(getattr(layer, field)) for field in layer.tensors}
+        if isinstance(layer, Linear):
+            entry["posterior"] = "mean_field"
+        entries.append(entry | {name: getattr(layer, name) for name in layer.settings})
+    if network.shift is not None:
+        tensors[prefix + SHIFT] = _copy(network.shift)
+    return entries, tensors
+
+
+def read_chain(
+    entries: Sequence[object], left: dict[str, Tensor], task: str, shape: object, prefix: str = ""
+) -> BayesianNetwork:
+    """The network of these entries; its tensors are taken out of ``left``."""
+    shift = left.pop(prefix + SHIFT, None)
+    if shift is not None:
+        _expect_floating(prefix + SHIFT, shift)
+    layers = tuple(_layer(index, entry, left) for index, entry in enumerate(entries))
+    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise ModelFileError(f"input_shape is {shape!r}; expected a list of whole numbers.")
+    network = BayesianNetwork(layers, task, shift, _shape_of(layers, shape))
+    if network.shapes[0] != tuple(shape):
+        raise ModelFileError(f"input_shape is {shape!r}, but the first layer takes {network.n_in} inputs.")
+    return network
+
+
+def _shape_of(layers: Sequence[Layer], shape: list[int]) -> tuple[int, ...] | None:
+    """The shape to build with: none where the first layer that matters is dense and says it, to compare both."""
+    first = next((layer for layer in layers if isinstance(layer, (*WEIGHTED, Flatten))), None)
+    return None if isinstance(first, DENSE) else tuple(shape)
+
+
+def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(kind, str) or kind not in KINDS:
+        known = ", ".join(sorted(KINDS))
+        raise ModelFileError(f"layer {index} has type {kind!r}; known types: {known}.")
+    record = KINDS[kind]
+    own = (("name",) if record.tensors else ()) + (("posterior",) if record is Linear else ())
+    surplus = set(entry) - {"type", *own, *record.settings}
+    if surplus:
+        found = ", ".join(map(repr, sorted(surplus)[:4]))
+        raise ModelFileError(f"layer {index} ({kind}) has unknown settings: {found}.")
+    lacking = [name for name in record.settings if name not in entry]
+    if lacking:
+        raise ModelFileError(f"layer {index} ({kind}) lacks the settings {', '.join(map(repr, lacking))}.")
+    parts = _tensors(index, entry, record, left)
+    try:
+        return record(**parts, **{name: _value(entry[name]) for name in record.settings})
+    except (CertError, TypeError, ValueError, OverflowError) as error:
+        where = entry["name"] if record.tensors else f"layer {index} ({kind})"
+        raise ModelFileError(f"{where}: {error}") from error
+
+
+def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a layer, taken out of ``left``; a deterministic layer gets deviations of zero."""
+    absent: tuple[str, ...] = ()
+    if record is Linear:
+        posterior = entry.get("posterior")
+        if not isinstance(posterior, str) or posterior not in _POSTERIORS:
+            raise ModelFileError(f"layer {index} has posterior {posterior!r}; known: {', '.join(_POSTERIORS)}.")
+        absent = _POSTERIORS[posterior]
+    name = entry.get("name")
+    fields = [field for field in record.tensors if field not in absent]
+    missing = [f"{name}.{field}" for field in fields if f"{name}.{field}" not in left]
+    if missing:
+        raise ModelFileError(f"layer {index} lacks the tensors {', '.join(map(repr, missing))}.")
+    parts = {field: left.pop(f"{name}.{field}") for field in fields}
+    for field, tensor in parts.items():
+        _expect_floating(f"{name}.{field}", tensor)
+    return parts | {field: torch.zeros_like(parts[field.replace("std", "mean")]) for field in absent}
+
+
+def _expect_floating(name: str, tensor: Tensor) -> None:
+    if not tensor.dtype.is_floating_point:
+        raise ModelFileError(f"{name} has dtype {tensor.dtype}; expected floating point.")
+
+
+def _value(value: object) -> object:
+    """A setting as the record takes it: pairs are tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.cpu().contiguous().clone()

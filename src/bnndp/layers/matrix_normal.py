@@ -1,0 +1,80 @@
+r"""Dense layers with a matrix-normal (Kronecker) posterior: covariances of rows and of columns.
+
+:math:`(W,b)=(\mu,\bar b)+A\,\Xi\,B^\top` with a matrix :math:`\Xi` of independent standard Gaussians, so the
+covariance of the entries (i, j) and (k, l) is :math:`(AA^\top)_{ik}(BB^\top)_{jl}`. The factors are the posterior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import InputError
+from bnndp.layers.checks import expect_shapes, take
+from bnndp.layers.correlated import factor_of
+from bnndp.layers.linear import dense_shape
+
+__all__ = ["MatrixNormalLinear"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixNormalLinear:
+    """A layer ``W z + b`` whose weights and biases are ``mean + A Xi B^T``, see the module."""
+
+    kind: ClassVar[str] = "matrix_normal_linear"
+    tensors: ClassVar[tuple[str, ...]] = ("weight_mean", "bias_mean", "row_factor", "column_factor")
+    settings: ClassVar[tuple[str, ...]] = ()
+
+    weight_mean: Tensor  # (n_out, n_in)
+    bias_mean: Tensor  # (n_out,)
+    row_factor: Tensor  # A, (n_out, a)
+    column_factor: Tensor  # B, (n_in + 1, b); the bias is last
+
+    def __post_init__(self) -> None:
+        take(self, self.tensors)
+        shape = self.weight_mean.shape
+        if len(shape) != 2 or 0 in shape:
+            raise InputError(f"weight_mean must have shape (n_out, n_in) with both positive, got {tuple(shape)}.")
+        n_out, n_in = shape
+        for field, rows in (("row_factor", n_out), ("column_factor", n_in + 1)):
+            got = tuple(getattr(self, field).shape)
+            if len(got) != 2 or got[0] != rows or got[1] == 0:
+                raise InputError(f"{field} must have shape ({rows}, rank) to fit weight_mean, got {got}.")
+        expect_shapes(self, {"bias_mean": (n_out,)}, "weight_mean")
+
+    @classmethod
+    def of_covariances(
+        cls, weight_mean: Tensor, bias_mean: Tensor, rows: Tensor, columns: Tensor
+    ) -> MatrixNormalLinear:
+        """From the covariances of the rows (n_out, n_out) and of the columns with the bias (n_in + 1, n_in + 1)."""
+        return cls(weight_mean, bias_mean, factor_of(rows), factor_of(columns))
+
+    def __repr__(self) -> str:
+        """Sizes only."""
+        return f"MatrixNormalLinear({self.n_in} -> {self.n_out})"
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs of the layer."""
+        return self.weight_mean.shape[1]
+
+    @property
+    def n_out(self) -> int:
+        """Number of outputs of the layer."""
+        return self.weight_mean.shape[0]
+
+    @property
+    def random(self) -> bool:
+        """Whether any weight or bias has a variance."""
+        return bool((self.row_factor != 0).any() & (self.column_factor != 0).any())
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the outputs for inputs of this shape."""
+        return dense_shape(shape, self.n_in, self.n_out)
+
+    def to(self, device: torch.device | str) -> MatrixNormalLinear:
+        """The same layer with its tensors on ``device``."""
+        return MatrixNormalLinear(*(getattr(self, name).to(device) for name in self.tensors))

@@ -1,0 +1,77 @@
+"""Layers without weights that move or collect values: pooling and flattening."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from bnndp.errors import InputError
+from bnndp.layers.checks import positive
+from bnndp.layers.convolution import window_shape
+
+__all__ = ["AveragePool", "Flatten", "MaxPool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flatten:
+    """Any shape as a vector, in the order of torch."""
+
+    kind: ClassVar[str] = "flatten"
+    tensors: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[str, ...]] = ()
+    random: ClassVar[bool] = False
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the outputs for inputs of this shape."""
+        return (math.prod(shape),)
+
+    def to(self, device: torch.device | str) -> Flatten:  # noqa: ARG002 (as of all records)
+        """Itself: there is nothing to move."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    tensors: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[str, ...]] = ("size", "stride")
+    random: ClassVar[bool] = False
+
+    size: int | tuple[int, int]
+    stride: int | tuple[int, int] | None = None  # None: the size
+
+    def __post_init__(self) -> None:
+        positive(self, "size")
+        if self.stride is None:
+            object.__setattr__(self, "stride", self.size)
+        positive(self, "stride")
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the outputs for inputs of this shape; what no window covers is dropped, as in torch."""
+        if len(shape) != 3:
+            raise InputError(f"pooling takes (channels, height, width), got {shape}.")
+        return (shape[0], *window_shape(shape, self.size, self.stride, (0, 0)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class AveragePool(_Pool):
+    """The mean of each window of each channel."""
+
+    kind: ClassVar[str] = "average_pool"
+
+    def to(self, device: torch.device | str) -> AveragePool:  # noqa: ARG002 (as of all records)
+        """Itself: there is nothing to move."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool(_Pool):
+    """The largest value of each window of each channel."""
+
+    kind: ClassVar[str] = "max_pool"
+
+    def to(self, device: torch.device | str) -> MaxPool:  # noqa: ARG002 (as of all records)
+        """Itself: there is nothing to move."""
+        return self

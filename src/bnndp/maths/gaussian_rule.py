@@ -1,0 +1,118 @@
+r"""Raw moments of an analytic function of a Gaussian by the trapezoid rule, with the error of the rule.
+
+For :math:`\nu(\xi)=(\varphi(m+r\xi)-\varphi(m))/r` and a step h the rule is :math:`h\sum_jw(jh)\nu(jh)^k`, w the
+standard normal density. If the integrand is analytic for :math:`|\operatorname{Im}\xi|<d` and the integral of its size
+over each line there is at most M, the rule is off by at most :math:`2M/(e^{2\pi d/h}-1)` (Trefethen and Weideman, The
+exponentially convergent trapezoidal rule, 2014, theorem 5.1). With :math:`\kappa\ge|\varphi'(z)|` for
+:math:`|\operatorname{Im}z|\le y` and :math:`d=y/r`,
+
+.. math:: |\nu(z)|\le\kappa|z|,\qquad |w(x+iy)|=w(x)e^{y^2/2},\qquad
+          M\le\kappa^ke^{d^2/2}\,\mathbb E(|\xi|+d)^k .
+
+Steps are taken with :math:`2\pi d/h\ge12.8\,\pi` and :math:`d\le1.2`. Units of r keep all digits for small r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bnndp.maths.normal import INV_SQRT_2PI
+from bnndp.maths.rounding import ELEMENTARY
+
+__all__ = [
+    "ABSOLUTE",
+    "SMALLEST",
+    "STRIP",
+    "WIDENED",
+    "analytic_raw",
+    "gaussian_mean",
+    "in_pieces",
+    "levels",
+    "nodes",
+    "raw_error",
+]
+
+_STEPS = (3 / 16, 3 / 32, 3 / 64)  # exact in binary; a wider law takes the next
+_STRIP = 1.2  # half width of the strip of xi for the first step, half of it for the next
+_CUT = 8.8125  # the last node; a multiple of all steps
+_TEMPORARY = 1 << 17  # numbers in one temporary tensor: they stay in the cache of a core (32 times as many on a GPU)
+
+SMALLEST = 1e-100
+"""Deviations below it are replaced by it: the moments in units of r differ by less than any rounding."""
+
+STRIP = 1.5e-17
+"""At least ``2 exp(0.72) / (exp(12.8 pi) - 1)``: error of the rule in units of ``kappa^k E(|xi| + 1.2)^k``."""
+
+WIDENED = (2.0, 4.36, 10.4, 26.9)
+r"""Upper bounds of :math:`\mathbb E(|\xi|+1.2)^k`, k = 1 to 4."""
+
+ABSOLUTE = (0.7979, 1.0, 1.5958, 3.0)
+r"""Upper bounds of :math:`\mathbb E|\xi|^k`, k = 1 to 4."""
+
+
+def levels(strip: float) -> tuple[tuple[float, float], ...]:
+    """Pairs (largest r, step) for functions whose strip is ``strip`` wide on each side of the real line."""
+    return tuple((strip / _STRIP * _STEPS[0] / step, step) for step in _STEPS)
+
+
+def nodes(step: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the rule, up to the cut: (n,) each."""
+    count = round(_CUT / step)
+    xi = step * torch.arange(-count, count + 1, dtype=torch.float64, device=like.device)
+    return xi, step * INV_SQRT_2PI * torch.exp(-0.5 * xi * xi)
+
+
+def analytic_raw(
+    difference: Callable[[Tensor, Tensor], Tensor],  # (m, delta) -> phi(m + delta) - phi(m)
+    m: Tensor,  # (n,)
+    r: Tensor,  # (n,)
+    step: float,
+    orders: int = 4,
+) -> tuple[Tensor, ...]:
+    """The rule for the first moments of nu, each (n,)."""
+    xi, weight = nodes(step, m)
+
+    def sums(m: Tensor, r: Tensor) -> Tensor:
+        r = r.clamp_min(SMALLEST)[:, None]  # (piece, 1)
+        nu = difference(m[:, None], r * xi) / r  # (piece, nodes)
+        power, found = nu, [nu @ weight]
+        for _ in range(1, orders):
+            power = power * nu
+            found.append(power @ weight)
+        return torch.stack(found)
+
+    return tuple(in_pieces(sums, m, r, len(xi)).unbind(0))
+
+
+def gaussian_mean(function: Callable[[Tensor], Tensor], m: Tensor, r: Tensor) -> Tensor:  # (n,) each
+    """E function(m + r xi), roughly: no bound rests on it."""
+    xi, weight = nodes(2 * _STEPS[0], m)
+    return in_pieces(lambda m, r: function(m[:, None] + r[:, None] * xi) @ weight, m, r, len(xi))
+
+
+def raw_error(k: int, steepest: float, widened: float, rounding: Tensor) -> Tensor:
+    r"""Error of the k-th moment of :func:`analytic_raw`: of the rule, of its cut, of rounding.
+
+    ``steepest`` bounds :math:`|\varphi'|` on the line and ``widened`` in the strip; the difference is computed within
+    ``8 * UNIT * rounding * steepest * |delta|``. Beyond the cut is less than 9e-15 (k = 4), and the sum has at most 377
+    terms, so ``ELEMENTARY`` (512 units) covers both: 377 + 4 * 8 + 80.
+    """
+    exact = STRIP * widened**k * WIDENED[k - 1]
+    return ELEMENTARY * rounding * (steepest**k * ABSOLUTE[k - 1]) + exact
+
+
+def in_pieces(function: Callable[[Tensor, Tensor], Tensor], m: Tensor, r: Tensor, width: int) -> Tensor:
+    """Apply a function of flat tensors, (n,) to (..., n), so that ``n * width`` stays below the size of a temporary."""
+    size, n = max(1, (_TEMPORARY << 5 if m.is_cuda else _TEMPORARY) // width), m.numel()
+    first = function(m[:size], r[:size])
+    if n <= size:
+        return first
+    # One tensor for all results: small ones kept between large temporaries would fragment the heap.
+    found = first.new_empty(*first.shape[:-1], n)
+    found[..., :size] = first
+    for start in range(size, n, size):
+        found[..., start : start + size] = function(m[start : start + size], r[start : start + size])
+    return found

@@ -1,0 +1,163 @@
+"""The general moment pass: any chain of layers, forward for moments, backward for the ranges of means.
+
+At each layer with weights the range of its means is found by carrying its rows down to x; then come the moments, the
+expectation of its activation and the planes (docs/layers.md). What is random is bounded over the whole posterior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import bnndp.propagation.rules  # noqa: F401 (registers the rules of every kind)
+from bnndp.activations import ACTIVATIONS, Identity
+from bnndp.activations.activation import Activation
+from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.layers import WEIGHTED
+from bnndp.maths.rounding import TINY, gamma
+from bnndp.network import BayesianNetwork
+from bnndp.propagation.activated import activated, activated_signal
+from bnndp.propagation.expectation import around
+from bnndp.propagation.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
+from bnndp.propagation.planes import planes, planes_of_fixed
+from bnndp.propagation.pre import pre_of_signal, pre_of_weights
+from bnndp.propagation.signal import UP, of_box
+from bnndp.propagation.steps import step
+from bnndp.propagation.weights import Weights, weights_of
+from bnndp.propagation.weights import row_variance as noise_of_rows
+from bnndp.regions import Box, apply_rows
+
+__all__ = ["Passed", "bound", "hidden"]
+
+_NUMBERS = 2**23  # entries of the matrices of rows held at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """All layers but the last one with weights, on the boxes; and that last layer."""
+
+    chain: list[Node]
+    output: Weighted
+    box: Box
+
+    @property
+    def last(self) -> Node:
+        """The node below the output layer."""
+        return self.chain[-1]
+
+
+def hidden(network: BayesianNetwork, box: Box) -> Passed:
+    """The pass up to the last layer with weights."""
+    layers, shapes = list(network.layers), network.shapes
+    last = max(i for i, layer in enumerate(layers) if isinstance(layer, WEIGHTED))
+    chain: list[Node] = [Input(of_box(box))]
+    weighted: Weighted | None = None
+    for index, (layer, shape) in enumerate(zip(layers, shapes[:-1], strict=True)):
+        if weighted is not None and index <= last:
+            phi = layer if type(layer) in _KNOWN else None
+            chain.append(_activated(phi or Identity(), chain, weighted, box))
+            weighted = None
+            if phi is not None:
+                continue
+        if isinstance(layer, WEIGHTED):
+            weighted = _weighted(weights_of(layer, shape), chain[-1])
+        elif type(layer) in _KNOWN:
+            chain.append(_on_signal(layer, chain))
+        elif index < last:
+            node = step(layer, chain[-1], shape)
+            if node is not chain[-1]:
+                chain.append(node)
+    if weighted is None:
+        raise AssertionError
+    return Passed(chain, weighted, box)
+
+
+_KNOWN = frozenset(ACTIVATIONS.values())
+
+
+def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
+    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
+    passed = hidden(network, box)
+    weights = passed.output.weights
+    identity = torch.eye(weights.n_out, dtype=torch.float64, device=box.lower.device)
+    found = mean_rows(passed, torch.cat([identity, -identity]).expand(box.batch, -1, -1))
+    n = weights.n_out
+    fine = found.offset.isfinite() & found.matrix.isfinite().all(-1)
+    matrix, offset = torch.where(fine[..., None], found.matrix, 0.0), torch.where(fine, found.offset, -torch.inf)
+    return AffineBounds(Affine(matrix[:, :n], offset[:, :n]), Affine(-matrix[:, n:], -offset[:, n:]), box)
+
+
+def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
+    """Affine functions of x below ``rows . E f(x)``: (batch, rows)."""
+    matrix, constant = passed.output.lower(rows, None, rows.new_zeros(rows.shape[:2]))
+    return Affine(*lower_bound(passed.chain, matrix, constant))
+
+
+def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
+    """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
+    weights, below = passed.output.weights, passed.last
+    inner = deviation(below, weights.pull(rows))
+    return (noise_of_rows(weights, rows, below.signal) + inner.square()) * UP
+
+
+def _weighted(weights: Weights, below: Node) -> Weighted:
+    scale = weights.power(below.signal.mean.magnitude, 1) + weights.bias.abs()
+    return Weighted(weights, below, scale * UP)
+
+
+def _activated(phi: Activation, chain: list[Node], weighted: Weighted, box: Box) -> Node:
+    weights, below = weighted.weights, weighted.below
+    mean = _range(chain, weighted, box)
+    x = pre_of_weights(weights, below.signal, mean, lambda: _through(weighted))
+    near = around(phi, x)
+    found = planes_of_fixed(phi, x, near) if x.fixed else planes(phi, x, near)
+    signal, linear = activated(phi, x, found, independent=weights.groups == weights.n_out)
+    return Activated(found, linear, signal, weighted, below)
+
+
+def _on_signal(phi: Activation, chain: list[Node]) -> Node:
+    z = chain[-1].signal
+    x = pre_of_signal(z)
+    found = planes(phi, x, around(phi, x))
+    signal, linear = activated_signal(phi, z, x, found)
+    return Activated(found, linear, signal, None, chain[-1])
+
+
+def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
+    """Range of E X over the box: rows carried down to x, in pieces, intersected with interval arithmetic."""
+    weights = weighted.weights
+    coarse = interval_means(weights, weighted.below.signal.mean, weighted.scale)
+    if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
+        return coarse
+    n, batch = weights.n_out, box.batch
+    widest = max(node.signal.mean.lower.shape[-1] for node in chain)
+    size = max(1, _NUMBERS // (batch * 2 * widest))
+    low, high = [], []
+    for start in range(0, n, size):
+        rows = torch.zeros(min(size, n - start), n, dtype=torch.float64, device=box.lower.device)
+        rows[torch.arange(rows.shape[0]), start + torch.arange(rows.shape[0])] = 1.0
+        both = torch.cat([rows, -rows]).expand(batch, -1, -1)
+        matrix, constant = weighted.lower(both, None, both.new_zeros(both.shape[:2]))
+        matrix, constant = lower_bound(chain, matrix, constant)
+        found = box.minimum(matrix, constant)
+        low.append(found[:, : rows.shape[0]])
+        high.append(-found[:, rows.shape[0] :])
+    fine_low, fine_high = torch.cat(low, 1), torch.cat(high, 1)
+    return Interval(torch.fmax(fine_low, coarse.lower), torch.fmin(fine_high, coarse.upper))
+
+
+def _through(weighted: Weighted) -> tuple[Tensor, Tensor]:
+    """Var E[m | Y] (batch, n_out) and the norms (batch, n_out, q) of m for the rows of a layer, in pieces."""
+    weights, below = weighted.weights, weighted.below
+    n, batch = weights.n_out, weighted.scale.shape[0]
+    size = max(1, _NUMBERS // (batch * 2 * max(weights.n_in, n)))
+    central, norms = [], []
+    for start in range(0, n, size):
+        rows = torch.zeros(min(size, n - start), n, dtype=torch.float64, device=weighted.scale.device)
+        rows[torch.arange(rows.shape[0]), start + torch.arange(rows.shape[0])] = 1.0
+        pulled = weights.pull(rows).expand(batch, -1, -1)
+        central.append(below.parts(pulled)[1].square())
+        norms.append(below.norms(pulled))
+    return torch.cat(central, 1) * UP, torch.cat(norms, 1) * UP

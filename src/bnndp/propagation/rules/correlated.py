@@ -1,0 +1,125 @@
+r"""Rules of dense layers whose weights are correlated within a row or over the whole layer.
+
+:math:`s_i(z)=\sum_j\sigma_{ij}^2\tilde z_j^2+|F_i^\top\tilde z|^2`. With one noise for all rows
+:math:`\operatorname{Var}(u\cdot X\mid z)=\sum_iu_i^2\sum_j\sigma_{ij}^2\tilde z_j^2+|\sum_iu_iF_i^\top\tilde z|^2`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.layers import CorrelatedLinear
+from bnndp.maths.rounding import gamma
+from bnndp.propagation.rules.quadratic import mean_form
+from bnndp.propagation.signal import UP, Signal
+from bnndp.propagation.weights import Weights, weights_of
+from bnndp.regions import apply_rows
+
+__all__ = ["Correlated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """A dense layer with factors."""
+
+    layer: CorrelatedLinear
+    random: bool
+
+    @property
+    def n_in(self) -> int:
+        return self.layer.n_in
+
+    @property
+    def n_out(self) -> int:
+        return self.layer.n_out
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.layer.shared else self.layer.n_out
+
+    @property
+    def terms(self) -> int:
+        return self.layer.n_in
+
+    @property
+    def bias(self) -> Tensor:
+        return self.layer.bias_mean
+
+    def apply(self, z: Tensor) -> Tensor:
+        return z @ self.layer.weight_mean.mT
+
+    def power(self, z: Tensor, exponent: int) -> Tensor:
+        return z @ (self.layer.weight_mean.abs() ** exponent).mT
+
+    def pull(self, rows: Tensor) -> Tensor:
+        return rows @ self.layer.weight_mean
+
+    def spread(self, z: Tensor) -> Tensor:
+        return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)
+
+    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:
+        plain = (rows @ self.layer.weight_std.square()) * (2 * z[:, None])
+        weighted = rows[..., None] * self._loadings(z)[:, None]  # (batch, rows, n_out, rank)
+        return plain + 2 * torch.einsum("briq,ijq->brj", weighted, self.layer.factor[:, :-1])
+
+    def spread_excess(self, radius: Tensor) -> Tensor:
+        reach = torch.einsum("bj,ijq->biq", radius, self.layer.factor[:, :-1].abs())
+        return (self._plain(radius.square(), 0.0) + reach.square().sum(-1)) * UP
+
+    def mean_spread(self, z: Signal) -> Interval:
+        return mean_form(self, z, self._diagonal)
+
+    def spread_deviation(self, z: Signal) -> Tensor:
+        r"""With d = z - E z, :math:`s=s(\mathbb Ez)+\nabla s(\mathbb Ez)\cdot d+d^\top\Sigma d`."""
+        factor = self.layer.factor[:, :-1]  # (n_out, n_in, rank)
+        largest = z.mean.magnitude
+        gradient = 2 * (largest[:, None] * self.layer.weight_std.square())  # (batch, n_out, n_in)
+        loads = torch.einsum("bj,ijq->biq", largest, factor.abs()) + self.layer.factor[:, -1].abs()
+        gradient = gradient + 2 * torch.einsum("biq,ijq->bij", loads, factor.abs())
+        sd = z.variance.sqrt()
+        linear = apply_rows(gradient.square(), z.variance).sqrt() if z.source else apply_rows(gradient, sd)
+        norm4 = z.norms[..., 0]
+        reach = torch.einsum("bj,ijq->biq", norm4, factor.abs())
+        return (linear + self._plain(norm4.square(), 0.0) + reach.square().sum(-1)) * UP
+
+    def row_parts(self, rows: Tensor, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
+        square, size = rows.square(), rows.abs()
+        reach = self._reach(torch.cat([radius[..., None], away], -1))  # (batch, n_out, 1 + k)
+        loads = self._loadings(middle)  # (batch, n_out, rank)
+        if self.layer.shared:
+            lost = gamma(2 * (self.n_in + self.n_out) + 8) * self._reach(middle.abs()[..., None], one=1.0)[..., 0]
+            at = torch.linalg.vector_norm(rows @ loads, dim=-1) + apply_rows(size, reach[..., 0] + lost)
+            further = size @ reach[..., 1:]  # norms of the rows add
+        else:
+            own = (torch.linalg.vector_norm(loads, dim=-1) * UP + reach[..., 0]).square()
+            at, further = apply_rows(square, own).sqrt(), (square @ reach[..., 1:].square()).sqrt()
+        plain = apply_rows(square, self._plain(z.mean.magnitude.square(), 1.0))
+        moved = (square @ self.layer.weight_std.square()) @ away.square()
+        return (at.square() + plain).sqrt() * UP, (further.square() + moved).sqrt() * UP
+
+    def _loadings(self, z: Tensor) -> Tensor:
+        """F_i' (z, 1): (batch, n_out, rank)."""
+        return torch.einsum("bj,ijq->biq", z, self.layer.factor[:, :-1]) + self.layer.factor[:, -1]
+
+    def _reach(self, radius: Tensor, one: float = 0.0) -> Tensor:  # (batch, n_in, k)
+        """sup |F_i' (d, one)| over |d| <= radius, at most: (batch, n_out, k)."""
+        sizes = torch.einsum("bjk,ijq->bikq", radius, self.layer.factor[:, :-1].abs())
+        return torch.linalg.vector_norm(sizes + one * self.layer.factor[:, None, -1].abs(), dim=-1) * UP
+
+    def _plain(self, square: Tensor, one: float) -> Tensor:
+        return square @ self.layer.weight_std.square().mT + one * self.layer.bias_std.square()
+
+    @property
+    def _diagonal(self) -> Tensor:
+        """Variances of the weights: (n_out, n_in)."""
+        return self.layer.weight_std.square() + self.layer.factor[:, :-1].square().sum(-1)
+
+
+@weights_of.register
+def _(layer: CorrelatedLinear, shape: tuple[int, ...]) -> Weights:
+    return Correlated(layer, layer.random)

@@ -1,0 +1,92 @@
+"""Rules of dense layers with independent Gaussian weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.layers import Linear
+from bnndp.propagation.signal import UP, Signal
+from bnndp.propagation.weights import Weights, weights_of
+from bnndp.regions import apply_rows
+
+__all__ = ["Dense"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    r"""s_i(z) = sum_j sigma_ij^2 z_j^2 + sigma_b^2, outputs independent given z."""
+
+    layer: Linear
+    random: bool
+
+    @property
+    def n_in(self) -> int:
+        return self.layer.n_in
+
+    @property
+    def n_out(self) -> int:
+        return self.layer.n_out
+
+    @property
+    def groups(self) -> int:
+        return self.layer.n_out
+
+    @property
+    def terms(self) -> int:
+        return self.layer.n_in
+
+    @property
+    def bias(self) -> Tensor:
+        return self.layer.bias_mean
+
+    def apply(self, z: Tensor) -> Tensor:
+        return z @ self.layer.weight_mean.mT
+
+    def power(self, z: Tensor, exponent: int) -> Tensor:
+        return z @ (self.layer.weight_mean.abs() ** exponent).mT
+
+    def pull(self, rows: Tensor) -> Tensor:
+        return rows @ self.layer.weight_mean
+
+    def spread(self, z: Tensor) -> Tensor:
+        return z.square() @ self._variance.mT + self._bias_variance
+
+    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:
+        return (rows @ self._variance) * (2 * z[:, None])
+
+    def spread_excess(self, radius: Tensor) -> Tensor:
+        return radius.square() @ self._variance.mT * UP
+
+    def mean_spread(self, z: Signal) -> Interval:
+        second = z.second
+        return Interval(
+            (second.lower @ self._variance.mT + self._bias_variance) / UP,
+            (second.upper @ self._variance.mT + self._bias_variance) * UP,
+        )
+
+    def spread_deviation(self, z: Signal) -> Tensor:
+        each = z.square_deviation
+        if z.source:
+            return (each.square() @ self._variance.square().mT).sqrt() * UP
+        return each @ self._variance.mT * UP
+
+    def row_parts(self, rows: Tensor, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        square = rows.square()
+        at = apply_rows(square, self.spread(z.mean.magnitude)).sqrt() * UP
+        return at, ((square @ self._variance) @ away.square()).sqrt() * UP
+
+    @property
+    def _variance(self) -> Tensor:
+        return self.layer.weight_std.square()
+
+    @property
+    def _bias_variance(self) -> Tensor:
+        return self.layer.bias_std.square()
+
+
+@weights_of.register
+def _(layer: Linear, shape: tuple[int, ...]) -> Weights:
+    return Dense(layer, layer.random)

@@ -1,0 +1,84 @@
+r"""What the pass asks of a layer with weights: its mean map and the covariance of its outputs given the input.
+
+Given z, :math:`X=Wz+b` is Gaussian with mean :math:`\mu z+\bar b` and covariances :math:`C_{ik}(z)`, quadratic in z;
+:math:`s_i=C_{ii}=\tilde z^\top\Sigma_i\tilde z` with :math:`\tilde z=(z,1)`. A kind of posterior is one file of rules
+that registers itself here.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Protocol
+
+from torch import Tensor
+
+from bnndp.bounds import Interval
+from bnndp.errors import UnsupportedLayerError
+from bnndp.propagation.signal import UP, Signal
+
+__all__ = ["Weights", "row_variance", "weights_of"]
+
+
+class Weights(Protocol):
+    """A layer with weights for inputs of a given shape, on flat vectors."""
+
+    n_in: int
+    n_out: int
+    terms: int  # length of the longest sum of a row, for the rounding
+    bias: Tensor  # (n_out,)
+    random: bool
+    groups: int  # outputs of different groups are independent given the input; equal, contiguous groups
+
+    def apply(self, z: Tensor) -> Tensor:  # (..., n_in) -> (..., n_out)
+        """mu z, without the bias."""
+        ...
+
+    def power(self, z: Tensor, exponent: int) -> Tensor:  # (..., n_in) -> (..., n_out)
+        """sum_j |mu_ij|^exponent z_j."""
+        ...
+
+    def pull(self, rows: Tensor) -> Tensor:  # (..., n_out) -> (..., n_in)
+        """rows mu."""
+        ...
+
+    def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
+        """s_i(z)."""
+        ...
+
+    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:  # (batch, rows, n_out), (batch, n_in)
+        """sum_i rows_i grad s_i(z): (batch, rows, n_in)."""
+        ...
+
+    def spread_excess(self, radius: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
+        """sup of d Sigma_i d over |d| <= radius, at most."""
+        ...
+
+    def mean_spread(self, z: Signal) -> Interval:  # (batch, n_out)
+        """E s_i(z)."""
+        ...
+
+    def spread_deviation(self, z: Signal) -> Tensor:  # (batch, n_out)
+        """Standard deviation of s_i(z), at most."""
+        ...
+
+    def row_parts(
+        self, rows: Tensor, z: Signal, away: Tensor
+    ) -> tuple[Tensor, Tensor]:  # (batch, rows, n_out), away (batch, n_in, k) -> (batch, rows), (batch, rows, k)
+        r"""Norms of the noise of ``rows . X``, which is a norm of (z, 1): at E z, and of deviations up to ``away``.
+
+        The first is the standard deviation of ``rows . X`` given z = E z, at most over the box; the second bounds
+        :math:`\lVert(d^\top\Sigma_ud)^{1/2}\rVert_q` if the norms of the d_j are at most ``away[:, j]``, for any q >= 2.
+        """
+        ...
+
+
+def row_variance(weights: Weights, rows: Tensor, z: Signal) -> Tensor:  # (batch, rows, n_out) -> (batch, rows)
+    """E of the variance of ``rows . X`` given z, at most: that at E z plus that of z - E z."""
+    at, away = weights.row_parts(rows, z, z.variance.sqrt()[..., None])
+    return (at.square() + away[..., 0].square()) * UP
+
+
+@singledispatch
+def weights_of(layer: object, shape: tuple[int, ...]) -> Weights:
+    """The rules of a layer with weights on inputs of this shape."""
+    raise UnsupportedLayerError(f"the general pass knows no weights of kind {type(layer).__name__}.")
