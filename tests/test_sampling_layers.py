@@ -154,6 +154,17 @@ def test_members_without_variance_are_exact(alike: bool) -> None:
         assert not p.std_error.any()
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_members_without_weight_change_nothing(alike: bool) -> None:
+    members = tuple(fixed(k, 5 if alike else 5 + k) for k in range(3))
+    x, rows = normal(4, 4, seed=9), torch.tensor([[[-1.0, 1.0, 0.0]]], dtype=torch.float64).expand(4, -1, -1)
+    whole = Ensemble(members, torch.tensor([0.4, 0.0, 0.6], dtype=torch.float64))
+    part = Ensemble((members[0], members[2]), torch.tensor([0.4, 0.6], dtype=torch.float64))
+    (value, slope), (own, steep) = (odds_direction(one, x, rows, mean_path(one)) for one in (whole, part))
+    torch.testing.assert_close(value, own, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(slope, steep, rtol=1e-12, atol=1e-12)
+
+
 def test_members_have_noise_of_their_own() -> None:
     network = NETWORKS["tanh"]
     assert isinstance(network, BayesianNetwork)

@@ -1,21 +1,24 @@
 """One pass for classification: bounds of the expected softmax on a batch of boxes, cut into pieces that fit the memory.
 
 Two questions are answered, each by the method of the options: the range of every class's probability, and a lower
-bound of given combinations of them, which is what a decision needs (docs/theory.md, section 7).
+bound of given combinations of them, which is what a decision needs (docs/theory.md, section 7). For an ensemble the
+bounds of the members are added as affine functions of x, before they are minimised (``mixture.py``).
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bnndp.bounds import Interval
-from bnndp.effort import last, stages
+from bnndp.effort import last
+from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import InputError
 from bnndp.halving import halve
 from bnndp.maths.softmax import consistent
-from bnndp.methods import expect_moment
+from bnndp.methods import expect_moment, plan
+from bnndp.mixture_softmax import CALM, as_seen, mixture_bound, mixture_classes, strongest_tails
 from bnndp.moment.branch import Claim, branch
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.margins import Margins, margins
@@ -30,12 +33,24 @@ from bnndp.regions import Box
 __all__ = ["bound_rows", "expected_softmax"]
 
 _FLOATS_A_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix, as in methods.py
-_CALM = 0.02  # margins of less variance than this need no exponential moments: the second order is as good
 _BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _BRANCH_STEPS = 10  # of ascent on each cell, at least
 
 
-def expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A lower bound of ``rows . E softmax`` on each box is asked for, by the margins of the class ``label``."""
+
+    network: Posterior
+    box: Box
+    rows: Tensor  # (batch, rows, classes)
+    label: Tensor  # (batch,)
+
+    def __getitem__(self, index: Tensor | slice) -> "_Question":
+        return replace(self, box=self.box[index], rows=self.rows[index], label=self.label[index])
+
+
+def expected_softmax(network: Posterior, box: Box, options: Options) -> tuple[Interval, tuple[str, ...]]:
     """Bounds (batch, classes) of E softmax for every x of each box, and the method that gave them."""
     _check(network, box)
     network, box = _as_seen(network, box)
@@ -48,7 +63,7 @@ def expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> tu
 
 
 def bound_rows(
-    network: BayesianNetwork,
+    network: Posterior,
     box: Box,
     rows: Tensor,  # (batch, rows, classes)
     label: Tensor,  # (batch,): the class whose margins are used, the largest where the rows should hold
@@ -60,44 +75,46 @@ def bound_rows(
     """
     _check(network, box)
     network, box = _as_seen(network, box)
-    claim = Claim(network, box, rows, label)
+    asked = _Question(network, box, rows, label)
     if options.effort == "low":
-        return _on_cells(claim, options)
-    return last(_better_rows(claim, options), options.time_limit)
+        return _on_cells(asked, options)
+    return last(_better_rows(asked, options), options.time_limit)
 
 
-def _better_rows(claim: Claim, options: Options) -> Iterator[Tensor]:
+def _better_rows(asked: _Question, options: Options) -> Iterator[Tensor]:
     """The bounds (batch, rows) after every stage of the effort; each is the best so far."""
-    first, *others = stages(options, "classification", claim.box.n, claim.network.depth)
-    bound = _on_cells(claim, first.options)
+    first, *others = plan(asked.network, options)
+    bound = _on_cells(asked, first.options)
     yield bound
     for stage in others:
         at = (~(bound > 0).all(-1)).nonzero()[:, 0]
         if at.numel() == 0:
             return
-        bound = bound.index_copy(0, at, torch.maximum(bound[at], _on_cells(claim[at], stage.options)))
+        bound = bound.index_copy(0, at, torch.maximum(bound[at], _on_cells(asked[at], stage.options)))
         yield bound
 
 
-def _on_cells(claim: Claim, options: Options) -> Tensor:
+def _on_cells(asked: _Question, options: Options) -> Tensor:
     """Bounds (batch, rows), by cells of the boxes where the options allow some and a row is not positive."""
-    whole = _bound(claim, options)
+    whole = _bound(asked, options)
     if options.refine == 1:
         return whole
     plain = replace(options, branch=1)  # signs and cells at once do not pay
-    return halve(lambda cells, owner: _bound(replace(claim[owner], box=cells), plain), claim.box, whole, options.refine)
+    return halve(lambda cells, owner: _bound(replace(asked[owner], box=cells), plain), asked.box, whole, options.refine)
 
 
-def _bound(claim: Claim, options: Options) -> Tensor:
-    network, box = claim.network, claim.box
-    parts = [
-        _rows(network, box[piece], claim.rows[piece], claim.label[piece], options)
-        for piece in _pieces(network, box, options, references=1)
-    ]
+def _bound(asked: _Question, options: Options) -> Tensor:
+    network, parts = asked.network, []
+    for piece in _pieces(network, asked.box, options, references=1):
+        part = asked[piece]
+        if isinstance(network, Ensemble):
+            parts.append(mixture_bound(network, part.box, part.rows, part.label, options))
+        else:
+            parts.append(_rows(network, part.box, part.rows, part.label, options))
     return torch.cat(parts).nan_to_num(-torch.inf, neginf=-torch.inf)
 
 
-def _check(network: BayesianNetwork, box: Box) -> None:
+def _check(network: Posterior, box: Box) -> None:
     if box.n != network.n_in:
         raise InputError(
             f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
@@ -106,19 +123,21 @@ def _check(network: BayesianNetwork, box: Box) -> None:
         raise InputError(f"a classifier needs at least 2 logits, the network has {network.n_out}.")
 
 
-def _as_seen(network: BayesianNetwork, box: Box) -> tuple[BayesianNetwork, Box]:
-    """The network and the boxes in terms of what its first layer sees."""
-    return (network, box) if network.shift is None else (network.unshifted(), box.moved(network.shift))
+def _as_seen(network: Posterior, box: Box) -> tuple[Posterior, Box]:
+    """In terms of what the first layer sees; the members of an ensemble see each their own."""
+    return (network, box) if isinstance(network, Ensemble) else as_seen(network, box)
 
 
-def _pieces(network: BayesianNetwork, box: Box, options: Options, *, references: int) -> Iterator[slice]:
+def _pieces(network: Posterior, box: Box, options: Options, *, references: int) -> Iterator[slice]:
     """Slices of the batch that keep the intermediate tensors within ``options.memory`` bytes."""
     step = _piece_size(network, options, references=references)
     for start in range(0, box.batch, step):
         yield slice(start, min(start + step, box.batch))
 
 
-def _piece_size(network: BayesianNetwork, options: Options, *, references: int) -> int:
+def _piece_size(network: Posterior, options: Options, *, references: int) -> int:
+    if isinstance(network, Ensemble):
+        return min(_piece_size(member, options, references=references) for member in network.members)
     if not network.plain:
         return max(1, options.memory // (8 * _FLOATS_A_ENTRY * references * network.n_out * network.widest))
     sizes = network.sizes
@@ -130,7 +149,9 @@ def _piece_size(network: BayesianNetwork, options: Options, *, references: int) 
     return max(1, options.memory // size)
 
 
-def _classes(network: BayesianNetwork, box: Box, options: Options) -> tuple[Interval, str]:
+def _classes(network: Posterior, box: Box, options: Options) -> tuple[Interval, str]:
+    if isinstance(network, Ensemble):
+        return mixture_classes(network, box, options)
     if not network.plain:
         expect_moment(network, options)
     found: list[Interval] = []
@@ -150,14 +171,7 @@ def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Int
         return _general_classes(network, box)
     every = torch.arange(classes, device=box.lower.device)
     known = margins(network, box, every.expand(box.batch, -1), steps=options.optimise)
-    tails = torch.ones_like(known.mean)
-    at = (known.variance.amax((-1, -2)) > _CALM).nonzero()[:, 0]
-    if at.numel():  # margins of the strongest class only: those of the others have no tails to speak of
-        least = known.mean[at].masked_fill(torch.eye(classes, dtype=torch.bool, device=every.device), torch.inf)
-        best = least.amin(-1).argmax(-1)
-        part = Margins(known.mean[at, best], known.variance[at, best])
-        tails[at, best] = margin_tails(network, box[at], best, part.mean, part.variance)
-    return class_interval(known, tails)
+    return class_interval(known, strongest_tails(network, box, known))
 
 
 def _general_classes(network: BayesianNetwork, box: Box) -> Interval:
@@ -192,7 +206,7 @@ def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor
     known = margins(network, box, label[:, None], steps=options.optimise)
     bound = row_bound(rows, known, label)
     hope = row_bound(rows, Margins(known.mean, torch.zeros_like(known.variance)), label)
-    open_ = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > _CALM)
+    open_ = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
     at = open_.nonzero()[:, 0]
     if at.numel():
         part = known[at]

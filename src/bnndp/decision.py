@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from bnndp.classify import bound_rows
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.evasion import Effort, decision_rows, evade
-from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.regions import Box
 from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
@@ -45,7 +45,7 @@ class Decision:
     proved: tuple[bool, ...]  # whether the bounds at the witness alone prove that the decision is another one there
 
 
-def decide(network: BayesianNetwork, x: Tensor, *, weights: Tensor | None = None, seed: int = 0) -> Tensor:
+def decide(network: Posterior, x: Tensor, *, weights: Tensor | None = None, seed: int = 0) -> Tensor:
     """The decision of the network at each x (batch, n), estimated from 4096 draws of the posterior: (batch,)."""
     point = Box(x, x).lower
     if point.shape[1] != network.n_in:
@@ -59,7 +59,7 @@ def decide(network: BayesianNetwork, x: Tensor, *, weights: Tensor | None = None
     return (probability @ losses.mT).argmin(-1)
 
 
-def labels_of(network: BayesianNetwork, x: Tensor, label: Tensor | int | None, weights: Tensor | None) -> Tensor:
+def labels_of(network: Posterior, x: Tensor, label: Tensor | int | None, weights: Tensor | None) -> Tensor:
     """The labels (batch,) that are asked about: those given, one for all, or the network's own decisions."""
     if label is None:
         return decide(network, x, weights=weights)
@@ -74,7 +74,7 @@ def labels_of(network: BayesianNetwork, x: Tensor, label: Tensor | int | None, w
 
 
 def robust_decision(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
     box: Box,
     label: Tensor | int | None = None,
@@ -111,7 +111,7 @@ def robust_decision(
 
 
 def _is_proved(
-    network: BayesianNetwork, x: Tensor, label: Tensor, rival: Tensor, weights: Tensor | None, options: Options
+    network: Posterior, x: Tensor, label: Tensor, rival: Tensor, weights: Tensor | None, options: Options
 ) -> Tensor:
     """Whether the bounds at the input x prove that ``rival`` is ahead of ``label`` there: (batch,)."""
     rows, others = decision_rows(rival, network.n_out, weights)  # L_k - L_rival for every k but the rival
@@ -120,7 +120,7 @@ def _is_proved(
         return bound_rows(network, Box(x, x), row, rival, options)[:, 0] > 0
 
 
-def expect_classifier(network: BayesianNetwork) -> None:
+def expect_classifier(network: Posterior) -> None:
     """Refuse a regression network in one line."""
     if network.task != "classification":
         raise InputError(f"a decision needs a classifier; this network is for {network.task} (use bnndp.certify).")

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from bnndp.decision import decide, expect_classifier
 from bnndp.effort import last
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.radius import Radius, Search, better_radii
 
@@ -101,7 +101,7 @@ class Evaluation:
 
 
 def evaluate(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (points, n)
     label: Tensor | None = None,  # (points,); None: the network's own decisions
     domain: tuple[float, float] | None = None,
@@ -113,7 +113,7 @@ def evaluate(
 
     When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
 
-    >>> from bnndp.network import Linear
+    >>> from bnndp.network import BayesianNetwork, Linear
     >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
     >>> network = BayesianNetwork.from_linears([layer], "classification")
     >>> found = evaluate(network, torch.tensor([[0.3], [-0.1], [0.6]]), torch.tensor([0, 0, 0]))
@@ -126,7 +126,7 @@ def evaluate(
 
 
 def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on from)
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (points, n)
     label: Tensor | None = None,  # (points,); None: the network's own decisions
     domain: tuple[float, float] | None = None,

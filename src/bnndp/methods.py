@@ -1,13 +1,17 @@
 """One pass of a method over a batch of boxes, cut into pieces that fit the memory."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.effort import Stage, stages
+from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.maths.rounding import TINY, gamma
+from bnndp.mixture import mixed, weighted
 from bnndp.moment import forward, optimise
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
@@ -15,14 +19,21 @@ from bnndp.partition import recursion
 from bnndp.propagation import forward as propagation
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["expect_moment", "one_pass", "piece_size"]
+__all__ = ["expect_moment", "moved_back", "one_pass", "piece_size", "plan"]
 
 _FLOATS_A_ENTRY = (
     12  # float64 numbers alive for each entry of the largest matrix: an estimate, `make bench` measures the peak
 )
 
 
-def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+def plan(network: Posterior, options: Options) -> tuple[Stage, ...]:
+    """What to do one after the other; the partition method is left to networks that it knows."""
+    members = network.members if isinstance(network, Ensemble) else (network,)
+    depth = network.depth if all(member.plain for member in members) else 0
+    return stages(options, network.task, network.n_in, depth)
+
+
+def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
     if box.n != network.n_in:
         raise InputError(
@@ -46,8 +57,10 @@ def one_pass(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affi
     return AffineBounds(low, high, box), interval, names
 
 
-def piece_size(network: BayesianNetwork, options: Options) -> int:
+def piece_size(network: Posterior, options: Options) -> int:
     """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes."""
+    if isinstance(network, Ensemble):  # one member after the other
+        return min(piece_size(member, options) for member in network.members)
     if not network.plain:  # it cuts the rows of its hidden layers by itself
         return max(1, options.memory // (8 * _FLOATS_A_ENTRY * 2 * network.n_out * network.widest))
     sizes = network.sizes
@@ -58,17 +71,34 @@ def piece_size(network: BayesianNetwork, options: Options) -> int:
     return max(1, options.memory // size)
 
 
-def _piece(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+def _piece(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """One pass over what the first layer sees of the boxes; the affine bounds are carried back to x."""
+    if isinstance(network, Ensemble):
+        return _mixed(network, box, options)
     if network.shift is None:
         return _inner(network, box, options)
     affine, interval, names = _inner(network.unshifted(), box.moved(network.shift), options)
-    low, high = (_moved_back(side, network.shift, box, sign) for side, sign in ((affine.lower, -1), (affine.upper, 1)))
+    low, high = (moved_back(side, network.shift, box, sign) for side, sign in ((affine.lower, -1), (affine.upper, 1)))
     return AffineBounds(low, high, box), interval, names
 
 
-def _moved_back(found: Affine, shift: Tensor, box: Box, sign: int) -> Affine:
-    """``A (x - shift) + b`` as a function of x, rounded outward."""
+def _mixed(network: Ensemble, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """The affine bounds of the members, added before they are minimised over the boxes."""
+    names: list[tuple[str, ...]] = []
+
+    def parts() -> Iterator[tuple[float, AffineBounds]]:
+        for member, weight in weighted(network):
+            affine, _, name = _piece(member, box, options)
+            names.append(name)
+            yield weight, affine
+
+    affine, interval, _ = _named(mixed(parts(), box, network.n_out), "moment")
+    each = (sorted({part for name in of_box for part in name.split("+")}) for of_box in zip(*names, strict=True))
+    return affine, interval, tuple("+".join(parts) for parts in each)
+
+
+def moved_back(found: Affine, shift: Tensor, box: Box, sign: int) -> Affine:
+    """``A (x - shift) + b`` as a function of x, rounded outward: down with the sign -1, up with 1."""
     at_shift = apply_rows(found.matrix, shift.expand(box.batch, -1))
     size = apply_rows(found.matrix.abs(), shift.abs().expand(box.batch, -1)) + found.offset.abs()
     return Affine(found.matrix, found.offset - at_shift + sign * (gamma(2 * box.n + 8) * size + TINY))

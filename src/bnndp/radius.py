@@ -19,10 +19,11 @@ from torch import Tensor
 
 from bnndp.classify import bound_rows
 from bnndp.decision import expect_classifier, labels_of
-from bnndp.effort import last, stages
+from bnndp.effort import last
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.evasion import Effort, Reach, attack_radius, decision_rows
-from bnndp.network import BayesianNetwork
+from bnndp.methods import plan
 from bnndp.options import Options
 from bnndp.regions import Box
 
@@ -134,7 +135,7 @@ class _Bracket:
 
 
 def certified_radius(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
     label: Tensor | int | None = None,  # (batch,), or one for all; None: the network's own decisions
     domain: tuple[float, float] | None = None,
@@ -151,7 +152,7 @@ def certified_radius(
 
 
 def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go on from)
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
     label: Tensor | int | None = None,  # (batch,), or one for all; None: the network's own decisions
     domain: tuple[float, float] | None = None,
@@ -180,7 +181,7 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
         with torch.no_grad():
             return bound_rows(network, ball, rows[at], asked[at], how).amin(-1)
 
-    first, *others = (stage.options for stage in stages(options, network.task, network.n_in, network.depth))
+    first, *others = (stage.options for stage in plan(network, options))
     if known is None:
         *_, found = _search(partial(value_at, how=first), _Bracket.empty(points), search)
         known = _attacked(
@@ -194,7 +195,7 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
 
 
 def _attacked(
-    network: BayesianNetwork, x: Tensor, found: Radius, domain: tuple[float, float] | None, search: Search
+    network: Posterior, x: Tensor, found: Radius, domain: tuple[float, float] | None, search: Search
 ) -> Radius:
     """With the radii of an attack, where one is asked for."""
     if not search.attack:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval, PiecewiseAffine
+from bnndp.ensemble import Posterior
 from bnndp.methods import one_pass
-from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.regions import Ball, Box
 
@@ -45,7 +45,7 @@ class _Cells:
 
 
 def refine(
-    network: BayesianNetwork, affine: AffineBounds, interval: Interval, options: Options
+    network: Posterior, affine: AffineBounds, interval: Interval, options: Options
 ) -> Iterator[PiecewiseAffine]:
     """Split until every box has ``options.refine`` cells or is within the tolerance: the cells after every round.
 
@@ -114,7 +114,7 @@ def _excess(gap: Tensor, largest: Tensor, tolerance: float) -> Tensor:
     return torch.where((gap > tolerance) & (share > 0.5), share, 0.0)
 
 
-def _split(network: BayesianNetwork, cells: _Cells, chosen: Tensor, options: Options) -> _Cells:
+def _split(network: Posterior, cells: _Cells, chosen: Tensor, options: Options) -> _Cells:
     """Replace the chosen cells by their halves, cut across the longest edge weighted by the slopes."""
     affine, interval = cells.affine, cells.interval
     parents = affine.region[chosen]

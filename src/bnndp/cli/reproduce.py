@@ -38,7 +38,7 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(callback=positive, help="Of the training; 1e-6 for table-1b, 1e-3 for table-2, 1 otherwise."),
+        typer.Option(callback=positive, help="Of the training; 1e-6 for table-1b, 1e-5 for table-2, 1 otherwise."),
     ] = None,
     prior: Annotated[str | None, typer.Option(metavar="KIND", help="Prior of the training: unit or fan_in.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,

@@ -23,11 +23,12 @@ from bnndp.propagation.expectation import around
 from bnndp.propagation.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
 from bnndp.propagation.planes import planes, planes_of_fixed
 from bnndp.propagation.pre import pre_of_signal, pre_of_weights
+from bnndp.propagation.rows import DenseRows, minimum
 from bnndp.propagation.signal import UP, of_box
 from bnndp.propagation.steps import step
 from bnndp.propagation.weights import Weights, weights_of
 from bnndp.propagation.weights import row_variance as noise_of_rows
-from bnndp.regions import Box, apply_rows
+from bnndp.regions import Box
 
 __all__ = ["Passed", "bound", "hidden"]
 
@@ -91,15 +92,16 @@ def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
 
 def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
     """Affine functions of x below ``rows . E f(x)``: (batch, rows)."""
-    matrix, constant = passed.output.lower(rows, None, rows.new_zeros(rows.shape[:2]))
-    return Affine(*lower_bound(passed.chain, matrix, constant))
+    found, constant = passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+    found, constant = lower_bound(passed.chain, found, constant)
+    return Affine(found.dense().values, constant)
 
 
 def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
     """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
-    weights, below = passed.output.weights, passed.last
-    inner = deviation(below, weights.pull(rows))
-    return (noise_of_rows(weights, rows, below.signal) + inner.square()) * UP
+    weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
+    inner = deviation(below, weights.pull(u))
+    return (noise_of_rows(weights, u, below.signal) + inner.square()) * UP
 
 
 def _weighted(weights: Weights, below: Node) -> Weighted:
@@ -131,33 +133,20 @@ def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     coarse = interval_means(weights, weighted.below.signal.mean, weighted.scale)
     if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
         return coarse
-    n, batch = weights.n_out, box.batch
-    widest = max(node.signal.mean.lower.shape[-1] for node in chain)
-    size = max(1, _NUMBERS // (batch * 2 * widest))
-    low, high = [], []
-    for start in range(0, n, size):
-        rows = torch.zeros(min(size, n - start), n, dtype=torch.float64, device=box.lower.device)
-        rows[torch.arange(rows.shape[0]), start + torch.arange(rows.shape[0])] = 1.0
-        both = torch.cat([rows, -rows]).expand(batch, -1, -1)
-        matrix, constant = weighted.lower(both, None, both.new_zeros(both.shape[:2]))
-        matrix, constant = lower_bound(chain, matrix, constant)
-        found = box.minimum(matrix, constant)
-        low.append(found[:, : rows.shape[0]])
-        high.append(-found[:, rows.shape[0] :])
-    fine_low, fine_high = torch.cat(low, 1), torch.cat(high, 1)
-    return Interval(torch.fmax(fine_low, coarse.lower), torch.fmin(fine_high, coarse.upper))
+    low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
+    for part, rows in weights.own_rows(_NUMBERS // box.batch):
+        for sign, end in ((1, low), (-1, high)):
+            own = rows if sign > 0 else rows.map(torch.neg)
+            start = weights.bias[part] * sign - gamma(8) * weighted.scale[:, part] - TINY
+            end[:, part] = sign * minimum(*lower_bound(chain, own, start), box)
+    return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
 
 
 def _through(weighted: Weighted) -> tuple[Tensor, Tensor]:
     """Var E[m | Y] (batch, n_out) and the norms (batch, n_out, q) of m for the rows of a layer, in pieces."""
-    weights, below = weighted.weights, weighted.below
-    n, batch = weights.n_out, weighted.scale.shape[0]
-    size = max(1, _NUMBERS // (batch * 2 * max(weights.n_in, n)))
+    below, batch = weighted.below, weighted.scale.shape[0]
     central, norms = [], []
-    for start in range(0, n, size):
-        rows = torch.zeros(min(size, n - start), n, dtype=torch.float64, device=weighted.scale.device)
-        rows[torch.arange(rows.shape[0]), start + torch.arange(rows.shape[0])] = 1.0
-        pulled = weights.pull(rows).expand(batch, -1, -1)
-        central.append(below.parts(pulled)[1].square())
-        norms.append(below.norms(pulled))
+    for _, rows in weighted.weights.own_rows(_NUMBERS // batch):
+        central.append(below.parts(rows)[1].square())
+        norms.append(below.norms(rows))
     return torch.cat(central, 1) * UP, torch.cat(norms, 1) * UP

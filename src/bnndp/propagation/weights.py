@@ -7,6 +7,7 @@ that registers itself here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import singledispatch
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.errors import UnsupportedLayerError
+from bnndp.propagation.rows import Rows
 from bnndp.propagation.signal import UP, Signal
 
 __all__ = ["Weights", "row_variance", "weights_of"]
@@ -37,16 +39,20 @@ class Weights(Protocol):
         """sum_j |mu_ij|^exponent z_j."""
         ...
 
-    def pull(self, rows: Tensor) -> Tensor:  # (..., n_out) -> (..., n_in)
-        """rows mu."""
+    def pull(self, rows: Rows) -> Rows:
+        """rows mu; local rows must be zero outside the image."""
+        ...
+
+    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        """The rows of mu itself, in pieces of about ``numbers`` coefficients for each box, and which they are."""
         ...
 
     def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
         """s_i(z)."""
         ...
 
-    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:  # (batch, rows, n_out), (batch, n_in)
-        """sum_i rows_i grad s_i(z): (batch, rows, n_in)."""
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:  # z (batch, n_in)
+        """sum_i rows_i grad s_i(z)."""
         ...
 
     def spread_excess(self, radius: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
@@ -62,8 +68,8 @@ class Weights(Protocol):
         ...
 
     def row_parts(
-        self, rows: Tensor, z: Signal, away: Tensor
-    ) -> tuple[Tensor, Tensor]:  # (batch, rows, n_out), away (batch, n_in, k) -> (batch, rows), (batch, rows, k)
+        self, rows: Rows, z: Signal, away: Tensor
+    ) -> tuple[Tensor, Tensor]:  # away (batch, n_in, k) -> (batch, rows), (batch, rows, k)
         r"""Norms of the noise of ``rows . X``, which is a norm of (z, 1): at E z, and of deviations up to ``away``.
 
         The first is the standard deviation of ``rows . X`` given z = E z, at most over the box; the second bounds
@@ -72,7 +78,7 @@ class Weights(Protocol):
         ...
 
 
-def row_variance(weights: Weights, rows: Tensor, z: Signal) -> Tensor:  # (batch, rows, n_out) -> (batch, rows)
+def row_variance(weights: Weights, rows: Rows, z: Signal) -> Tensor:  # (batch, rows)
     """E of the variance of ``rows . X`` given z, at most: that at E z plus that of z - E z."""
     at, away = weights.row_parts(rows, z, z.variance.sqrt()[..., None])
     return (at.square() + away[..., 0].square()) * UP

@@ -6,6 +6,7 @@ r"""Rules of dense layers whose weights are correlated within a row or over the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from bnndp.bounds import Interval
 from bnndp.layers import CorrelatedLinear
 from bnndp.maths.rounding import gamma
 from bnndp.propagation.rules.quadratic import mean_form
+from bnndp.propagation.rows import DenseRows, Rows, pieces_of
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
 from bnndp.regions import apply_rows
@@ -55,16 +57,21 @@ class Correlated:
     def power(self, z: Tensor, exponent: int) -> Tensor:
         return z @ (self.layer.weight_mean.abs() ** exponent).mT
 
-    def pull(self, rows: Tensor) -> Tensor:
-        return rows @ self.layer.weight_mean
+    def pull(self, rows: Rows) -> Rows:
+        return DenseRows(rows.dense().values @ self.layer.weight_mean)
+
+    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        return pieces_of(self.layer.weight_mean, numbers)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)
 
-    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:
-        plain = (rows @ self.layer.weight_std.square()) * (2 * z[:, None])
-        weighted = rows[..., None] * self._loadings(z)[:, None]  # (batch, rows, n_out, rank)
-        return plain + 2 * torch.einsum("briq,ijq->brj", weighted, self.layer.factor[:, :-1])
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
+        u = rows.dense().values
+        plain = (u @ self.layer.weight_std.square()) * (2 * z[:, None])
+        # sum_i u_i F_i (F_i' z): first the gradient of every row, (batch, n_out, n_in)
+        each = 2 * torch.einsum("biq,ijq->bij", self._loadings(z), self.layer.factor[:, :-1])
+        return DenseRows(plain + u @ each)
 
     def spread_excess(self, radius: Tensor) -> Tensor:
         reach = torch.einsum("bj,ijq->biq", radius, self.layer.factor[:, :-1].abs())
@@ -86,14 +93,15 @@ class Correlated:
         reach = torch.einsum("bj,ijq->biq", norm4, factor.abs())
         return (linear + self._plain(norm4.square(), 0.0) + reach.square().sum(-1)) * UP
 
-    def row_parts(self, rows: Tensor, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        u = rows.dense().values
         middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
-        square, size = rows.square(), rows.abs()
+        square, size = u.square(), u.abs()
         reach = self._reach(torch.cat([radius[..., None], away], -1))  # (batch, n_out, 1 + k)
         loads = self._loadings(middle)  # (batch, n_out, rank)
         if self.layer.shared:
             lost = gamma(2 * (self.n_in + self.n_out) + 8) * self._reach(middle.abs()[..., None], one=1.0)[..., 0]
-            at = torch.linalg.vector_norm(rows @ loads, dim=-1) + apply_rows(size, reach[..., 0] + lost)
+            at = torch.linalg.vector_norm(u @ loads, dim=-1) + apply_rows(size, reach[..., 0] + lost)
             further = size @ reach[..., 1:]  # norms of the rows add
         else:
             own = (torch.linalg.vector_norm(loads, dim=-1) * UP + reach[..., 0]).square()

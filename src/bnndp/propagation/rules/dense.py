@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.layers import Linear
+from bnndp.propagation.rows import DenseRows, Rows, pieces_of
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
 from bnndp.regions import apply_rows
@@ -48,14 +50,17 @@ class Dense:
     def power(self, z: Tensor, exponent: int) -> Tensor:
         return z @ (self.layer.weight_mean.abs() ** exponent).mT
 
-    def pull(self, rows: Tensor) -> Tensor:
-        return rows @ self.layer.weight_mean
+    def pull(self, rows: Rows) -> Rows:
+        return DenseRows(rows.dense().values @ self.layer.weight_mean)
+
+    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        return pieces_of(self.layer.weight_mean, numbers)
 
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance
 
-    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:
-        return (rows @ self._variance) * (2 * z[:, None])
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
+        return DenseRows((rows.dense().values @ self._variance) * (2 * z[:, None]))
 
     def spread_excess(self, radius: Tensor) -> Tensor:
         return radius.square() @ self._variance.mT * UP
@@ -73,8 +78,9 @@ class Dense:
             return (each.square() @ self._variance.square().mT).sqrt() * UP
         return each @ self._variance.mT * UP
 
-    def row_parts(self, rows: Tensor, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
-        square = rows.square()
+    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        u = rows.dense().values
+        square = u.square()
         at = apply_rows(square, self.spread(z.mean.magnitude)).sqrt() * UP
         return at, ((square @ self._variance) @ away.square()).sqrt() * UP
 

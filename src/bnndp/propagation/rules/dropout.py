@@ -16,11 +16,13 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.layers import Dropout
 from bnndp.propagation.nodes import Bound, Node, deviation
+from bnndp.propagation.rows import Rows
 from bnndp.propagation.signal import GAUSSIAN, POWERS, UP, Signal
 from bnndp.propagation.steps import step
-from bnndp.regions import apply_rows
 
 __all__ = ["Dropped"]
+
+_ROUNDED = 1e-11  # relative to the terms of a sum: more than float64 loses in one of 1e4 terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +35,30 @@ class Dropped:
     signal: Signal
     below: Node
 
-    def lower(self, matrix: Tensor, constant: Tensor) -> Bound:
-        return matrix, constant
+    def lower(self, rows: Rows, constant: Tensor) -> Bound:
+        return rows, constant
 
-    def parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         z = self.below.signal
         if not self.channels:
             noise, central = self.below.parts(rows)
-            return (noise + self.alpha * apply_rows(rows.square(), z.second.upper)) * UP, central
+            return (noise + self.alpha * rows.square().dot(z.second.upper)) * UP, central
         middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
-        at, away, random = (
-            (part * other[:, None]).reshape(*rows.shape[:2], self.channels, -1).sum(-1)
-            for part, other in ((rows, middle), (rows.abs(), radius), (rows.abs(), z.variance.sqrt()))
-        )
-        size = (rows.abs() * middle.abs()[:, None]).reshape(*rows.shape[:2], self.channels, -1).sum(-1)
-        mean = at.abs() + away + 1e-12 * size  # what rounding may cancel
-        own = (mean.square() + random.square()).sum(-1)
+        at = rows.group_dots(middle[..., None], self.channels)[..., 0]
+        others = torch.stack([radius + _ROUNDED * middle.abs(), z.variance.sqrt()], -1)  # what rounding may cancel
+        away, random = rows.abs().group_dots(others, self.channels).unbind(-1)
+        own = ((at.abs() + away).square() + random.square()).sum(-1)
         total = deviation(self.below, rows).square() + self.alpha * own
         return torch.zeros_like(total), total.sqrt() * UP
 
-    def norms(self, rows: Tensor) -> Tensor:
+    def norms(self, rows: Rows) -> Tensor:
         """Norms of z - E z, plus those of z (B - 1), which given z is a sum of independent (sub-)Gaussian terms."""
         z, below = self.below.signal, self.below.norms(rows)
-        factor = below.new_tensor(self.factors)
+        factor, sizes = below.new_tensor(self.factors), z.mean.magnitude[..., None] + z.norms
         if not self.channels:
-            sizes = (z.mean.magnitude[..., None] + z.norms).square()
-            return (below + factor * (rows.square() @ sizes).sqrt()) * UP
-        shape = (*rows.shape[:2], self.channels, -1)
-        parts = [
-            (rows.abs() * (z.mean.magnitude + norm)[:, None]).reshape(shape).sum(-1).square().sum(-1).sqrt()
-            for norm in z.norms.unbind(-1)
-        ]
-        return (below + factor * torch.stack(parts, -1)) * UP
+            return (below + factor * rows.square().dots(sizes.square()).sqrt()) * UP
+        parts = rows.abs().group_dots(sizes, self.channels)
+        return (below + factor * torch.linalg.vector_norm(parts, dim=2)) * UP
 
 
 @step.register

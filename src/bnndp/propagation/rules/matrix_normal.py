@@ -5,6 +5,7 @@ With :math:`U=AA^\top` and :math:`q(z)=|B^\top\tilde z|^2`, :math:`\operatorname
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from bnndp.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
 from bnndp.maths.rounding import gamma
 from bnndp.propagation.rules.quadratic import mean_form
+from bnndp.propagation.rows import DenseRows, Rows, pieces_of
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
 
@@ -53,15 +55,18 @@ class MatrixNormal:
     def power(self, z: Tensor, exponent: int) -> Tensor:
         return z @ (self.layer.weight_mean.abs() ** exponent).mT
 
-    def pull(self, rows: Tensor) -> Tensor:
-        return rows @ self.layer.weight_mean
+    def pull(self, rows: Rows) -> Rows:
+        return DenseRows(rows.dense().values @ self.layer.weight_mean)
+
+    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        return pieces_of(self.layer.weight_mean, numbers)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)
 
-    def spread_pull(self, rows: Tensor, z: Tensor) -> Tensor:
-        weight = (rows * self._rows).sum(-1, keepdim=True)  # (batch, rows, 1)
-        return weight * (2 * self._loadings(z) @ self.layer.column_factor[:-1].mT)[:, None]
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
+        weight = (rows.dense().values * self._rows).sum(-1, keepdim=True)  # (batch, rows, 1)
+        return DenseRows(weight * (2 * self._loadings(z) @ self.layer.column_factor[:-1].mT)[:, None])
 
     def spread_excess(self, radius: Tensor) -> Tensor:
         return self._rows * (radius @ self.layer.column_factor[:-1].abs()).square().sum(-1, keepdim=True) * UP
@@ -80,9 +85,10 @@ class MatrixNormal:
         quadratic = (z.norms[..., 0] @ factor).square().sum(-1, keepdim=True)
         return self._rows * (linear + quadratic) * UP
 
-    def row_parts(self, rows: Tensor, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
-        lost = gamma(2 * self.n_out + 8) * (rows.abs() @ self.layer.row_factor.abs()).square().sum(-1).sqrt()
-        root = torch.linalg.vector_norm(rows @ self.layer.row_factor, dim=-1) + lost  # of u' U u
+    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        u = rows.dense().values
+        lost = gamma(2 * self.n_out + 8) * (u.abs() @ self.layer.row_factor.abs()).square().sum(-1).sqrt()
+        root = torch.linalg.vector_norm(u @ self.layer.row_factor, dim=-1) + lost  # of u' U u
         middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
         factor = self.layer.column_factor.abs()
         blur = gamma(2 * self.n_in + 8) * (middle.abs() @ factor[:-1] + factor[-1])

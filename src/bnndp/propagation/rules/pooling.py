@@ -12,7 +12,8 @@ from torch.nn import functional
 from bnndp.bounds import Interval
 from bnndp.layers import AveragePool, Flatten, MaxPool
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.propagation.nodes import Bound, Node, deviation
+from bnndp.propagation.nodes import Bound, Node, deviation, nothing
+from bnndp.propagation.rows import DenseRows, LocalRows, Rows
 from bnndp.propagation.signal import UP, Signal, fixed
 from bnndp.propagation.steps import step
 from bnndp.regions import apply_rows
@@ -59,26 +60,29 @@ class Averaged:
     signal: Signal
     below: Node
 
-    def lower(self, matrix: Tensor, constant: Tensor) -> Bound:
-        return self._pull(matrix), constant - gamma(16) * constant.abs() - self._lost(matrix)
+    def lower(self, rows: Rows, constant: Tensor) -> Bound:
+        return self._pull(rows), constant - gamma(16) * constant.abs() - self._lost(rows)
 
-    def parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         pulled = self._pull(rows)
         noise, central = self.below.parts(pulled)
         if self.windows.apart:
             return noise * UP, central * UP
         return torch.zeros_like(noise), deviation(self.below, pulled)
 
-    def norms(self, rows: Tensor) -> Tensor:
+    def norms(self, rows: Rows) -> Tensor:
         return self.below.norms(self._pull(rows)) * UP
 
-    def _pull(self, rows: Tensor) -> Tensor:
-        count = self.windows.count
-        return self.windows.collect((rows / count)[..., None].expand(*rows.shape, count))
+    def _pull(self, rows: Rows) -> Rows:
+        windows, count = self.windows, self.windows.count
+        if isinstance(rows, LocalRows) and windows.size == windows.stride:
+            return rows.spread(windows.size, windows.shape)
+        values = rows.dense().values
+        return DenseRows(windows.collect((values / count)[..., None].expand(*values.shape, count)))
 
-    def _lost(self, matrix: Tensor) -> Tensor:
+    def _lost(self, rows: Rows) -> Tensor:
         size = self.windows.split(self.below.signal.mean.magnitude).mean(-1)
-        return gamma(self.windows.count + 8) * apply_rows(matrix.abs(), size) + TINY
+        return gamma(self.windows.count + 8) * rows.abs().dot(size) + TINY
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +102,24 @@ class Largest:
     signal: Signal
     below: Node
 
-    def lower(self, matrix: Tensor, constant: Tensor) -> Bound:
+    def lower(self, rows: Rows, constant: Tensor) -> Bound:
+        matrix = rows.dense().values
         positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
         parts = positive[..., None] * self.chosen[:, None] + negative[..., None] * self.upper[:, None]
         size = 4 * self.windows.count * self.windows.split(self.below.signal.mean.magnitude).amax(-1)
         lost = apply_rows(matrix.abs(), size + self.offset.abs()) + constant.abs()
         constant = constant + apply_rows(negative, self.offset)
-        return self.windows.collect(parts), constant - gamma(4 * matrix.shape[-1] + 16) * lost - TINY
+        return DenseRows(self.windows.collect(parts)), constant - gamma(4 * matrix.shape[-1] + 16) * lost - TINY
 
-    def parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        pulled = self.windows.collect(rows[..., None] * self.chosen[:, None])
-        zero = rows.new_zeros(rows.shape[:2])
-        return zero, (deviation(self.below, pulled) + apply_rows(rows.abs(), self.rest)) * UP
+    def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        pulled = self._pull(rows)
+        return nothing(self.signal, rows), (deviation(self.below, pulled) + rows.abs().dot(self.rest)) * UP
 
-    def norms(self, rows: Tensor) -> Tensor:
-        pulled = self.windows.collect(rows[..., None] * self.chosen[:, None])
-        return (self.below.norms(pulled) + rows.abs() @ self.rest_norms) * UP
+    def norms(self, rows: Rows) -> Tensor:
+        return (self.below.norms(self._pull(rows)) + rows.abs().dots(self.rest_norms)) * UP
+
+    def _pull(self, rows: Rows) -> Rows:
+        return DenseRows(self.windows.collect(rows.dense().values[..., None] * self.chosen[:, None]))
 
 
 @step.register

@@ -1,0 +1,264 @@
+r"""Weighted sums over the members of an ensemble: affine in x, and added before they are minimised over a box.
+
+:math:`\min_x\sum_kw_kf_k(x)\ge\sum_kw_k\min_xf_k(x)`, and the left side needs functions of x that can be added: affine
+ones (Adams et al. 2023, remark on ensembles). For a regression network they are its bounds. For a classifier
+(``maths/softmax.py``) :math:`A\cdot p\ge A_c-\sum_{i\ne c}(A_c-A_i)_+\,\sigma(-D_i)` with the margins
+:math:`D_i=\zeta_c-\zeta_i`. A plane :math:`\pi_i(x)\le\mathbb ED_i(x)` is known, and
+:math:`\mathbb E\sigma(-D_i)` is at most a decreasing function of it; so a line of slope :math:`-\beta\le0` above that
+function on the range of :math:`\pi_i` gives :math:`\mathbb E\sigma(-D_i(x))\le\alpha-\beta\,\pi_i(x)` (``tail_lines``).
+
+The members' weights have a sum of one up to :math:`2^{-51}`; what that changes is covered like rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.activations import Sigmoid
+from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.ensemble import Ensemble
+from bnndp.maths.logistic import logistic_tail
+from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
+from bnndp.moment.margins import Margins
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box, apply_rows
+
+__all__ = [
+    "SHARES", "Lines", "LowerSum", "MemberMargins", "class_planes", "mixed", "row_planes", "tail_lines", "weighted",
+    "weighted_interval",
+]  # fmt: skip
+
+SHARES = (0.05, 0.5)
+"""Where on the range of a plane its line is chosen to be lowest; every share gives a bound, the better one counts."""
+
+_STEPS = 8  # of the grid for lines above a bound that is neither convex nor concave
+_HALF_BEND = 0.0481126  # sqrt(3) / 36, rounded up: half of the largest curvature of the logistic function
+
+
+def weighted(ensemble: Ensemble) -> Iterator[tuple[BayesianNetwork, float]]:
+    """The members that count, with their weights."""
+    pairs = zip(ensemble.members, ensemble.probabilities.tolist(), strict=True)
+    return ((member, weight) for member, weight in pairs if weight > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LowerSum:
+    """A running sum of affine functions of x, each below some f_k, with the size of its terms on the box."""
+
+    matrix: Tensor  # (batch, rows, n)
+    offset: Tensor  # (batch, rows)
+    size: Tensor  # (batch, rows): the sum of |weight| (|matrix| |x| + |offset|) over all terms
+    terms: int = 0  # number of terms in the longest sum of products
+
+    @classmethod
+    def zero(cls, box: Box, rows: int) -> LowerSum:
+        """Nothing yet."""
+        flat = box.lower.new_zeros(box.batch, rows)
+        return cls(box.lower.new_zeros(box.batch, rows, box.n), flat, flat)
+
+    def plus(self, weight: float, part: LowerSum) -> LowerSum:
+        """With ``weight`` times another sum."""
+        return LowerSum(
+            self.matrix + weight * part.matrix,
+            self.offset + weight * part.offset,
+            self.size + weight * part.size,
+            self.terms + part.terms + 1,
+        )
+
+    def rounded(self) -> Affine:
+        """Functions that are below the exact sum for every x of the box; minus infinity where that is no number."""
+        offset = self.offset - gamma(4 * self.terms + 64) * self.size - TINY
+        fine = offset.isfinite() & self.matrix.isfinite().all(-1)
+        return Affine(torch.where(fine[..., None], self.matrix, 0.0), torch.where(fine, offset, -torch.inf))
+
+
+def of_affine(part: Affine, box: Box) -> LowerSum:
+    """One affine function as a sum."""
+    return LowerSum(part.matrix, part.offset, apply_rows(part.matrix.abs(), box.magnitude) + part.offset.abs())
+
+
+def mixed(parts: Iterable[tuple[float, AffineBounds]], box: Box, outputs: int) -> AffineBounds:
+    """Affine bounds of the weighted sum from those of its parts on the same boxes, rounded outward."""
+    low = high = LowerSum.zero(box, outputs)
+    for weight, part in parts:
+        low = low.plus(weight, of_affine(part.lower, box))
+        high = high.plus(weight, of_affine(Affine(-part.upper.matrix, -part.upper.offset), box))
+    below, above = low.rounded(), high.rounded()
+    return AffineBounds(below, Affine(-above.matrix, -above.offset), box)
+
+
+def weighted_interval(parts: Iterable[tuple[float, Interval]]) -> Interval:
+    """The weighted sum of intervals of non-negative numbers, rounded outward."""
+    pairs = list(parts)
+    slack = gamma(2 * len(pairs) + 16)
+    low = sum((weight * part.lower for weight, part in pairs), torch.zeros_like(pairs[0][1].lower))
+    high = sum((weight * part.upper for weight, part in pairs), torch.zeros_like(pairs[0][1].upper))
+    return Interval((low * (1 - slack) - TINY).clamp_min(0), high * (1 + slack) + TINY)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMargins:
+    """What is known of the margins of some reference classes of one member, for every x of each box."""
+
+    plane: Affine  # (batch, references * classes): functions of x below E D
+    margins: Margins  # (batch, references, classes)
+    tails: Tensor  # (batch, references, classes): E sigma(-D) is at most this; 1 where nothing else is known
+    random: bool  # whether D is random at all
+    gaussian: bool  # whether D is Gaussian
+
+    def lines(self, box: Box, share: float) -> Lines:
+        """Lines above E sigma(-D) as functions of the planes."""
+        known, shape = self.margins, self.margins.mean.shape
+        most = box.maximum(self.plane.matrix, self.plane.offset).reshape(shape)
+        return tail_lines(Interval(known.mean, most), known.variance, self, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """``E sigma(-D_i(x)) <= intercept - slope plane_i(x)`` with slopes >= 0: (batch, references, classes) each."""
+
+    intercept: Tensor
+    slope: Tensor
+
+
+def tail_lines(d: Interval, variance: Tensor, known: MemberMargins, share: float) -> Lines:
+    r"""Of all lines that are proved to lie above :math:`\mathbb E\sigma(-D)`, that with the least value at ``share``.
+
+    D is any random variable whose mean is at least :math:`d\in[a,b]`, of at most this variance V. The lines are
+
+    * the constant: :math:`\mathbb E\sigma(-D)` at a is the largest;
+    * lines above :math:`\sigma(-d)`, raised by :math:`\tfrac{\sqrt3}{36}V` (the parabola that touches at d);
+    * for Gaussian D and :math:`a\ge0` the chord: the mean is convex there (``propagation/margins.py``);
+    * else on a grid :math:`g_i`: with values :math:`T_i\ge\mathbb E\sigma(-D)` for means from :math:`g_i` on, a falling
+      line that is at least :math:`T_i` at :math:`g_{i+1}` is above on the whole step.
+    """
+    fine = d.lower.isfinite() & d.upper.isfinite() & (variance.isfinite() | (not known.random))
+    a = torch.where(fine, d.lower, 0.0)
+    b = torch.maximum(torch.where(fine, d.upper, 0.0), a)
+    spread = torch.where(fine, variance, 0.0) if known.random else torch.zeros_like(a)
+    constant = known.tails.nan_to_num(1.0).clamp_max(1.0)
+    constant = torch.minimum(constant, logistic_tail(a, spread) if known.random else torch.sigmoid(-a) + ELEMENTARY)
+    zero = torch.zeros_like(a)
+    found = [(constant, zero)]
+    found += [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
+    if known.gaussian and known.random:
+        found.append(_gaussian_chord(a, b, spread))
+    elif known.random:
+        found.append(_grid_line(a, b, spread))
+    at = a + share * (b - a)
+    intercept, slope = torch.where(fine, constant, 1.0), zero
+    for top, tilt in found[1:]:
+        safe = top + ELEMENTARY * (1 + tilt * torch.maximum(a.abs(), b.abs()))
+        take = fine & (safe - tilt * at < intercept - slope * at)  # false for NaN
+        intercept, slope = torch.where(take, safe, intercept), torch.where(take, tilt, slope)
+    return Lines(intercept, slope)
+
+
+def _above_logistic(a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
+    r"""Lines :math:`\alpha-\beta d\ge\sigma(-d)` on [a, b], with the slopes of the chord, of the middle and of a.
+
+    :math:`h(d)=\sigma(-d)+\beta d` has its one local maximum where :math:`\sigma(d)\sigma(-d)=\beta` and d < 0, so its
+    largest value is there, if that lies between, or at an end. An error of d there counts by its square.
+    """
+    middle = 0.5 * a + 0.5 * b
+    chord = (torch.sigmoid(-a) - torch.sigmoid(-b)) / (b - a).clamp_min(TINY)
+    found = []
+    for slope in (torch.minimum(chord, _density(a)), chord, _density(middle)):
+        beta = slope.nan_to_num(0.0).clamp(0.0, 0.25)
+        p = 2 * beta / (1 + (1 - 4 * beta).clamp_min(0).sqrt())  # sigma(d) at the local maximum
+        top = (p / (1 - p)).clamp_min(TINY).log().clamp(a, b)
+        value = torch.stack([torch.sigmoid(-d) + beta * d for d in (a, b, top)]).amax(0)
+        found.append((value, beta))
+    return found
+
+
+def _density(d: Tensor) -> Tensor:
+    return torch.sigmoid(d) * torch.sigmoid(-d)
+
+
+def _gaussian_chord(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """The chord of E sigma(-d - sqrt(V) xi), convex for d >= 0; infinite where a < 0 (the variance is not exact)."""
+    phi, root = Sigmoid(), variance.clamp_max(1e200).sqrt()
+    ends = [phi.mean(-d, root) + phi.error(-d, root) for d in (a, b)]
+    slope = ((ends[0] - ends[1]) / (b - a).clamp_min(TINY)).clamp(0.0, 0.25)
+    top = torch.maximum(ends[0] + slope * a, ends[1] + slope * b)
+    return torch.where(a >= 0, top, torch.inf), slope
+
+
+def _grid_line(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    share = torch.arange(_STEPS + 1, dtype=a.dtype, device=a.device) / _STEPS
+    points = (a[..., None] + share * (b - a)[..., None]).clamp(a[..., None], b[..., None])  # (..., steps + 1)
+    points[..., -1] = b
+    tails = logistic_tail(points, variance[..., None].expand_as(points))
+    slope = ((tails[..., 0] - tails[..., -1]) / (b - a).clamp_min(TINY)).clamp(0.0, 1.0)
+    top = (tails[..., :-1] + slope[..., None] * points[..., 1:]).amax(-1)
+    return top, slope
+
+
+def row_planes(rows: Tensor, label: Tensor, known: MemberMargins, lines: Lines, box: Box) -> LowerSum:
+    """Affine functions of x below ``rows . E softmax`` of one member: rows (batch, rows, classes), label (batch,).
+
+    The margins are those of the class ``label``. Where a function is below the least coefficient of its row in the
+    middle of the box, that coefficient is taken.
+    """
+    own = rows.gather(-1, label[:, None, None].expand(-1, rows.shape[1], 1))  # (batch, rows, 1)
+    lost = (own - rows).clamp_min(0)  # zero at the label itself
+    intercept, slope = lines.intercept[:, 0], lines.slope[:, 0]  # (batch, classes)
+    tilt = lost * slope[:, None]  # (batch, rows, classes)
+    plane = known.plane
+    offset = own[..., 0] - apply_rows(lost, intercept) + apply_rows(tilt, _where(slope, plane.offset))
+    size = apply_rows(plane.matrix.abs(), box.magnitude) + plane.offset.abs()  # (batch, classes)
+    total = own[..., 0].abs() + apply_rows(lost, intercept.abs()) + apply_rows(tilt, _where(slope, size))
+    matrix = tilt @ _where(slope[..., None], plane.matrix)
+    return _above(LowerSum(matrix, offset, total, 2 * rows.shape[-1]), rows.amin(-1), box)
+
+
+def class_planes(known: MemberMargins, lines: Lines, box: Box) -> LowerSum:
+    r"""Affine functions below :math:`\mathbb Ep_i` and, after them, below :math:`-\mathbb Ep_i`: (batch, 2 classes).
+
+    :math:`p_i\ge1-\sum_{j\ne i}\sigma(-D_{ij})` with the margins of i, and :math:`p_i\le\sigma(-D_{ci})` with those of
+    any c, of which the one with the least bound is taken. ``known`` has the margins of every class.
+    """
+    classes = known.margins.mean.shape[-1]
+    matrix = known.plane.matrix.reshape(box.batch, classes, classes, box.n)
+    offset = known.plane.offset.reshape(box.batch, classes, classes)
+    itself = torch.eye(classes, dtype=torch.bool, device=offset.device)
+    intercept = lines.intercept.masked_fill(itself, 0.0)
+    slope = lines.slope.masked_fill(itself, 0.0)
+    matrix, offset = _where(slope[..., None], matrix), _where(slope, offset)
+    size = (matrix.abs() * box.magnitude[:, None, None]).sum(-1) + offset.abs()
+    duel, part = slope * offset - intercept, intercept.abs() + slope * size  # (batch, c, i): -sigma is above duel
+    lower = LowerSum(torch.einsum("bci,bcin->bcn", slope, matrix), 1 + duel.sum(-1), 1 + part.sum(-1), 2 * classes)
+    middle = duel + slope * (matrix * box.centre[:, None, None]).sum(-1)
+    best = middle.masked_fill(itself, -torch.inf).argmax(1, keepdim=True)  # (batch, 1, classes): c of each i
+    index = best[..., None].expand(-1, -1, -1, box.n)
+    tilted = slope.gather(1, best)[:, 0, :, None] * matrix.gather(1, index)[:, 0]
+    upper = LowerSum(tilted, duel.gather(1, best)[:, 0], part.gather(1, best)[:, 0], 2)
+    both = LowerSum(
+        torch.cat([lower.matrix, upper.matrix], 1),
+        torch.cat([lower.offset, upper.offset], 1),
+        torch.cat([lower.size, upper.size], 1),
+        lower.terms,
+    )
+    zero = torch.zeros_like(lower.offset)
+    return _above(both, torch.cat([zero, zero - 1], 1), box)
+
+
+def _above(found: LowerSum, floor: Tensor, box: Box) -> LowerSum:
+    """The constant ``floor`` (batch, rows), which is known to be a lower bound, where it is better in the middle."""
+    flat = ~(apply_rows(found.matrix, box.centre) + found.offset > floor)  # true for NaN
+    return LowerSum(
+        torch.where(flat[..., None], 0.0, found.matrix),
+        torch.where(flat, floor, found.offset),
+        torch.where(flat, floor.abs(), found.size),
+        found.terms,
+    )
+
+
+def _where(slope: Tensor, values: Tensor) -> Tensor:
+    """Values that count; zero where their slope is zero, for they may be infinite there."""
+    return torch.where(slope > 0, values, 0.0)
