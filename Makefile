@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help setup demo test check format bench bench-classification tightness campaign campaign-classification reproduce \
+.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -54,6 +54,9 @@ bench: $(READY)  ## tightness and speed, as ratios in one run
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
 	$(BIN)/python -m benchmarks.classification $(ARGS)
+
+bench-layers: $(READY)  ## other activations, posteriors and convolutions: tightness, radii, ensembles
+	$(BIN)/python -m benchmarks.layers $(ARGS)
 
 tightness: export OMP_NUM_THREADS := 1
 tightness: $(READY)  ## certified against inside, and which step of the proof costs how much of the gap

@@ -85,7 +85,9 @@ ACTIVATED = tuple(f"sine2d-{shape}-{name}" for shape in ("1x64", "2x64") for nam
 _DEEP = {"prior_std": 3.0, "batch": 256, "learning_rate": 0.1}  # by the usual prior 2x64 sigmoids stay nearly constant
 _COLD = {"temperature": 1e-5, "init_std": 0.005, "batch": 100}  # nearly deterministic
 _FASHION = Plan("fashion_mnist", "bbb", (), conv="6x5s2p2,16x5s2p2", robust=Robust(0.015), steps=5000, **_COLD)
-_CIFAR = Plan("cifar10_subset", "bbb", (), conv="16x5s2p2,32x3s2p1,32x3s2p1", robust=Robust(1 / 255), **_COLD)
+_CIFAR = Plan(
+    "cifar10_subset", "bbb", (), conv="16x5s2p2,32x3s2p1,32x3s2p1", robust=Robust(1 / 255), steps=2500, **_COLD
+)
 _DROPPED = {"inference": "map", "dropout": Dropout(0.1), "temperature": 1e-3, "init_std": None}
 PLANS = {
     **{f"sine2d-1x64-{name}": Plan("sine2d", "vogn", (64,), activation=name) for name in ACTIVATIONS},
@@ -95,9 +97,9 @@ PLANS = {
     "fashion-cnn-dropout": replace(_FASHION, **_DROPPED),
     "fashion-cnn-dropout-last": replace(_FASHION, **_DROPPED, dropout_last=True),
     "cifar-cnn": _CIFAR,
-    "cifar-cnn-dropout": replace(_CIFAR, **_DROPPED),
+    "cifar-cnn-dropout": replace(_CIFAR, **_DROPPED, dropout_last=True),
     "mnist-laplace": Plan("mnist", "map", (64, 64), laplace="last-layer"),
-    "mnist-ensemble": Plan("mnist", "map", (64, 64), ensemble=10),
+    "mnist-ensemble": Plan("mnist", "map", (64, 64), ensemble=10, steps=2000),
 }
 """Networks of other layers and posteriors, each as ``bnndp train`` makes it."""
 

@@ -1,5 +1,8 @@
 """Certification: bounds of the mean output or of the expected softmax, and the verdict on adversarial robustness.
 
+The same questions are answered for one network and for an ensemble of them. The variance of the outputs, the
+probability that they lie in an interval and the noise of a heteroscedastic head have bounds too (``quantities.py``).
+
 The mean of a Bayesian network at x is the value function V_0(x) of a dynamic program over its layers (Adams et al.
 2023, Theorem ``Theorem:ValueIteration``). A method gives affine functions below and above V_0 on a box; their smallest
 and largest values bound the mean for every x of the box, over the whole posterior.
@@ -8,8 +11,9 @@ and largest values bound the mean for every x of the box, over the whole posteri
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,23 +21,38 @@ from torch import Tensor
 from bnndp.attacks import inside_range
 from bnndp.bounds import Bounds, Interval
 from bnndp.classify import expected_softmax
-from bnndp.effort import last, stages
+from bnndp.effort import last
+from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import InputError
-from bnndp.methods import one_pass
+from bnndp.methods import one_pass, plan
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
+from bnndp.quantities import Between
+from bnndp.quantities import noise as noise_pass
+from bnndp.quantities import probability as probability_pass
+from bnndp.quantities import variance as variance_pass
 from bnndp.refine import refine
 from bnndp.regions import Box
 from bnndp.verdict import Verdict, judge
 
-__all__ = ["Robustness", "Verdict", "adversarial_robustness", "better_bounds", "certify"]
+__all__ = [
+    "QUANTITIES", "Robustness", "Verdict", "adversarial_robustness", "better_bounds", "better_probabilities", "certify",
+    "probability",
+]  # fmt: skip
+
+QUANTITIES = ("mean", "variance", "noise")
 
 
-def certify(network: BayesianNetwork, box: Box, options: Options | None = None) -> Bounds:
+def certify(network: Posterior, box: Box, options: Options | None = None, *, quantity: str = "mean") -> Bounds:
     """Bounds of the mean output of ``network`` for every x of each box, over the whole unbounded posterior.
 
     For a classifier the bounds are those of its expected softmax, one for each class. When ``options.time_limit`` is
     over, or on Ctrl-C, what was reached after the first pass is the answer.
+
+    Of a regression network there are bounds of other things by ``quantity``: ``"variance"``, Var f_j(x) of each output;
+    ``"noise"``, E exp(f_j(x)), which is the variance of the data where output j is its logarithm (the head of a
+    heteroscedastic network; of its other outputs it means nothing). The variance of a prediction is that of the mean
+    output plus the noise. Noise is refused where it is not known to be finite: if more is random than the last layer.
 
     >>> from bnndp.network import Linear
     >>> hidden = Linear(torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1))
@@ -42,27 +61,71 @@ def certify(network: BayesianNetwork, box: Box, options: Options | None = None) 
     >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
     (0.9, 1.1)
     """
-    options = options or Options()
-    _expect("options", options, Options, "give bnndp.Options(...)")
-    return last(better_bounds(network, box, options), options.time_limit)
+    options = _options(options)
+    return last(better_bounds(network, box, options, quantity=quantity), options.time_limit)
+
+
+def probability(network: Posterior, box: Box, a: float, b: float, options: Options | None = None) -> Bounds:
+    """Bounds of P(a <= f_j(x) <= b) for each output of a regression network and every x of each box.
+
+    From the bounds of mean and variance alone, by Cantelli's inequality and its kin; exact over their ranges where only
+    the last layer is random, for then the outputs are Gaussian. An end may be infinite.
+
+    >>> from bnndp.network import Linear
+    >>> layer = Linear(torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1), torch.ones(1))
+    >>> bounds = probability(BayesianNetwork((layer,)), Box([[0.0]], [[0.1]]), -1.0, 1.0)
+    >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
+    (0.680274, 0.682689)
+    """
+    options = _options(options)
+    return last(better_probabilities(network, box, options, Between(a, b)), options.time_limit)
 
 
 @torch.no_grad()
-def better_bounds(network: BayesianNetwork, box: Box, options: Options) -> Iterator[Bounds]:
+def better_bounds(network: Posterior, box: Box, options: Options, *, quantity: str = "mean") -> Iterator[Bounds]:
     """The bounds of :func:`certify` as they get better: one pass first, then whatever ``options`` ask for.
 
     Each answer is the intersection of what was found until then. The time limit is for the caller to keep.
     """
-    _expect("network", network, BayesianNetwork, "load one with bnndp.load(path)")
-    _expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
-    if box.batch == 0:
-        raise InputError("there is no box to certify: the batch is empty.")
-    plan = [stage.options for stage in stages(options, network.task, network.n_in, network.depth)]
-    if network.task == "classification":  # signs are for decisions: without them a stage may be that before it
-        different = dict.fromkeys(replace(how, branch=1) for how in plan)
-        yield from _running(answer for how in different for answer in _expected_softmax(network, box, how))
+    _expect_question(network, box)
+    if quantity not in QUANTITIES:
+        raise InputError(f"quantity must be one of {', '.join(QUANTITIES)}, got {quantity!r}.")
+    stages = [stage.options for stage in plan(network, options)]
+    if quantity != "mean":
+        found = {"variance": variance_pass, "noise": noise_pass}[quantity]
+        yield from _running(_by_cells(lambda cells, how: _alone(found(network, cells, how)), box, stages[-1]))
+    elif network.task == "classification":  # signs are for decisions: without them a stage may be that before it
+        different = dict.fromkeys(replace(how, branch=1) for how in stages)
+        yield from _running(
+            answer for how in different for answer in _by_cells(partial(expected_softmax, network), box, how)
+        )
     else:  # a refinement goes through all coarser ones
-        yield from _running(_refined(network, box, plan[-1]))
+        yield from _running(_refined(network, box, stages[-1]))
+
+
+@torch.no_grad()
+def better_probabilities(network: Posterior, box: Box, options: Options, between: Between) -> Iterator[Bounds]:
+    """The bounds of :func:`probability` as they get better, as those of :func:`better_bounds` do."""
+    _expect_question(network, box)
+    how = plan(network, options)[-1].options
+    yield from _running(_by_cells(lambda cells, how: _alone(probability_pass(network, cells, how, between)), box, how))
+
+
+def _expect_question(network: object, box: object) -> None:
+    _expect("network", network, (BayesianNetwork, Ensemble), "load one with bnndp.load(path)")
+    _expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
+    if isinstance(box, Box) and box.batch == 0:
+        raise InputError("there is no box to certify: the batch is empty.")
+
+
+def _options(given: Options | None) -> Options:
+    options = given or Options()
+    _expect("options", options, Options, "give bnndp.Options(...)")
+    return options
+
+
+def _alone(interval: Interval) -> tuple[Interval, tuple[str, ...]]:
+    return interval, ("moment",) * interval.lower.shape[0]
 
 
 def _running(answers: Iterator[Bounds]) -> Iterator[Bounds]:
@@ -75,7 +138,7 @@ def _running(answers: Iterator[Bounds]) -> Iterator[Bounds]:
         yield best
 
 
-def _refined(network: BayesianNetwork, box: Box, options: Options) -> Iterator[Bounds]:
+def _refined(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
     """Bounds of the mean output: of one pass, then after every round of splitting."""
     affine, interval, method = one_pass(network, box, options)
     yield Bounds(interval.lower, interval.upper, affine, method)
@@ -86,11 +149,14 @@ def _refined(network: BayesianNetwork, box: Box, options: Options) -> Iterator[B
         yield Bounds(ends.lower, ends.upper, affine, method, cells)
 
 
-def _expected_softmax(network: BayesianNetwork, box: Box, options: Options) -> Iterator[Bounds]:
-    """Bounds of E softmax: of one pass, then of the union of equal cells, about four times as many each time."""
+_Pass = Callable[[Box, Options], tuple[Interval, tuple[str, ...]]]
+
+
+def _by_cells(one: _Pass, box: Box, options: Options) -> Iterator[Bounds]:
+    """Bounds of one pass, then of the union of equal cells, about four times as many each time."""
     cells, owner = box, torch.arange(box.batch, device=box.lower.device)
     while True:
-        interval, method = expected_softmax(network, cells, options)
+        interval, method = one(cells, options)
         ends = _union(interval, owner, box.batch)
         yield Bounds(ends.lower, ends.upper, None, method[: box.batch])
         before = cells.batch
@@ -111,9 +177,11 @@ def _union(interval: Interval, owner: Tensor, boxes: int) -> Interval:
     )
 
 
-def _expect(name: str, value: object, kind: type, advice: str) -> None:
+def _expect(name: str, value: object, kind: type | tuple[type, ...], advice: str) -> None:
     if not isinstance(value, kind):
-        raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}; {advice}.")
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(one.__name__ for one in kinds)
+        raise InputError(f"{name} must be a {wanted}, got {type(value).__name__}; {advice}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +200,7 @@ class Robustness:
 
 
 def adversarial_robustness(
-    network: BayesianNetwork,
+    network: Posterior,
     x: Tensor,  # (n,) or (batch, n): the points x*
     box: Box,
     gamma: float,
@@ -149,7 +217,7 @@ def adversarial_robustness(
         raise InputError(f"gamma must be >= 0, got {gamma!r}.")
     if not norm >= 1:
         raise InputError(f"norm must be >= 1, got {norm!r}.")
-    options = options or Options()
+    options = _options(options)
     _expect("box", box, Box, "give bnndp.Box.ball(x, eps)")
     if network.task != "regression":
         raise InputError(f"gamma bounds the change of a regression network; for {network.task} use robust_decision.")
@@ -174,7 +242,7 @@ def adversarial_robustness(
     return Robustness(verdict, change, found, witness)
 
 
-def _attack(network: BayesianNetwork, box: Box, at: Interval, norm: float, options: Options) -> tuple[Tensor, Tensor]:
+def _attack(network: Posterior, box: Box, at: Interval, norm: float, options: Options) -> tuple[Tensor, Tensor]:
     """The largest change from the point with bounds ``at`` that can be proved, and the input where it is: per box."""
     inside = inside_range(network, box)
     candidates = torch.cat([inside.x_lower, inside.x_upper], dim=1)  # (batch, 2 outputs, n)

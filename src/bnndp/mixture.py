@@ -2,7 +2,7 @@ r"""Weighted sums over the members of an ensemble: affine in x, and added before
 
 :math:`\min_x\sum_kw_kf_k(x)\ge\sum_kw_k\min_xf_k(x)`, and the left side needs functions of x that can be added: affine
 ones (Adams et al. 2023, remark on ensembles). For a regression network they are its bounds. For a classifier
-(``maths/softmax.py``) :math:`A\cdot p\ge A_c-\sum_{i\ne c}(A_c-A_i)_+\,\sigma(-D_i)` with the margins
+(``mixture_rows.py``) for example :math:`A\cdot p\ge A_c-\sum_{i\ne c}(A_c-A_i)_+\,\sigma(-D_i)` with the margins
 :math:`D_i=\zeta_c-\zeta_i`. A plane :math:`\pi_i(x)\le\mathbb ED_i(x)` is known, and
 :math:`\mathbb E\sigma(-D_i)` is at most a decreasing function of it; so a line of slope :math:`-\beta\le0` above that
 function on the range of :math:`\pi_i` gives :math:`\mathbb E\sigma(-D_i(x))\le\alpha-\beta\,\pi_i(x)` (``tail_lines``).
@@ -23,13 +23,11 @@ from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.ensemble import Ensemble
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
-from bnndp.moment.margins import Margins
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box, apply_rows
 
 __all__ = [
-    "SHARES", "Lines", "LowerSum", "MemberMargins", "class_planes", "mixed", "row_planes", "tail_lines", "weighted",
-    "weighted_interval",
+    "SHARES", "Lines", "LowerSum", "MemberMargins", "mixed", "of_affine", "tail_lines", "weighted", "weighted_interval",
 ]  # fmt: skip
 
 SHARES = (0.05, 0.5)
@@ -102,19 +100,21 @@ def weighted_interval(parts: Iterable[tuple[float, Interval]]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class MemberMargins:
-    """What is known of the margins of some reference classes of one member, for every x of each box."""
+    """What is known of the margins D of some reference classes of one member, for every x of each box.
+
+    All but the planes are (batch, references, classes). The planes have finite coefficients; where nothing is known
+    they are zero, and ``least`` is minus infinity.
+    """
 
     plane: Affine  # (batch, references * classes): functions of x below E D
-    margins: Margins  # (batch, references, classes)
-    tails: Tensor  # (batch, references, classes): E sigma(-D) is at most this; 1 where nothing else is known
+    least: Tensor  # E D is at least this; not below the least value of the plane
+    middle: Tensor  # value of the plane in the middle of the box, roughly
+    most: Tensor  # the plane is at most this
+    size: Tensor  # |matrix| |x| + |offset| of the plane is at most this
+    variance: Tensor  # Var D is at most this
+    tails: Tensor  # E sigma(-D) is at most this; 1 where nothing else is known
     random: bool  # whether D is random at all
     gaussian: bool  # whether D is Gaussian
-
-    def lines(self, box: Box, share: float) -> Lines:
-        """Lines above E sigma(-D) as functions of the planes."""
-        known, shape = self.margins, self.margins.mean.shape
-        most = box.maximum(self.plane.matrix, self.plane.offset).reshape(shape)
-        return tail_lines(Interval(known.mean, most), known.variance, self, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,37 +125,40 @@ class Lines:
     slope: Tensor
 
 
-def tail_lines(d: Interval, variance: Tensor, known: MemberMargins, share: float) -> Lines:
+def tail_lines(known: MemberMargins, share: float) -> Lines:
     r"""Of all lines that are proved to lie above :math:`\mathbb E\sigma(-D)`, that with the least value at ``share``.
 
     D is any random variable whose mean is at least :math:`d\in[a,b]`, of at most this variance V. The lines are
 
-    * the constant: :math:`\mathbb E\sigma(-D)` at a is the largest;
+    * the constant: what holds for all means from a on;
     * lines above :math:`\sigma(-d)`, raised by :math:`\tfrac{\sqrt3}{36}V` (the parabola that touches at d);
     * for Gaussian D and :math:`a\ge0` the chord: the mean is convex there (``propagation/margins.py``);
     * else on a grid :math:`g_i`: with values :math:`T_i\ge\mathbb E\sigma(-D)` for means from :math:`g_i` on, a falling
       line that is at least :math:`T_i` at :math:`g_{i+1}` is above on the whole step.
     """
-    fine = d.lower.isfinite() & d.upper.isfinite() & (variance.isfinite() | (not known.random))
-    a = torch.where(fine, d.lower, 0.0)
-    b = torch.maximum(torch.where(fine, d.upper, 0.0), a)
-    spread = torch.where(fine, variance, 0.0) if known.random else torch.zeros_like(a)
+    a, b, fine = _ends(known)
+    spread = torch.where(fine, known.variance, 0.0) if known.random else torch.zeros_like(a)
     constant = known.tails.nan_to_num(1.0).clamp_max(1.0)
     constant = torch.minimum(constant, logistic_tail(a, spread) if known.random else torch.sigmoid(-a) + ELEMENTARY)
-    zero = torch.zeros_like(a)
-    found = [(constant, zero)]
-    found += [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
+    found = [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
     if known.gaussian and known.random:
         found.append(_gaussian_chord(a, b, spread))
     elif known.random:
         found.append(_grid_line(a, b, spread))
     at = a + share * (b - a)
-    intercept, slope = torch.where(fine, constant, 1.0), zero
-    for top, tilt in found[1:]:
+    intercept, slope = torch.where(fine, constant, 1.0), torch.zeros_like(a)
+    for top, tilt in found:
         safe = top + ELEMENTARY * (1 + tilt * torch.maximum(a.abs(), b.abs()))
         take = fine & (safe - tilt * at < intercept - slope * at)  # false for NaN
         intercept, slope = torch.where(take, safe, intercept), torch.where(take, tilt, slope)
     return Lines(intercept, slope)
+
+
+def _ends(known: MemberMargins) -> tuple[Tensor, Tensor, Tensor]:
+    """Range [a, b] of the larger of plane and least mean, and where it is known at all; zero elsewhere."""
+    fine = known.least.isfinite() & known.most.isfinite() & (known.variance.isfinite() | (not known.random))
+    a = torch.where(fine, known.least, 0.0)
+    return a, torch.maximum(torch.where(fine, known.most, 0.0), a), fine
 
 
 def _above_logistic(a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -197,68 +200,3 @@ def _grid_line(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     slope = ((tails[..., 0] - tails[..., -1]) / (b - a).clamp_min(TINY)).clamp(0.0, 1.0)
     top = (tails[..., :-1] + slope[..., None] * points[..., 1:]).amax(-1)
     return top, slope
-
-
-def row_planes(rows: Tensor, label: Tensor, known: MemberMargins, lines: Lines, box: Box) -> LowerSum:
-    """Affine functions of x below ``rows . E softmax`` of one member: rows (batch, rows, classes), label (batch,).
-
-    The margins are those of the class ``label``. Where a function is below the least coefficient of its row in the
-    middle of the box, that coefficient is taken.
-    """
-    own = rows.gather(-1, label[:, None, None].expand(-1, rows.shape[1], 1))  # (batch, rows, 1)
-    lost = (own - rows).clamp_min(0)  # zero at the label itself
-    intercept, slope = lines.intercept[:, 0], lines.slope[:, 0]  # (batch, classes)
-    tilt = lost * slope[:, None]  # (batch, rows, classes)
-    plane = known.plane
-    offset = own[..., 0] - apply_rows(lost, intercept) + apply_rows(tilt, _where(slope, plane.offset))
-    size = apply_rows(plane.matrix.abs(), box.magnitude) + plane.offset.abs()  # (batch, classes)
-    total = own[..., 0].abs() + apply_rows(lost, intercept.abs()) + apply_rows(tilt, _where(slope, size))
-    matrix = tilt @ _where(slope[..., None], plane.matrix)
-    return _above(LowerSum(matrix, offset, total, 2 * rows.shape[-1]), rows.amin(-1), box)
-
-
-def class_planes(known: MemberMargins, lines: Lines, box: Box) -> LowerSum:
-    r"""Affine functions below :math:`\mathbb Ep_i` and, after them, below :math:`-\mathbb Ep_i`: (batch, 2 classes).
-
-    :math:`p_i\ge1-\sum_{j\ne i}\sigma(-D_{ij})` with the margins of i, and :math:`p_i\le\sigma(-D_{ci})` with those of
-    any c, of which the one with the least bound is taken. ``known`` has the margins of every class.
-    """
-    classes = known.margins.mean.shape[-1]
-    matrix = known.plane.matrix.reshape(box.batch, classes, classes, box.n)
-    offset = known.plane.offset.reshape(box.batch, classes, classes)
-    itself = torch.eye(classes, dtype=torch.bool, device=offset.device)
-    intercept = lines.intercept.masked_fill(itself, 0.0)
-    slope = lines.slope.masked_fill(itself, 0.0)
-    matrix, offset = _where(slope[..., None], matrix), _where(slope, offset)
-    size = (matrix.abs() * box.magnitude[:, None, None]).sum(-1) + offset.abs()
-    duel, part = slope * offset - intercept, intercept.abs() + slope * size  # (batch, c, i): -sigma is above duel
-    lower = LowerSum(torch.einsum("bci,bcin->bcn", slope, matrix), 1 + duel.sum(-1), 1 + part.sum(-1), 2 * classes)
-    middle = duel + slope * (matrix * box.centre[:, None, None]).sum(-1)
-    best = middle.masked_fill(itself, -torch.inf).argmax(1, keepdim=True)  # (batch, 1, classes): c of each i
-    index = best[..., None].expand(-1, -1, -1, box.n)
-    tilted = slope.gather(1, best)[:, 0, :, None] * matrix.gather(1, index)[:, 0]
-    upper = LowerSum(tilted, duel.gather(1, best)[:, 0], part.gather(1, best)[:, 0], 2)
-    both = LowerSum(
-        torch.cat([lower.matrix, upper.matrix], 1),
-        torch.cat([lower.offset, upper.offset], 1),
-        torch.cat([lower.size, upper.size], 1),
-        lower.terms,
-    )
-    zero = torch.zeros_like(lower.offset)
-    return _above(both, torch.cat([zero, zero - 1], 1), box)
-
-
-def _above(found: LowerSum, floor: Tensor, box: Box) -> LowerSum:
-    """The constant ``floor`` (batch, rows), which is known to be a lower bound, where it is better in the middle."""
-    flat = ~(apply_rows(found.matrix, box.centre) + found.offset > floor)  # true for NaN
-    return LowerSum(
-        torch.where(flat[..., None], 0.0, found.matrix),
-        torch.where(flat, floor, found.offset),
-        torch.where(flat, floor.abs(), found.size),
-        found.terms,
-    )
-
-
-def _where(slope: Tensor, values: Tensor) -> Tensor:
-    """Values that count; zero where their slope is zero, for they may be infinite there."""
-    return torch.where(slope > 0, values, 0.0)

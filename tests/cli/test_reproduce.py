@@ -98,7 +98,7 @@ def test_a_table_of_convolutions(bnndp: Any, tmp_path: Path, monkeypatch: pytest
     assert "partition" not in row
     (model,) = (out / "networks").iterdir()
     kinds = [layer.kind for layer in load(model).layers]  # type: ignore[union-attr]
-    assert kinds == ["conv2d", "relu", "dropout", "conv2d", "relu", "dropout", "flatten", "linear", "relu", "linear"]
+    assert kinds == ["conv2d", "relu", "conv2d", "relu", "dropout", "flatten", "linear", "relu", "linear"]
     assert (out / "table-2.png").stat().st_size > 5000
     text = (out / "table-2.md").read_text()
     assert "trained by dropout" in text

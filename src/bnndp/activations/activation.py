@@ -44,6 +44,7 @@ class Shape:
     third: float = math.inf  # sup |phi'''|
     fourth: float = math.inf  # sup |phi''''|
     kinks: tuple[tuple[float, float], ...] = ()  # (where, jump of the slope) of a function that is affine between them
+    slope_known: bool = True  # whether ``Activation.slope`` is dG/dm to 1e-9: Taylor expansions rest on it
 
     @property
     def steepest(self) -> float:
@@ -106,7 +107,7 @@ class Activation(Protocol):
         ...
 
     def slope(self, m: Tensor, r: Tensor) -> Tensor:
-        """dG/dm, roughly: planes are chosen by it, no bound rests on it."""
+        """dG/dm to 1e-9 if the shape says ``slope_known``; else planes are chosen by it, and no bound rests on it."""
         ...
 
     def central(self, m: Tensor, r: Tensor) -> Central:

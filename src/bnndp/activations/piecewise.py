@@ -122,7 +122,8 @@ class PiecewiseAffine(Elementwise):
     def shape(self) -> Shape:
         """What the Lipschitz constant and the bound of the curvature say; nothing is read off the knots."""
         bend = math.inf if self.curvature is None else self.curvature
-        return Shape((-self.lipschitz, self.lipschitz), math.inf, math.inf, bend, bend)
+        slopes = (-self.lipschitz, self.lipschitz)  # ``slope`` is that of the surrogate
+        return Shape(slopes, math.inf, math.inf, bend, bend, slope_known=False)
 
     def to(self, device: torch.device | str) -> PiecewiseAffine:
         """The same function with its tensors on ``device``."""

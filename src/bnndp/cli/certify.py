@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -52,10 +52,20 @@ def certify(  # noqa: PLR0913 (the options of the command)
     label: Annotated[
         int | None, typer.Option(min=0, help="The decision of a classifier in question, for all inputs without y.")
     ] = None,
+    quantity: Annotated[
+        Literal["mean", "variance", "noise"],
+        typer.Option(help="What to bound of a regression network: its mean, its variance, or E exp of its outputs."),
+    ] = "mean",
+    between: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="A B", help="Bound the probability that the outputs lie in [A, B]; inf is allowed."),
+    ] = None,
 ) -> None:
     """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
 
-    For a classifier the bounds are those of its expected softmax, one for each class.
+    For a classifier the bounds are those of its expected softmax, one for each class. With --quantity variance they are
+    those of the variance of the outputs, with --between A B those of the probability that an output lies in [A, B], and
+    with --quantity noise those of E exp(output), the variance of the data where an output is its logarithm.
 
     Each line of the output has the keys index, lower, upper, width, inside_lower, inside_upper, method, effort,
     seconds: numbers for a network with one output, lists for several. The inside_* are the extremes that the attack
@@ -75,15 +85,24 @@ def certify(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.labelled import labels_in_question
     from bnndp.cli.rows import RowFile
     from bnndp.options import Options
+    from bnndp.quantities import Between
 
     network = load_network(model)
     box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm), domain))
     labels = labels_in_question(inputs, network, box.batch, label)
     if attack and network.task == "classification":
         raise typer.BadParameter("the range from inside is for regression; give labels, or use bnndp radius.")
+    wanted = None if between is None else Between(*between)
+    other = f"--quantity {quantity}" if quantity != "mean" else "--between" if between is not None else None
+    if other is not None and network.task == "classification":
+        raise typer.BadParameter(f"{other} is for regression; a classifier has bounds of its expected softmax.")
+    if other is not None and attack:
+        raise typer.BadParameter(f"the range from inside is that of the mean; leave out --attack or {other}.")
+    if quantity != "mean" and between is not None:
+        raise typer.BadParameter(f"give either --quantity {quantity} or --between, not both.")
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
     options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
     with RowFile(out, keep=(model, inputs)) as rows:
-        done = run(Job(network, box, options, attack, seed, labels), rows, source=inputs)
+        done = run(Job(network, box, options, attack, seed, labels, quantity, wanted), rows, source=inputs)
     Console().print(done.summary)
     done.expect_whole(out)

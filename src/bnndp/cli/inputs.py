@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
 from bnndp.files import load
-from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
 __all__ = [
@@ -34,14 +34,14 @@ class Neighbourhood:
     domain: tuple[float, float] | None = None
 
 
-def load_network(path: Path) -> BayesianNetwork:
-    """The network of a file."""
+def load_network(path: Path) -> Posterior:
+    """The network of a file, or the ensemble."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; MODEL must be a bnndp-posterior-1 file.")
     return load(path)
 
 
-def load_classifier(path: Path) -> BayesianNetwork:
+def load_classifier(path: Path) -> Posterior:
     """The network of a file, refused if it is not a classifier."""
     network = load_network(path)
     if network.task != "classification":

@@ -20,16 +20,19 @@ from rich.table import Table
 from torch import Tensor
 
 from bnndp.attacks import inside_range
-from bnndp.certify import better_bounds
+from bnndp.bounds import Bounds
+from bnndp.certify import better_bounds, better_probabilities
 from bnndp.classify import bound_rows
 from bnndp.cli.rows import RowFile, plain
 from bnndp.cli.stopped import Stopped
 from bnndp.decision import Decision, robust_decision
-from bnndp.effort import Stage, stages
+from bnndp.effort import Stage
+from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
 from bnndp.evasion import decision_rows
-from bnndp.network import BayesianNetwork
+from bnndp.methods import plan
 from bnndp.options import Options
+from bnndp.quantities import Between
 from bnndp.regions import Box
 from bnndp.verdict import Verdict
 
@@ -44,17 +47,27 @@ _ATTACKED = 16  # boxes a chunk when they are attacked too
 class Job:
     """What one command computes."""
 
-    network: BayesianNetwork
+    network: Posterior
     box: Box
     options: Options
     attack: bool = False
     seed: int = 0
     label: Tensor | None = None  # (boxes,): the decisions in question
+    quantity: str = "mean"
+    between: Between | None = None  # bounds of the probability of this interval of outputs, and of nothing else
 
     @property
     def plan(self) -> tuple[Stage, ...]:
         """What is done one after the other."""
-        return stages(self.options, self.network.task, self.network.n_in, self.network.depth)
+        return plan(self.network, self.options)
+
+    def answers(self, box: Box, options: Options) -> Iterator[Bounds]:
+        """Better and better bounds of what is asked for."""
+        if self.between is not None:
+            return better_probabilities(self.network, box, options, self.between)
+        if self.quantity != "mean":
+            return better_bounds(self.network, box, options, quantity=self.quantity)
+        return better_bounds(self.network, box, options)
 
     def chunks(self, stage: Stage) -> Iterator[slice]:
         """The boxes that are worked on at once."""
@@ -117,7 +130,7 @@ def _first(job: Job, stage: Stage, source: Path) -> _Found:
         for part in job.chunks(stage):
             box, begin = job.box[part], time.perf_counter()
             with _located(source, part):
-                bounds = next(better_bounds(job.network, box, stage.options))
+                bounds = next(job.answers(box, stage.options))
                 seconds = time.perf_counter() - begin
                 decision = None if job.label is None else _decision(job, stage, part)
             found = inside_range(job.network, box, seed=job.seed) if job.attack else None
@@ -163,7 +176,7 @@ def _improve(job: Job, plan: list[Stage], found: _Found, source: Path) -> None:
 def _improve_bounds(job: Job, stage: Stage, part: slice, found: _Found, until: float) -> bool:
     """One stage for some boxes, and whether it was completed; every update by itself keeps ``found`` valid."""
     begin, whole = time.perf_counter(), True
-    for bounds in better_bounds(job.network, job.box[part], stage.options):
+    for bounds in job.answers(job.box[part], stage.options):
         found.lower[part] = torch.maximum(found.lower[part], bounds.lower)
         found.upper[part] = torch.minimum(found.upper[part], bounds.upper)
         found.method[part] = bounds.method

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bnndp.cli.inputs import check_array, faults_of, read_matrices, read_npz
 from bnndp.data import NAMES, ClassificationData, Store, describe, load, open_store
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
 __all__ = ["Points", "Source", "labels_in_question", "read_labels", "read_points", "shown_store"]
@@ -58,7 +58,7 @@ class Points:
         return Points(self.x[part], None if self.label is None else self.label[part], self.source)
 
 
-def read_points(source: Source, network: BayesianNetwork, domain: tuple[float, float] | None) -> Points:
+def read_points(source: Source, network: Posterior, domain: tuple[float, float] | None) -> Points:
     """The inputs and labels of ``source``; all must lie in ``domain`` and fit the network."""
     x, label = _published(source, network) if source.path is None else _own(source.path, network)
     with faults_of(source):
@@ -75,7 +75,7 @@ def read_labels(path: Path, count: int, classes: int) -> Tensor | None:
         return _labels(arrays["y"], count, classes) if arrays else None
 
 
-def labels_in_question(path: Path, network: BayesianNetwork, count: int, label: int | None) -> Tensor | None:
+def labels_in_question(path: Path, network: Posterior, count: int, label: int | None) -> Tensor | None:
     """The decisions (count,) that are asked about: those of the file, or one for all; None where there are none."""
     if network.task != "classification":
         if label is not None:
@@ -117,7 +117,7 @@ def _check_set(name: str) -> None:
         raise InputError(f"invalid value for '--data': {name} is for {task} and has no labels; choose one of {fit}.")
 
 
-def _published(source: Source, network: BayesianNetwork) -> tuple[Tensor, Tensor]:
+def _published(source: Source, network: Posterior) -> tuple[Tensor, Tensor]:
     with shown_store(source.folder) as store:
         found = load(str(source.data), source.split, folder=store, fold=source.fold)
     if not isinstance(found, ClassificationData):
@@ -127,7 +127,7 @@ def _published(source: Source, network: BayesianNetwork) -> tuple[Tensor, Tensor
         return found.x, _labels(found.y.numpy(), found.points, network.n_out)
 
 
-def _own(path: Path, network: BayesianNetwork) -> tuple[Tensor, Tensor | None]:
+def _own(path: Path, network: Posterior) -> tuple[Tensor, Tensor | None]:
     with faults_of(path):
         x = read_matrices(path, network.n_in, _points_of)["x"]
     return torch.from_numpy(x), read_labels(path, x.shape[0], network.n_out)

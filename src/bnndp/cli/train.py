@@ -88,7 +88,9 @@ def train(  # noqa: PLR0913 (the options of the command)
     dropout_law: Annotated[str, typer.Option(metavar="LAW", help="bernoulli or gaussian.")] = "bernoulli",
     dropout_where: Annotated[
         Literal["units", "channels", "last"],
-        typer.Option(help="What is dropped: units, whole channels of convolutions, or units before the last layer."),
+        typer.Option(
+            help="What is dropped: units, channels of convolutions, or units after the last such layer alone."
+        ),
     ] = "units",
     ensemble: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Train N networks, with seeds from --seed on.")

@@ -4,7 +4,8 @@ Given the signal y below, X_i is Gaussian; :math:`h_i=\mathbb E[z_i\mid y]=G(m_i
 :math:`v_i=\operatorname{Var}(z_i\mid y)`. With L the Lipschitz constant of the activation, w half the range of its
 slope, c its largest curvature and r = sqrt(s):
 
-* :math:`0\le\partial_sv\le L^2`, :math:`|\partial_mv|=2|\operatorname{Cov}(\varphi,\varphi')|\le2Lr\min(w,cr)` (Poincare for both factors);
+* :math:`0\le\partial_sv\le L^2`, and :math:`|\partial_mv|=2|\operatorname{Cov}(\varphi,\varphi')|\le2Lr\min(w,cr)`
+  (Poincare for both factors);
 * the third central moment moves by at most :math:`3\sqrt3L^2r^2` times :math:`\min(w,cr)` in m and L in r;
 * a Lipschitz function of a Gaussian is dominated in convex order by L times it.
 
@@ -35,10 +36,11 @@ _THIRD = 3 * math.sqrt(3) * (1 + 1e-15)
 class Linearised:
     """z_i = p_i X_i + rest: what the variance of rows needs; (batch, n) each."""
 
+    steepest: float  # Lipschitz constant of the activation
     slope: Tensor  # p
     noise: Tensor  # E Var(z_i | Y), at most
-    spread_norms: Tensor  # (batch, n, q): L ||sqrt(s_i)||_q; times a Gaussian norm it bounds that of z - h
     rest: Rests
+    pre: Pre
 
 
 def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
@@ -61,17 +63,16 @@ def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> t
     )
     turn = _THIRD * steep**2 * s0 * (change * away_m + steep * away_s / root.clamp_min(TINY))
     third = torch.minimum(at.third.magnitude + turn, 1.6 * steep**3 * x.spread_square**0.75) * UP
-    slope = phi.slope(middle, root).clamp(*shape.slopes)
+    slope = phi.slope(middle, (s0 + x.mean_variance).sqrt()).clamp(*shape.slopes)  # nearly E phi'(X)
     rest = rests(phi, x, slope, at.variance.upper)
     sd = x.mean_variance.sqrt()
     deviation = torch.minimum(slope.abs() * sd + rest.central, steep * sd + moved_by_spread(phi, x, root))
     zero = torch.zeros_like(root)
-    spread_norms = steep * x.spread_norms * UP
     inner = torch.minimum(slope.abs()[..., None] * x.norms + rest.central_norms, 2 * steep * x.norms)
     if not x.fixed:
         inner = inner + 2 * moved_by_spread(phi, x, root, norms=True)
     gaussian = x.spread_norms * x.spread_norms.new_tensor(GAUSSIAN)
-    noisy = torch.minimum(steep * gaussian, slope.abs()[..., None] * gaussian + rest.given_norms)  # ||z - h||_q
+    noisy = torch.minimum(steep * gaussian, slope.abs()[..., None] * gaussian + rest.norms)  # ||z - h||_q
     norms = (noisy + inner) * UP
     if not x.fixed:
         norms = torch.minimum(norms, 2 * steep * x.total_norms * UP)
@@ -89,7 +90,7 @@ def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> t
     )
     if not (independent or signal.fixed):
         signal = signal.without_history()
-    return signal, Linearised(slope, noise.upper, spread_norms, rest)
+    return signal, Linearised(steep, slope, noise.upper, rest, x)
 
 
 def _fourth_root(steep: float, norm4: Tensor, variance: Tensor) -> Tensor:
@@ -115,5 +116,5 @@ def activated_signal(phi: Activation, z: Signal, x: Pre, found: Planes) -> tuple
         source=z.source,
     )
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    slope = phi.slope(middle, torch.zeros_like(middle)).clamp(*phi.shape.slopes)
-    return signal, Linearised(slope, noise, torch.zeros_like(z.norms), rests_on_signal(phi, x, slope))
+    slope = phi.slope(middle, x.mean_variance.sqrt()).clamp(*phi.shape.slopes)
+    return signal, Linearised(steep, slope, noise, rests_on_signal(phi, x, slope), x)

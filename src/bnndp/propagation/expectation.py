@@ -1,4 +1,4 @@
-r"""Bounds of :math:`\mathbb E\varphi(X)` around :math:`G(M,\rho)`, for X Gaussian given a random input (docs/layers.md).
+r"""Bounds of :math:`\mathbb E\varphi(X)` around :math:`G(M,\rho)`, X Gaussian given a random input (docs/layers.md).
 
 :math:`\mathbb E\varphi(X)=\mathbb EG(m,\sqrt s)`. Three ways to a constant :math:`\rho`, each with an error below and
 one above; the better of them is taken for each neuron and side:
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -43,12 +44,7 @@ class Around:
 def around(phi: Activation, x: Pre) -> Around:
     """The best of the three at the middle of the means."""
     middle = 0.5 * (x.mean.lower + x.mean.upper)
-    best: Around | None = None
-    for found in _candidates(phi.shape, x):
-        best = found if best is None else _better(phi, middle, best, found)
-    if best is None:
-        raise AssertionError
-    return best
+    return reduce(partial(_better, phi, middle), _candidates(phi.shape, x))
 
 
 def _better(phi: Activation, middle: Tensor, a: Around, b: Around) -> Around:
@@ -79,9 +75,7 @@ def _plain(shape: Shape, x: Pre) -> Around:
     lipschitz = shape.swing * sd
     below, above = (torch.minimum(e.nan_to_num(math.inf), lipschitz) for e in (below, above))
     if shape.kinks:
-        scarf = [
-            (jump, abs(jump) * _scarf(_distance(x.mean, where), variance)) for where, jump in shape.kinks
-        ]
+        scarf = [(jump, abs(jump) * _scarf(_distance(x.mean, where), variance)) for where, jump in shape.kinks]
         zero = torch.zeros_like(sd)
         below = torch.minimum(below, sum((e for jump, e in scarf if jump < 0), zero))
         above = torch.minimum(above, sum((e for jump, e in scarf if jump > 0), zero))

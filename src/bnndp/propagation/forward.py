@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 import bnndp.propagation.rules  # noqa: F401 (registers the rules of every kind)
-from bnndp.activations import ACTIVATIONS, Identity
+from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import WEIGHTED
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, is_activation
 from bnndp.propagation.activated import activated, activated_signal
 from bnndp.propagation.expectation import around
 from bnndp.propagation.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
 from bnndp.propagation.planes import planes, planes_of_fixed
 from bnndp.propagation.pre import pre_of_signal, pre_of_weights
 from bnndp.propagation.rows import DenseRows, minimum
-from bnndp.propagation.signal import UP, of_box
+from bnndp.propagation.signal import UP, Tails, of_box
 from bnndp.propagation.steps import step
 from bnndp.propagation.weights import Weights, weights_of
 from bnndp.propagation.weights import row_variance as noise_of_rows
@@ -57,25 +58,22 @@ def hidden(network: BayesianNetwork, box: Box) -> Passed:
     weighted: Weighted | None = None
     for index, (layer, shape) in enumerate(zip(layers, shapes[:-1], strict=True)):
         if weighted is not None and index <= last:
-            phi = layer if type(layer) in _KNOWN else None
+            phi = layer if is_activation(layer) else None
             chain.append(_activated(phi or Identity(), chain, weighted, box))
             weighted = None
             if phi is not None:
                 continue
         if isinstance(layer, WEIGHTED):
             weighted = _weighted(weights_of(layer, shape), chain[-1])
-        elif type(layer) in _KNOWN:
+        elif is_activation(layer):
             chain.append(_on_signal(layer, chain))
         elif index < last:
             node = step(layer, chain[-1], shape)
             if node is not chain[-1]:
                 chain.append(node)
     if weighted is None:
-        raise AssertionError
+        raise UnsupportedLayerError(f"{network!r} does not end in a layer with weights.")
     return Passed(chain, weighted, box)
-
-
-_KNOWN = frozenset(ACTIVATIONS.values())
 
 
 def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
@@ -142,11 +140,12 @@ def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
 
 
-def _through(weighted: Weighted) -> tuple[Tensor, Tensor]:
-    """Var E[m | Y] (batch, n_out) and the norms (batch, n_out, q) of m for the rows of a layer, in pieces."""
+def _through(weighted: Weighted) -> tuple[Tensor, Tails]:
+    """Var E[m | Y] (batch, n_out) and the tails of m for the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
-    central, norms = [], []
+    central, tails = [], []
     for _, rows in weighted.weights.own_rows(_NUMBERS // batch):
         central.append(below.parts(rows)[1].square())
-        norms.append(below.norms(rows))
-    return torch.cat(central, 1) * UP, torch.cat(norms, 1) * UP
+        tails.append(below.tails(rows))
+    norms, constant, left = (torch.cat([getattr(t, name) for t in tails], 1) for name in ("norms", "constant", "left"))
+    return torch.cat(central, 1) * UP, Tails(norms, constant, left)

@@ -18,7 +18,7 @@ from bnndp.maths.rounding import TINY, gamma
 from bnndp.propagation.activated import Linearised
 from bnndp.propagation.planes import Planes
 from bnndp.propagation.rows import Rows
-from bnndp.propagation.signal import GAUSSIAN, POWERS, UP, Signal
+from bnndp.propagation.signal import GAUSSIAN, POWERS, UP, Pre, Signal, Tails, no_tails
 from bnndp.propagation.weights import Weights, row_variance
 
 __all__ = ["Activated", "Input", "Node", "Weighted", "deviation", "interval_means", "lower_bound", "nothing"]
@@ -30,7 +30,10 @@ Bound = tuple[Rows, Tensor]
 class Node(Protocol):
     """One step of the pass with what it found on the box."""
 
-    signal: Signal  # after the step
+    @property
+    def signal(self) -> Signal:
+        """After the step."""
+        ...
 
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         """The bound in terms of the input of the step."""
@@ -40,8 +43,8 @@ class Node(Protocol):
         """Mean conditional variance and standard deviation of the conditional mean of rows: (batch, rows) each."""
         ...
 
-    def norms(self, rows: Rows) -> Tensor:
-        """||rows . (z - E z)||_q, at most: (batch, rows, q)."""
+    def tails(self, rows: Rows) -> Tails:
+        """Of ``rows . (z - E z)``: (batch, rows)."""
         ...
 
 
@@ -63,8 +66,8 @@ class Input:
         zero = nothing(self.signal, rows)
         return zero, zero
 
-    def norms(self, rows: Rows) -> Tensor:
-        return nothing(self.signal, rows, len(POWERS))
+    def tails(self, rows: Rows) -> Tails:
+        return no_tails(nothing(self.signal, rows, len(POWERS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,9 @@ class Weighted:
             slope = weights.spread_pull(beta, middle)
             constant = constant + beta.dot(at) - slope.dot(middle)
             constant = constant + beta.map(_negative).dot(excess * UP)
-            lost = lost + 4 * beta.abs().dot(at + excess) + 2 * slope.abs().dot(z.mean.magnitude)
+            lost = (
+                lost + 8 * beta.abs().dot(weights.spread_size(z.mean.magnitude)) + 2 * slope.abs().dot(z.mean.magnitude)
+            )
             found = found.plus(slope)  # type: ignore[arg-type]
         return found, constant - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - TINY
 
@@ -136,23 +141,45 @@ class Activated:
         given = row_variance(weights, linear, z).sqrt() + torch.linalg.vector_norm(left, dim=-1)
         return zero, (given.square() + central.square()).sqrt() * UP
 
-    def norms(self, rows: Rows) -> Tensor:
+    def tails(self, rows: Rows) -> Tails:
+        r"""Z = p X + rho: the linear part, and the rests of steady and of loose neurons.
+
+        Given y, the loose rests of a group are a Lipschitz function of its own noise; through the means m = L + R of
+        the layer they are one of the noise below, up to what R and the fluctuation of s may change.
+        """
         if self.signal.fixed:
-            return nothing(self.signal, rows, len(POWERS))
-        linear, size, rest = rows.times(self.linear.slope), rows.abs(), self.linear.rest
-        central = size.dots(rest.central_norms)
+            return no_tails(nothing(self.signal, rows, len(POWERS)))
+        linear, size, rest, x = rows.times(self.linear.slope), rows.abs(), self.linear.rest, self.linear.pre
         if self.weighted is None:
-            return (self.below.norms(linear) + central) * UP
+            return self.below.tails(linear).plus(no_tails(size.dots(rest.norms)))
         weights, z = self.weighted.weights, self.weighted.below.signal
-        below = central if z.fixed else self.weighted.below.norms(weights.pull(linear)) + central
-        gaussian = below.new_tensor(GAUSSIAN)
-        if weights.groups == weights.n_out:
-            own = rows.square().dots(self.linear.spread_norms.square()).sqrt()
-            return (gaussian * own + below) * UP
+        below = Input(self.signal).tails(rows) if z.fixed else self.weighted.below.tails(weights.pull(linear))
         at, away = weights.row_parts(linear, z, z.norms)
-        # Given y a group's loose rests are a Lipschitz function of its own noise: dominated by a Gaussian.
-        loose = torch.linalg.vector_norm(size.group_dots(rest.loose_norms, weights.groups), dim=2)
-        return (gaussian * (at[..., None] + away + loose) + below + size.dots(rest.steady_norms)) * UP
+        gaussian, twice = away.new_tensor(GAUSSIAN), 2 * UP
+        independent = weights.groups == weights.n_out
+        loose = size.times(rest.loose)
+        if independent:
+            inner = loose.square().dot(x.spread.upper).sqrt()
+        else:
+            inner = torch.linalg.vector_norm(
+                loose.group_dots(x.spread.upper.sqrt()[..., None], weights.groups)[..., 0], dim=-1
+            )
+        means = loose.dots(torch.cat([x.tails.constant[..., None], x.tails.left + gaussian * x.spread_away], -1))
+        outer = below.constant + means[..., 0]
+        left = gaussian * away + below.left + twice * (size.dots(rest.steady_norms) + means[..., 1:])
+        constant = ((at + inner).square() + outer.square()).sqrt() * UP
+        norms = below.norms + size.dots(rest.central_norms)
+        if independent:
+            noise = self.linear.steepest * rows.square().dots(x.spread_norms.square()).sqrt()
+        else:
+            noise = at[..., None] + away + inner[..., None] + loose_away(loose, x, weights.groups)
+            norms = norms + size.dots(rest.steady_norms)
+        return Tails((gaussian * noise + norms) * UP, constant, left * UP)
+
+
+def loose_away(loose: Rows, x: Pre, groups: int) -> Tensor:
+    """Norms of the groups' Lipschitz constants beyond those at the mean: (batch, rows, q)."""
+    return torch.linalg.vector_norm(loose.group_dots(x.spread_away, groups), dim=2)
 
 
 def deviation(node: Node, rows: Rows) -> Tensor:

@@ -1,8 +1,8 @@
 r"""Affine bounds of :math:`G(m,\rho)` in m on an interval, and of :math:`G(m,\sqrt s)` in (m, s) on a rectangle.
 
 Any slope will do; the constant comes from a grid and the curvature between its points: where
-:math:`G_{mm}\ge-c`, :math:`G-km` exceeds its values at the ends of a step h by at most :math:`ch^2/8`, and never by more
-than the range of its slope times h/2. On a rectangle the corrections of both directions add up. For a convex G the ends
+:math:`G_{mm}\ge-c`, :math:`G-km` exceeds its values at the ends of a step h by at most :math:`ch^2/8`, and never by
+more than the range of its slope times h/2. On a rectangle the corrections of both directions add up. For a convex G the ends
 suffice above, and below the tangent.
 """
 
@@ -50,9 +50,7 @@ def planes(phi: Activation, x: Pre, near: Around) -> Planes:
     zero = torch.zeros_like(low[0])
     least, most = low[2] - near.lower_error, high[2] + near.upper_error
     offset_low, offset_high = low[1] - near.lower_error, high[1] + near.upper_error
-    return _made(
-        x, (low[0], zero, offset_low), (high[0], zero, offset_high), Interval(least, most)
-    )
+    return _made(x, (low[0], zero, offset_low), (high[0], zero, offset_high), Interval(least, most))
 
 
 def planes_of_fixed(phi: Activation, x: Pre, near: Around) -> Planes:
@@ -66,21 +64,15 @@ def planes_of_fixed(phi: Activation, x: Pre, near: Around) -> Planes:
     s = 0.5 * (x.spread.lower + x.spread.upper)
 
     def better(side: str, sign: int) -> tuple[Tensor, Tensor, Tensor]:
-        a, b = (
-            tuple(getattr(p, f"{side}_{part}") for part in ("alpha", "beta", "offset")) for p in (flat, tilted)
-        )
+        a, b = (tuple(getattr(p, f"{side}_{part}") for part in ("alpha", "beta", "offset")) for p in (flat, tilted))
         take = sign * (b[0] * m + b[1] * s + b[2]) < sign * (a[0] * m + a[1] * s + a[2])  # false for NaN
         return tuple(torch.where(take, q, p) for p, q in zip(a, b, strict=True))  # type: ignore[return-value]
 
     return _made(x, better("lower", -1), better("upper", 1), flat.range)
 
 
-def _made(
-    x: Pre, low: tuple[Tensor, Tensor, Tensor], high: tuple[Tensor, Tensor, Tensor], ends: Interval
-) -> Planes:
-    size = torch.maximum(
-        *(a.abs() * x.mean.magnitude + b.abs() * x.spread.upper + c.abs() for a, b, c in (low, high))
-    )
+def _made(x: Pre, low: tuple[Tensor, Tensor, Tensor], high: tuple[Tensor, Tensor, Tensor], ends: Interval) -> Planes:
+    size = torch.maximum(*(a.abs() * x.mean.magnitude + b.abs() * x.spread.upper + c.abs() for a, b, c in (low, high)))
     slack = ELEMENTARY * (size * UP) + TINY
     return Planes(low[0], low[1], low[2] - slack, high[0], high[1], high[2] + slack, ends, size * UP)
 
@@ -116,17 +108,13 @@ def _grid_line(phi: Activation, m: Interval, rho: Tensor, sign: int) -> tuple[Te
     bump = _bump(phi, down if sign > 0 else up, step)
     middle = points[_STEPS // 2]
     chord = (values[-1] - values[0]) / (b - a).clamp_min(TINY)
-    best: tuple[Tensor, Tensor] | None = None
-    for slope in (chord.clamp(*phi.shape.slopes), phi.slope(middle, rho).clamp(*phi.shape.slopes)):
+    slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(middle, rho))]
+    offsets = []
+    for slope in slopes:
         gaps = torch.stack([sign * (v - slope * t) for v, t in zip(values, points, strict=True)])
-        offset = sign * (gaps.amax(0) + bump)
-        if best is None:
-            best = slope, offset
-            continue
-        take = sign * (slope * middle + offset) < sign * (best[0] * middle + best[1])
-        best = torch.where(take, slope, best[0]), torch.where(take, offset, best[1])
-    if best is None:
-        raise AssertionError
+        offsets.append(sign * (gaps.amax(0) + bump))
+    take = sign * (slopes[1] * middle + offsets[1]) < sign * (slopes[0] * middle + offsets[0])
+    best = torch.where(take, slopes[1], slopes[0]), torch.where(take, offsets[1], offsets[0])
     extreme = sign * (torch.stack([sign * v for v in values]).amax(0) + bump)
     return *best, extreme
 
@@ -134,7 +122,7 @@ def _grid_line(phi: Activation, m: Interval, rho: Tensor, sign: int) -> tuple[Te
 def _bump(phi: Activation, curvature: Tensor, step: Tensor) -> Tensor:
     """What G less a line may exceed its values at the ends of a step."""
     smooth = torch.where((curvature == 0) | (step == 0), 0.0, curvature * step.square() / 8)
-    return torch.minimum(smooth, phi.shape.swing * step)
+    return torch.fmin(smooth, phi.shape.swing * step)  # smooth is no number where the square of a step underflows
 
 
 def _tilted(phi: Activation, x: Pre) -> Planes:

@@ -8,16 +8,14 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import Interval
-from bnndp.propagation.signal import POWERS, UP, Pre, Signal
-from bnndp.propagation.weights import Weights
+from bnndp.propagation.signal import POWERS, UP, Pre, Signal, Tails, no_tails
+from bnndp.propagation.weights import Weights, spread_around
 
 __all__ = ["pre_of_signal", "pre_of_weights"]
 
 
-def pre_of_weights(
-    weights: Weights, z: Signal, mean: Interval, through: Callable[[], tuple[Tensor, Tensor]]
-) -> Pre:
-    """X = W z + b, given the range of E X; ``through`` gives Var E[m | Y] and the norms of m where z is random."""
+def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], tuple[Tensor, Tails]]) -> Pre:
+    """X = W z + b, given the range of E X; ``through`` gives Var E[m | Y] and the tails of m where z is random."""
     spread = _spread_of_fixed(weights, z) if z.fixed else weights.mean_spread(z)
     zero = torch.zeros_like(mean.lower)
     if not weights.random:
@@ -25,13 +23,13 @@ def pre_of_weights(
     root = spread.upper.sqrt()[..., None]
     if z.fixed:
         none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
-        spread_norms = root.expand_as(norms)
+        spread_norms, tails = root.expand_as(norms), no_tails(norms)
         return Pre(
-            mean, spread, zero, none, zero, zero, zero, zero, zero, norms, spread_norms, norms, fixed=True, source=True
+            mean, spread, zero, none, zero, zero, zero, zero, zero, tails, spread_norms, norms, fixed=True, source=True
         )
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     each = z.noise.upper.square() + z.noise_deviation.square()  # E Var(z_j | Y)^2
-    central, norms = through()
+    central, tails = through()
     added = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
     away, gap = torch.zeros_like(added), zero
     if weights.random:  # sqrt(s) is a norm of (z, 1): it moves by at most that of z - E z
@@ -48,7 +46,7 @@ def pre_of_weights(
         third=weights.power(z.third, 3) * UP,
         absolute_third=weights.power(z.absolute_third, 3) * UP,
         quartic=weights.power(z.noise_fourth + 3 * each, 4) * UP,
-        norms=torch.minimum(norms, added) * UP,
+        tails=Tails(torch.minimum(tails.norms, added) * UP, tails.constant * UP, tails.left * UP),
         spread_norms=(root + away) * UP,
         spread_away=(away + gap[..., None]) * UP,
         fixed=False,
@@ -58,9 +56,8 @@ def pre_of_weights(
 
 def _spread_of_fixed(weights: Weights, z: Signal) -> Interval:
     """Range of s(z) over the range of z: a convex function, above its tangent and at most the excess above it."""
-    middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
-    at, excess = weights.spread(middle), weights.spread_excess(radius * UP)
-    slope = 2 * (at * excess).sqrt()  # of Cauchy and Schwarz: sqrt(s) is a norm
+    at, reach = spread_around(weights, z.mean)
+    slope, excess = 2 * at.sqrt() * reach, reach.square()  # of Cauchy and Schwarz: sqrt(s) is a norm
     coarse = weights.mean_spread(z)
     low = (at / UP - slope * UP).clamp_min(0) / UP
     return Interval(torch.maximum(low, coarse.lower), torch.minimum((at + slope + excess) * UP, coarse.upper))
@@ -80,7 +77,7 @@ def pre_of_signal(z: Signal) -> Pre:
         third=z.third,
         absolute_third=z.absolute_third,
         quartic=z.noise_fourth + 3 * noise,
-        norms=z.norms,
+        tails=no_tails(z.norms),
         spread_norms=torch.zeros_like(z.norms),
         spread_away=torch.zeros_like(z.norms),
         fixed=z.fixed,

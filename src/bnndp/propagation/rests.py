@@ -1,14 +1,14 @@
 r"""What a line leaves of an activation: norms of :math:`\rho=\varphi(X)-pX`, of its mean given y and of the rest.
 
-Let T = X - E X (or m - E m for the mean given y), :math:`w_p=\sup|\varphi'-p|`, c the largest curvature, and `half` half the width
-of the range of the mean over the box. Norms are those of centred variables, up to a factor 2 for q > 2.
+Let T = X - E X (or m - E m for the mean given y), :math:`w_p=\sup|\varphi'-p|`, c the largest curvature, and `half` half
+the width of the range of the mean over the box. Centring at most doubles a norm with q > 2.
 
 * :math:`\lVert\rho\rVert_q\le w_p\lVert T\rVert_q`;
 * :math:`\lVert\rho\rVert_q\le\tfrac12c\lVert T\rVert_{2q}^2+c\,\text{half}\,\lVert T\rVert_q` (Taylor at the middle);
 * if the slope stays within :math:`\delta` of p where :math:`|T|\le t`:
-  :math:`\delta\lVert T\rVert_q+w_p\lVert T1_{|T|>t}\rVert_q`, and :math:`\lVert T1_{|T|>t}\rVert_q\le t(\lVert T\rVert_{q'}/t)^{q'/q}` for
-  q' > q; for a Gaussian T, :math:`\lVert\xi\rVert_{2q}(2Q(t/r))^{1/2q}r`, and for q = 2 exactly
-  :math:`r\sqrt{2(u\varphi(u)+Q(u))}`, u = t/r.
+  :math:`\delta\lVert T\rVert_q+w_p\lVert T1_{|T|>t}\rVert_q`, and
+  :math:`\lVert T1_{|T|>t}\rVert_q\le t(\lVert T\rVert_{q'}/t)^{q'/q}` for q' > q; for a Gaussian T,
+  :math:`\lVert\xi\rVert_{2q}(2Q(t/r))^{1/2q}r`, and for q = 2 exactly :math:`r\sqrt{2(u\varphi(u)+Q(u))}`, u = t/r.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bnndp.activations.activation import Activation
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.propagation.signal import GAUSSIAN, POWERS, UP, Pre
+from bnndp.propagation.signal import GAUSSIAN, POWERS, SUB_GAUSSIAN, UP, Pre, Tails
 
 __all__ = ["Rests", "moved_by_spread", "rests", "rests_on_signal"]
 
@@ -32,6 +32,7 @@ _SLOPE = 2e-9  # error granted to two slopes
 _SLOPE_ROOT = 5e-5  # root of twice the error 1e-9 granted to a slope
 _SHARES = (0.25, 0.5, 0.75, 0.95)  # reaches tried: of the distance to a kink
 _TIMES = (1.0, 2.0, 4.0)  # and, for smooth activations, of ||T||_4
+_LEFT = (0.1, 0.25, 0.5)  # shares of a reach left to R
 _STEADY = 0.1  # of what a neuron that may be anywhere would have
 _DOUBLE = (105**0.125 * UP, 2027025**0.0625 * UP, 191898783962510625 ** (1 / 32) * UP)  # ||xi||_2q
 
@@ -42,30 +43,30 @@ class Rests:
 
     given: Tensor  # root of E Var(rho | y)
     central: Tensor  # standard deviation of E[rho | y]
-    given_norms: Tensor  # ||rho - E[rho | y]||_q
-    steady_norms: Tensor  # ||rho - E[rho | y]||_q of the neurons where it is small, 0 for the others
-    loose_norms: Tensor  # of the others: the norm of a Lipschitz constant of rho in the noise given y, 0 for the steady
+    norms: Tensor  # ||rho - E rho||_q
     central_norms: Tensor  # ||E[rho | y] - E rho||_q
+    steady_norms: Tensor  # ||rho - E rho||_q of the neurons where it is small, 0 for the others
+    loose: Tensor  # of the others: the Lipschitz constant of rho in X, 0 for the steady
 
 
 def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
     """Of an activation after weights; ``variance`` (batch, n) is at least that of phi at the middle of the box."""
-    middle, half = 0.5 * (x.mean.lower + x.mean.upper), 0.5 * (x.mean.upper - x.mean.lower) * UP
+    half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     s0 = 0.5 * (x.spread.lower + x.spread.upper)
     root = s0.clamp(x.spread.lower, x.spread.upper).sqrt()
     if x.fixed:
         zero = torch.zeros_like(root)
         given, norms = _gaussian(phi, x, p, variance, half)
-        return Rests(given, zero, norms, *_sorted(phi, x, p, norms), torch.zeros_like(norms))
+        return Rests(given, zero, norms, torch.zeros_like(norms), *_sorted(phi, x, p, norms))
     central, central_norms = _of_mean(phi, x, p, root, half)
     moved = moved_by_spread(phi, x, root)
-    whole_norms = _norms(phi, x, p, x.total_norms, half, _kink_delta(phi, x, p))
+    norms = 2 * _norms(phi, x, p, x.total_tails, half, _kink_delta(phi, x, p)) * UP
     return Rests(
         _given(phi, x, p, half),
         (central + moved) * UP,
-        2 * whole_norms * UP,
-        *_sorted(phi, x, p, 2 * whole_norms * UP),
+        norms,
         2 * (central_norms + moved_by_spread(phi, x, root, norms=True)) * UP,
+        *_sorted(phi, x, p, norms),
     )
 
 
@@ -73,17 +74,17 @@ def rests_on_signal(phi: Activation, x: Pre, p: Tensor) -> Rests:
     """Of an activation on a signal: everything is central."""
     half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     delta = _kink_delta(phi, x, p)
-    norms = _norms(phi, x, p, x.norms, half, delta)
-    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.norms, half, delta)
-    zero = torch.zeros_like(norms)
-    return Rests(torch.zeros_like(sd), sd, zero, zero, zero, 2 * norms * UP)
+    norms = 2 * _norms(phi, x, p, x.tails, half, delta) * UP
+    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.tails, half, delta)
+    zero = torch.zeros_like(sd)
+    return Rests(zero, sd, norms, norms, norms, zero)
 
 
 def _sorted(phi: Activation, x: Pre, p: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
     """Norms of the steady neurons, and Lipschitz constants of the others: each neuron counts in one of them."""
-    lipschitz = _widest(phi, p)[..., None] * x.spread_norms * UP
-    steady = norms < _STEADY * norms.new_tensor(GAUSSIAN) * lipschitz
-    return torch.where(steady, norms, 0.0), torch.where(steady, 0.0, lipschitz)
+    widest, total = _widest(phi, p), x.total_tails
+    steady = norms[..., 0] < _STEADY * widest * total.norms[..., 0]
+    return torch.where(steady[..., None], norms, 0.0), torch.where(steady, 0.0, widest)
 
 
 def moved_by_spread(phi: Activation, x: Pre, root: Tensor, *, norms: bool = False) -> Tensor:
@@ -146,13 +147,24 @@ def _widest(phi: Activation, p: Tensor) -> Tensor:
 def _of_mean(phi: Activation, x: Pre, p: Tensor, root: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     """Deviation and norms of G(m, root) - p m."""
     delta = _slope_delta(phi, x, p, root) if phi.shape.fall == 0 else None
-    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.norms, half, delta, root)
-    return sd, _norms(phi, x, p, x.norms, half, delta, root)
+    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.tails, half, delta, root)
+    return sd, _norms(phi, x, p, x.tails, half, delta, root)
+
+
+def _tilt(phi: Activation, x: Pre, p: Tensor, root: Tensor | None) -> Tensor:
+    """How far p is from the slope at the middle of the box, where the Taylor expansions start."""
+    middle = 0.5 * (x.mean.lower + x.mean.upper)
+    return (phi.slope(middle, torch.zeros_like(p) if root is None else root) - p).abs() + _SLOPE
 
 
 def _curvature(phi: Activation, root: Tensor | None, like: Tensor) -> Tensor:
     r = torch.zeros_like(like) if root is None else root
-    return torch.maximum(*phi.shape.curvature(r))
+    return torch.maximum(*phi.shape.curvature(r)) if phi.shape.slope_known else torch.full_like(r, math.inf)
+
+
+def _bend(phi: Activation) -> float:
+    """The largest curvature, for expansions around the slope p: infinite where that is not known."""
+    return max(phi.shape.bend_up, phi.shape.bend_down) if phi.shape.slope_known else math.inf
 
 
 def _deviation(  # noqa: PLR0913 (the parts of one formula)
@@ -160,19 +172,19 @@ def _deviation(  # noqa: PLR0913 (the parts of one formula)
     x: Pre,
     p: Tensor,
     sd: Tensor,
-    norms: Tensor,
+    tails: Tails,
     half: Tensor,
     delta: _Delta | None,
     root: Tensor | None = None,
 ) -> Tensor:
     """Standard deviation of the rest, by all routes."""
-    widest = _widest(phi, p)
+    widest, norms = _widest(phi, p), tails.norms
     best = widest * sd
     smooth = _times(_curvature(phi, root, sd), 0.5 * norms[..., 0].square() + half * sd)
-    best = torch.minimum(best, smooth)
+    best = torch.minimum(best, smooth + _tilt(phi, x, p, root) * sd)
     if delta is not None:
         for reach in _reaches(phi, x, norms[..., 0]):
-            beyond = torch.minimum(sd, _beyond(norms, reach, 2, range(3)))
+            beyond = torch.minimum(sd, torch.minimum(_beyond(norms, reach, 2, range(3)), _far(tails, reach)))
             found = delta(reach) * sd + widest * beyond
             best = torch.where(found < best, found, best)  # false for NaN
     return best * UP
@@ -182,22 +194,24 @@ def _norms(  # noqa: PLR0913
     phi: Activation,
     x: Pre,
     p: Tensor,
-    norms: Tensor,
+    tails: Tails,
     half: Tensor,
     delta: _Delta | None,
     root: Tensor | None = None,
 ) -> Tensor:
     """Norms of the rest, not centred: (batch, n, q)."""
-    widest = _widest(phi, p)
+    widest, norms = _widest(phi, p), tails.norms
     best = [widest * norms[..., i] for i in range(len(POWERS))]
-    curvature = _curvature(phi, root, half)
+    curvature, tilt = _curvature(phi, root, half), _tilt(phi, x, p, root)
     for i in range(len(POWERS) - 1):
-        best[i] = torch.minimum(best[i], _times(curvature, 0.5 * norms[..., i + 1].square() + half * norms[..., i]))
+        smooth = _times(curvature, 0.5 * norms[..., i + 1].square() + half * norms[..., i])
+        best[i] = torch.minimum(best[i], smooth + tilt * norms[..., i])
     if delta is not None:
         for reach in _reaches(phi, x, norms[..., 0]):
             stray = delta(reach)
             for i, q in enumerate(POWERS[:-1]):
                 beyond = torch.minimum(norms[..., i], _beyond(norms, reach, q, range(i + 1, len(POWERS))))
+                beyond = torch.minimum(beyond, _far_norm(tails, reach, i))
                 found = stray * norms[..., i] + widest * beyond
                 best[i] = torch.where(found < best[i], found, best[i])
     return torch.stack(best, -1) * UP
@@ -210,6 +224,52 @@ def _beyond(norms: Tensor, reach: Tensor, q: int, which: range) -> Tensor:
     return torch.stack(found).amin(0).nan_to_num(torch.inf)
 
 
+def _far(tails: Tails, reach: Tensor) -> Tensor:
+    r"""||T 1[|T| > reach]||_2 with T = L + R, see ``Tails``: (batch, n).
+
+    For any :math:`\tau<t`: where :math:`|R|\le\tau`, :math:`|L|>s=t-\tau` and :math:`|T|\le|L|t/s`, and
+    :math:`\mathbb EL^21_{|L|>s}\le2(s^2+2\Lambda^2)e^{-s^2/2\Lambda^2}`; where :math:`|R|>\tau`, by Cauchy and Schwarz
+    with :math:`P(|R|>\tau)\le(\lVert R\rVert_q/\tau)^q`.
+    """
+    best = torch.full_like(reach, torch.inf)
+    square = tails.constant.square().clamp_min(TINY)
+    for share in _LEFT:
+        inner = ((1 - share) * reach).clamp_min(TINY)
+        usual = (2 * (inner.square() + 2 * square) * torch.exp(-0.5 * inner.square() / square)).sqrt() / (1 - share)
+        chance = _chance(tails.left, share * reach)
+        best = torch.fmin(best, usual * UP + tails.norms[..., 0] * chance**0.25)
+    return best
+
+
+def _far_norm(tails: Tails, reach: Tensor, i: int) -> Tensor:
+    """The same for the norm of index i < 2, by Cauchy and Schwarz for both parts."""
+    best, q = torch.full_like(reach, torch.inf), POWERS[i]
+    square = tails.constant.square().clamp_min(TINY)
+    for share in _LEFT:
+        inner = (1 - share) * reach
+        usual = SUB_GAUSSIAN[i + 1] * tails.constant * (2 * torch.exp(-0.5 * inner.square() / square)) ** (0.5 / q)
+        chance = _chance(tails.left, share * reach)
+        best = torch.fmin(best, usual * UP / (1 - share) + tails.norms[..., i + 1] * chance ** (0.5 / q))
+    return best
+
+
+def _chance(norms: Tensor, reach: Tensor) -> Tensor:
+    """P(|R| > reach), at most, from norms of R: (batch, n)."""
+    t = reach.clamp_min(TINY)[..., None]
+    powers = norms.new_tensor([float(q) for q in POWERS])
+    return ((norms / t).clamp_max(1.0) ** powers).amin(-1)
+
+
+def _outside(tails: Tails, reach: Tensor) -> Tensor:
+    """P(|T| > reach), at most, with T = L + R."""
+    square = tails.constant.square().clamp_min(TINY)
+    found = [
+        2 * torch.exp(-0.5 * ((1 - share) * reach).square() / square) * UP + _chance(tails.left, share * reach)
+        for share in _LEFT
+    ]
+    return torch.stack(found).amin(0)
+
+
 def _given(phi: Activation, x: Pre, p: Tensor, half: Tensor) -> Tensor:
     r"""Root of :math:`\mathbb E\operatorname{Var}(\rho\mid y)\le\mathbb E\,s\,(\varphi'(X)-p)^2` (Poincare).
 
@@ -217,18 +277,18 @@ def _given(phi: Activation, x: Pre, p: Tensor, half: Tensor) -> Tensor:
     """
     widest = _widest(phi, p)
     best = widest * x.spread.upper.sqrt()
-    bend = max(phi.shape.bend_up, phi.shape.bend_down)
+    bend = _bend(phi)
     total = x.total_norms
-    if bend < math.inf:  # |phi'(X) - p| <= bend (|T| + half)
-        away = total[..., 0] + half
-        best = torch.minimum(best, (x.spread_square.sqrt()).sqrt() * bend * away)
+    if bend < math.inf:  # |phi'(X) - p| <= bend (|T| + half) + |phi'(middle) - p|
+        away = bend * (total[..., 0] + half) + _tilt(phi, x, p, None)
+        best = torch.minimum(best, x.spread_square.sqrt().sqrt() * away)
     delta = _kink_delta(phi, x, p)
     if delta is not None:
         size = x.spread_square.sqrt()
         for reach in _reaches(phi, x, total[..., 0]):
             t = reach.clamp_min(TINY)
-            chance = torch.stack([(total[..., i] / t) ** (POWERS[i] // 2) for i in range(3)]).amin(0)  # root of P
-            found = (delta(reach).square() * x.spread.upper + widest.square() * size * chance.clamp_max(1)).sqrt()
+            chance = torch.minimum(_chance(total, t), _outside(x.total_tails, t)).sqrt()
+            found = (delta(reach).square() * x.spread.upper + widest.square() * size * chance).sqrt()
             best = torch.where(found < best, found, best)
     return best * UP
 
@@ -243,7 +303,7 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
     widest, top = _widest(phi, p), x.spread.upper.sqrt()
     s0 = 0.5 * (x.spread.lower + x.spread.upper)
     root = s0.sqrt()
-    bend = max(shape.bend_up, shape.bend_down)
+    bend = _bend(phi)  # infinite: the exact deviation is not used either
     exact = (variance - p.square() * s0 / UP).clamp_min(0).sqrt() + _SLOPE_ROOT * root
     turned = 2 * shape.swing * root if bend == math.inf else (bend * half).clamp_max(2 * shape.swing) * root
     best = torch.minimum(widest * top, exact + turned + 2 * shape.swing * (top - x.spread.lower.sqrt()))

@@ -59,7 +59,8 @@ class DenseRows:
 
     def dot(self, v: Tensor) -> Tensor:  # (batch, n) or (n,) -> (batch, rows)
         """Products with a vector."""
-        return apply_rows(self.values, v.expand(self.values.shape[0], -1))
+        batch = max(self.batch, v.shape[0] if v.ndim > 1 else 1)
+        return apply_rows(self.values.expand(batch, -1, -1), v.expand(batch, -1))
 
     def dots(self, v: Tensor) -> Tensor:  # (batch, n, q) -> (batch, rows, q)
         """Products with several vectors."""
@@ -177,7 +178,9 @@ class LocalRows:
             (self.offset[0] * size[0], self.offset[1] * size[1]),
         )
 
-    def pulled(self, kernel: Tensor, shape: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]) -> LocalRows:
+    def pulled(
+        self, kernel: Tensor, shape: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]
+    ) -> LocalRows:
         """The rows through a convolution (outputs = this image) of this kernel, to its input image ``shape``.
 
         The coefficients must be zero outside the image: after :meth:`times` they are.

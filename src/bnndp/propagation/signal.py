@@ -15,7 +15,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.regions import Box
 
-__all__ = ["GAUSSIAN", "POWERS", "UP", "Pre", "Signal", "fixed", "of_box"]
+__all__ = ["GAUSSIAN", "POWERS", "SUB_GAUSSIAN", "UP", "Pre", "Signal", "Tails", "fixed", "no_tails", "of_box"]
 
 UP = 1 + 1e-10  # covers the rounding of a short chain of sums of non-negative terms (n below 5e4)
 
@@ -24,6 +24,32 @@ POWERS = (4, 8, 16)
 
 GAUSSIAN = (3**0.25 * UP, 105**0.125 * UP, 2027025**0.0625 * UP)
 """||xi||_q of a standard Gaussian."""
+
+SUB_GAUSSIAN = (2.0 * UP, 768**0.125 * UP, 20643840**0.0625 * UP)
+"""(q 2^(q/2) Gamma(q/2))^(1/q): ||L||_q of a sub-Gaussian variable with the constant 1, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    r"""How a centred variable T concentrates: norms, and T = L + R with L sub-Gaussian and R small in norm.
+
+    :math:`\mathbb Ee^{\lambda L}\le e^{\lambda^2\Lambda^2/2}`, so :math:`P(|L|>t)\le2e^{-t^2/2\Lambda^2}`. L is a
+    Lipschitz function of the Gaussians below, or of bounded differences in the factors of dropout; with
+    :math:`\Lambda=0` R is T.
+    """
+
+    norms: Tensor  # (batch, n, q): ||T||_q
+    constant: Tensor  # (batch, n): Lambda
+    left: Tensor  # (batch, n, q): ||R||_q
+
+    def plus(self, other: Tails) -> Tails:
+        """Of the sum of two such variables, whatever their dependence."""
+        return Tails(self.norms + other.norms, self.constant + other.constant, self.left + other.left)
+
+
+def no_tails(norms: Tensor) -> Tails:
+    """What norms alone say: R is all of it."""
+    return Tails(norms, torch.zeros_like(norms[..., 0]), norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +76,7 @@ class Signal:
         """E z_j^2."""
         low, high = self.mean.lower, self.mean.upper
         least = torch.maximum(low, -high).clamp_min(0)
-        return Interval(
-            (least.square() + self.noise.lower) / UP, (self.mean.magnitude.square() + self.variance) * UP
-        )
+        return Interval((least.square() + self.noise.lower) / UP, (self.mean.magnitude.square() + self.variance) * UP)
 
     @property
     def square_deviation(self) -> Tensor:
@@ -101,7 +125,7 @@ class Pre:
     third: Tensor  # sum of E |third central moment| of the terms of m
     absolute_third: Tensor  # sum of the third absolute central moments of the terms
     quartic: Tensor  # sum of E (fourth central moment + 3 variance^2) of the terms
-    norms: Tensor  # (batch, n, q): ||m - E m||_q
+    tails: Tails  # of m - E m
     spread_norms: Tensor  # (batch, n, q): ||sqrt(s)||_q
     spread_away: Tensor  # (batch, n, q): ||sqrt(s) - sqrt(S)||_q for any S of its range
     fixed: bool  # m and s are functions of x
@@ -125,4 +149,19 @@ class Pre:
     @property
     def total_norms(self) -> Tensor:
         """||X - E X||_q, at most: (batch, n, q); X - m is Gaussian given z."""
-        return (self.norms + self.spread_norms * self.norms.new_tensor(GAUSSIAN)) * UP
+        return self.total_tails.norms
+
+    @property
+    def norms(self) -> Tensor:
+        """||m - E m||_q: (batch, n, q)."""
+        return self.tails.norms
+
+    @property
+    def total_tails(self) -> Tails:
+        """Of X - E X: X - m is Gaussian with the deviation of s at the mean of z, and a rest."""
+        gaussian = self.norms.new_tensor(GAUSSIAN)
+        return Tails(
+            (self.norms + self.spread_norms * gaussian) * UP,
+            (self.tails.constant.square() + self.spread.upper).sqrt() * UP,
+            (self.tails.left + self.spread_away * gaussian) * UP,
+        )

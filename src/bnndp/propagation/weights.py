@@ -15,24 +15,48 @@ from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.errors import UnsupportedLayerError
+from bnndp.maths.rounding import gamma
 from bnndp.propagation.rows import Rows
 from bnndp.propagation.signal import UP, Signal
 
-__all__ = ["Weights", "row_variance", "weights_of"]
+__all__ = ["Weights", "row_variance", "spread_around", "weights_of"]
 
 
 class Weights(Protocol):
     """A layer with weights for inputs of a given shape, on flat vectors."""
 
-    n_in: int
-    n_out: int
-    terms: int  # length of the longest sum of a row, for the rounding
-    bias: Tensor  # (n_out,)
-    random: bool
-    groups: int  # outputs of different groups are independent given the input; equal, contiguous groups
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        ...
+
+    @property
+    def n_out(self) -> int:
+        """Number of outputs."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Number of equal, contiguous groups of outputs; those of different groups are independent given the input."""
+        ...
+
+    @property
+    def terms(self) -> int:
+        """Length of the longest sum of a row or column, for the rounding."""
+        ...
+
+    @property
+    def bias(self) -> Tensor:  # (n_out,)
+        """Mean of the biases."""
+        ...
+
+    @property
+    def random(self) -> bool:
+        """Whether anything has a variance."""
+        ...
 
     def apply(self, z: Tensor) -> Tensor:  # (..., n_in) -> (..., n_out)
-        """mu z, without the bias."""
+        """Mu z, without the bias."""
         ...
 
     def power(self, z: Tensor, exponent: int) -> Tensor:  # (..., n_in) -> (..., n_out)
@@ -40,7 +64,7 @@ class Weights(Protocol):
         ...
 
     def pull(self, rows: Rows) -> Rows:
-        """rows mu; local rows must be zero outside the image."""
+        """Rows mu; local rows must be zero outside the image."""
         ...
 
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
@@ -51,12 +75,16 @@ class Weights(Protocol):
         """s_i(z)."""
         ...
 
+    def spread_size(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
+        """s_i(z) with the sizes of all terms added, so that nothing cancels: the scale of its rounding."""
+        ...
+
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:  # z (batch, n_in)
         """sum_i rows_i grad s_i(z)."""
         ...
 
     def spread_excess(self, radius: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
-        """sup of d Sigma_i d over |d| <= radius, at most."""
+        """Sup of d Sigma_i d over |d| <= radius, at most."""
         ...
 
     def mean_spread(self, z: Signal) -> Interval:  # (batch, n_out)
@@ -73,7 +101,7 @@ class Weights(Protocol):
         r"""Norms of the noise of ``rows . X``, which is a norm of (z, 1): at E z, and of deviations up to ``away``.
 
         The first is the standard deviation of ``rows . X`` given z = E z, at most over the box; the second bounds
-        :math:`\lVert(d^\top\Sigma_ud)^{1/2}\rVert_q` if the norms of the d_j are at most ``away[:, j]``, for any q >= 2.
+        :math:`\lVert(d^\top\Sigma_ud)^{1/2}\rVert_q` if the norms of the d_j are at most ``away[:, j]``, q >= 2.
         """
         ...
 
@@ -82,6 +110,17 @@ def row_variance(weights: Weights, rows: Rows, z: Signal) -> Tensor:  # (batch, 
     """E of the variance of ``rows . X`` given z, at most: that at E z plus that of z - E z."""
     at, away = weights.row_parts(rows, z, z.variance.sqrt()[..., None])
     return (at.square() + away[..., 0].square()) * UP
+
+
+def spread_around(weights: Weights, z: Interval) -> tuple[Tensor, Tensor]:  # (batch, n_in) -> (batch, n_out) each
+    """S at the middle of the range, and how far sqrt(s(z)) may be from its root on it, with the rounding of both.
+
+    sqrt(s) is a norm of (z, 1), so it moves by at most that of the radius; loadings that cancel are off by units of
+    the sizes of their terms.
+    """
+    middle, radius = 0.5 * (z.lower + z.upper), 0.5 * (z.upper - z.lower) * UP
+    blur = gamma(2 * weights.n_in + 16) * weights.spread_size(middle.abs()).sqrt()
+    return weights.spread(middle), (weights.spread_excess(radius).sqrt() + blur) * UP
 
 
 @singledispatch

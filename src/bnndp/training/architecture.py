@@ -95,7 +95,7 @@ def frames(  # noqa: PLR0913 (all that decides the layers)
     """The layers of weights, first to last.
 
     ``gaussian`` says which have variances: all, none, or dense: only those that are no convolutions. Dropout comes
-    after every layer without variances but the last; with ``dropout_last`` only before the last.
+    after every layer without variances but the last; with ``dropout_last`` after the last of these alone.
     """
     phi = ACTIVATIONS[activation]()
     found, n_in = _convolutions(n_in, conv, image, phi, fixed=gaussian != "all") if conv else ([], n_in)
@@ -103,8 +103,9 @@ def frames(  # noqa: PLR0913 (all that decides the layers)
         found.append(Frame((width, n_in), Step((phi,)), gaussian == "none"))
         n_in = width
     if dropout is not None:
-        wanted = [k == len(found) - 1 if dropout_last else frame.fixed for k, frame in enumerate(found)]
-        found = [_dropped(frame, dropout) if drop else frame for frame, drop in zip(found, wanted, strict=True)]
+        wanted = [k for k, frame in enumerate(found) if frame.fixed]
+        for k in wanted[-1:] if dropout_last else wanted:
+            found[k] = _dropped(found[k], dropout)
     if conv:  # from images to vectors
         last = max(k for k, frame in enumerate(found) if len(frame.shape) == 4)
         found[last] = _followed(found[last], Flatten())

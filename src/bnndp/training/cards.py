@@ -26,7 +26,7 @@ __all__ = ["Card", "ClassificationCard", "RegressionCard", "Scores", "evaluate",
 
 _POINTS, _DRAWS = 1024, 256  # of a card of regression
 _LABELLED_POINTS, _LABELLED_DRAWS = 10_000, 128  # of a card of classification
-_SLOW_DRAWS = 32  # of one of convolutions
+_SLOW_DRAWS = 16  # of one of convolutions
 _TRAINED_POINTS = 2000  # of its training part, which is there to be compared with the other
 _ELBO_DRAWS = 2**16  # points times samples
 
@@ -84,7 +84,8 @@ def evaluate(
         raise InputError(
             f"held_out is {type(held_out).__name__}, the training set {type(data).__name__}; give two of one kind."
         )
-    bound = elbo(network, data, options, samples=max(1, min(8, _ELBO_DRAWS // data.points)))
+    samples = 1 if options.conv else max(1, min(8, _ELBO_DRAWS // data.points))
+    bound = elbo(network, data, options, samples=samples)
     if isinstance(data, ClassificationData):
         return ClassificationCard(
             train=scores(network, data, points=_TRAINED_POINTS),
@@ -115,7 +116,7 @@ def scores(
     points: int = _LABELLED_POINTS,
     draws: int | None = None,
 ) -> Scores:
-    """Scores on the first ``points`` of ``data``; 128 draws a point, or 32 of images."""
+    """Scores on the first ``points`` of ``data``; 128 draws a point, or 16 of images."""
     x, labels = data.x[:points], data.y[:points]
     draws = draws or (_LABELLED_DRAWS if len(network.input_shape or ()) == 1 else _SLOW_DRAWS)
     found = predict(network, x, draws=draws)

@@ -147,10 +147,14 @@ def _started(frame: Frame, options: TrainingOptions, generator: torch.Generator)
 
 
 def known_layers(network: BayesianNetwork) -> bool:
-    """Whether :func:`free_layers` knows all layers: independent weights only, and a layer of weights comes first."""
+    """Whether :func:`free_layers` knows all layers: independent weights, such a layer first, a dense one last."""
     weights = [isinstance(layer, Linear | Conv2d) for layer in network.layers]
-    return weights[0] and not any(
-        hasattr(layer, "weight_mean") and not known for layer, known in zip(network.layers, weights, strict=True)
+    return (
+        weights[0]
+        and isinstance(network.layers[-1], Linear)
+        and not any(
+            hasattr(layer, "weight_mean") and not known for layer, known in zip(network.layers, weights, strict=True)
+        )
     )
 
 
@@ -206,15 +210,14 @@ def output_moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the outputs given drawn hidden layers: (points * draws, n_out) each.
 
-    Draws of a point follow one another. Moments of a first dense layer, the same for all of them, are computed once.
+    Draws of a point follow one another. What the first layer gives is the same for all of them and computed once.
     """
     if draws > 1 and any(layer.kernel and not layer.fixed for layer in layers):
         return _outputs_by_draws(layers, x, generator, draws)
     first, *rest = layers
-    if draws > 1 and first.kernel:
-        x = x.repeat_interleave(draws, dim=0)
-    if first.kernel:
+    if first.kernel:  # fixed, if there is more than one draw
         z = first.drawn(x, generator)
+        z = z if draws == 1 else z.repeat_interleave(draws, dim=0)
     else:
         mean, variance = first.moments(x)
         if draws > 1:

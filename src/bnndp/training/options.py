@@ -126,7 +126,7 @@ class TrainingOptions:
     conv: str = ""  # convolutions before the hidden layers, in the language of :mod:`.architecture`
     image: tuple[int, int, int] | None = None  # (channels, rows, columns) of an input, for convolutions
     dropout: Dropout | None = None
-    dropout_last: bool = False  # only before the last layer, not after every hidden one
+    dropout_last: bool = False  # after the last layer that would have it alone
     robust: Robust | None = None  # classification by bbb or map
 
     def __post_init__(self) -> None:

@@ -80,6 +80,9 @@ class Convolution:
     def spread(self, z: Tensor) -> Tensor:
         return self._convolve(z.square(), self._variance) + self._bias_variance
 
+    def spread_size(self, z: Tensor) -> Tensor:
+        return self.spread(z)
+
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
         return self._transpose(rows, self._variance).times(2 * z)
 
@@ -174,7 +177,7 @@ def _split(rows: Rows, count: int) -> list[Rows]:
 
 
 def _sums(rows: Rows, patches: Tensor) -> Tensor:  # patches (batch, entries, positions)
-    """sum over positions p of a channel c of ``u_cp patches_jp``: (batch, rows, channels, entries)."""
+    """Sum over positions p of a channel c of ``u_cp patches_jp``: (batch, rows, channels, entries)."""
     batch, entries = patches.shape[:2]
     if isinstance(rows, DenseRows):
         parts = rows.values.reshape(*rows.values.shape[:2], -1, patches.shape[-1])

@@ -15,8 +15,8 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.layers import CorrelatedLinear
 from bnndp.maths.rounding import gamma
-from bnndp.propagation.rules.quadratic import mean_form
 from bnndp.propagation.rows import DenseRows, Rows, pieces_of
+from bnndp.propagation.rules.quadratic import mean_form
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
 from bnndp.regions import apply_rows
@@ -66,6 +66,9 @@ class Correlated:
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)
 
+    def spread_size(self, z: Tensor) -> Tensor:
+        return self._plain(z.square(), 1.0) + self._reach(z.abs()[..., None], one=1.0)[..., 0].square()
+
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
         u = rows.dense().values
         plain = (u @ self.layer.weight_std.square()) * (2 * z[:, None])
@@ -99,12 +102,12 @@ class Correlated:
         square, size = u.square(), u.abs()
         reach = self._reach(torch.cat([radius[..., None], away], -1))  # (batch, n_out, 1 + k)
         loads = self._loadings(middle)  # (batch, n_out, rank)
+        lost = gamma(2 * (self.n_in + self.n_out) + 8) * self._reach(middle.abs()[..., None], one=1.0)[..., 0]
         if self.layer.shared:
-            lost = gamma(2 * (self.n_in + self.n_out) + 8) * self._reach(middle.abs()[..., None], one=1.0)[..., 0]
             at = torch.linalg.vector_norm(u @ loads, dim=-1) + apply_rows(size, reach[..., 0] + lost)
             further = size @ reach[..., 1:]  # norms of the rows add
         else:
-            own = (torch.linalg.vector_norm(loads, dim=-1) * UP + reach[..., 0]).square()
+            own = (torch.linalg.vector_norm(loads, dim=-1) * UP + reach[..., 0] + lost).square()
             at, further = apply_rows(square, own).sqrt(), (square @ reach[..., 1:].square()).sqrt()
         plain = apply_rows(square, self._plain(z.mean.magnitude.square(), 1.0))
         moved = (square @ self.layer.weight_std.square()) @ away.square()
@@ -115,7 +118,7 @@ class Correlated:
         return torch.einsum("bj,ijq->biq", z, self.layer.factor[:, :-1]) + self.layer.factor[:, -1]
 
     def _reach(self, radius: Tensor, one: float = 0.0) -> Tensor:  # (batch, n_in, k)
-        """sup |F_i' (d, one)| over |d| <= radius, at most: (batch, n_out, k)."""
+        """Sup |F_i' (d, one)| over |d| <= radius, at most: (batch, n_out, k)."""
         sizes = torch.einsum("bjk,ijq->bikq", radius, self.layer.factor[:, :-1].abs())
         return torch.linalg.vector_norm(sizes + one * self.layer.factor[:, None, -1].abs(), dim=-1) * UP
 

@@ -59,6 +59,9 @@ class Dense:
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance
 
+    def spread_size(self, z: Tensor) -> Tensor:
+        return self.spread(z)
+
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
         return DenseRows((rows.dense().values @ self._variance) * (2 * z[:, None]))
 

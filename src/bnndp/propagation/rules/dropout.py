@@ -17,11 +17,12 @@ from bnndp.bounds import Interval
 from bnndp.layers import Dropout
 from bnndp.propagation.nodes import Bound, Node, deviation
 from bnndp.propagation.rows import Rows
-from bnndp.propagation.signal import GAUSSIAN, POWERS, UP, Signal
+from bnndp.propagation.signal import GAUSSIAN, SUB_GAUSSIAN, UP, Signal, Tails
 from bnndp.propagation.steps import step
 
 __all__ = ["Dropped"]
 
+_EVEN = 1e-3  # odds nearer to one: the best constant is taken as 1/4, which it does not exceed
 _ROUNDED = 1e-11  # relative to the terms of a sum: more than float64 loses in one of 1e4 terms
 
 
@@ -31,6 +32,7 @@ class Dropped:
 
     alpha: float
     channels: int  # 0: every unit has a factor of its own
+    constant: float  # sub-Gaussian constant of B - 1
     factors: tuple[float, ...]  # norms of a sum of B_j - 1 with coefficients of unit length, at most
     signal: Signal
     below: Node
@@ -51,14 +53,18 @@ class Dropped:
         total = deviation(self.below, rows).square() + self.alpha * own
         return torch.zeros_like(total), total.sqrt() * UP
 
-    def norms(self, rows: Rows) -> Tensor:
-        """Norms of z - E z, plus those of z (B - 1), which given z is a sum of independent (sub-)Gaussian terms."""
-        z, below = self.below.signal, self.below.norms(rows)
-        factor, sizes = below.new_tensor(self.factors), z.mean.magnitude[..., None] + z.norms
-        if not self.channels:
-            return (below + factor * rows.square().dots(sizes.square()).sqrt()) * UP
-        parts = rows.abs().group_dots(sizes, self.channels)
-        return (below + factor * torch.linalg.vector_norm(parts, dim=2)) * UP
+    def tails(self, rows: Rows) -> Tails:
+        """Those of z - E z, plus z (B - 1), which given z is a sum of independent (sub-)Gaussian terms."""
+        z, below = self.below.signal, self.below.tails(rows)
+        factor, sizes = below.norms.new_tensor(self.factors), z.mean.magnitude[..., None] + z.norms
+        vectors = torch.cat([z.mean.magnitude[..., None], sizes, z.norms], -1)
+        if self.channels:
+            found = torch.linalg.vector_norm(rows.abs().group_dots(vectors, self.channels), dim=2)
+        else:
+            found = rows.square().dots(vectors.square()).sqrt()
+        at, whole, away = found[..., 0], found[..., 1:4], found[..., 4:]
+        constant = (below.constant.square() + (self.constant * at).square()).sqrt() * UP
+        return Tails((below.norms + factor * whole) * UP, constant, (below.left + factor * away) * UP)
 
 
 @step.register
@@ -72,9 +78,7 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
     factors = _factors(layer)
     norms = (z.norms + (z.mean.magnitude[..., None] + z.norms) * z.norms.new_tensor(factors)) * UP
     noise_fourth = (fourth**0.25 * norm4 + factor4**0.25 * z.noise_fourth.sqrt().sqrt()) ** 4 * UP
-    noise = Interval(
-        (z.noise.lower + alpha * second.lower / UP) / UP, (z.noise.upper + alpha * second.upper) * UP
-    )
+    noise = Interval((z.noise.lower + alpha * second.lower / UP) / UP, (z.noise.upper + alpha * second.upper) * UP)
     deviation_ = (z.noise_deviation + alpha * (z.square_deviation + z.noise_deviation)) * UP
     cube = (noise.upper * noise_fourth).sqrt()
     if z.fixed:
@@ -92,19 +96,27 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
     )
     if layer.channels:
         signal = signal.without_history()
-    return Dropped(alpha, shape[0] if layer.channels else 0, factors, signal, below)
+    return Dropped(alpha, shape[0] if layer.channels else 0, _constant(layer), factors, signal, below)
 
 
-def _factors(layer: Dropout) -> tuple[float, ...]:
-    r"""Norms of :math:`\sum_ja_j(B_j-1)`, |a| = 1: Gaussian, or for values in an interval of length 1/keep sub-Gaussian.
+def _constant(layer: Dropout) -> float:
+    r"""Sub-Gaussian constant of B - 1: its deviation if Gaussian; the best one of a Bernoulli variable otherwise.
 
-    The sum is sub-Gaussian with the constant 1/(2 keep) (Hoeffding 1963), so
-    :math:`\mathbb E|S|^q\le q2^{q/2}\Gamma(q/2)(2\,\text{keep})^{-q}`.
+    That of a Bernoulli variable of probability q is :math:`(1-2q)/(2\log((1-q)/q))` as a square, at most 1/4
+    (Kearns and Saul 1998; Buldygin and Moskvichova 2013).
     """
     keep = 1 - layer.rate
     if layer.law == "gaussian":
-        return tuple(norm * math.sqrt(layer.rate / keep) * UP for norm in GAUSSIAN)
-    return tuple((q * 2 ** (q / 2) * math.gamma(q / 2)) ** (1 / q) / (2 * keep) * UP for q in POWERS)
+        return math.sqrt(layer.rate / keep) * UP
+    odds = math.log(keep / layer.rate)
+    square = 0.25 if abs(odds) < _EVEN else (keep - layer.rate) / (2 * odds)
+    return math.sqrt(square) / keep * UP
+
+
+def _factors(layer: Dropout) -> tuple[float, ...]:
+    r"""Norms of :math:`\sum_ja_j(B_j-1)`, |a| = 1: of a Gaussian, or of a sub-Gaussian variable."""
+    norms = GAUSSIAN if layer.law == "gaussian" else SUB_GAUSSIAN
+    return tuple(norm * _constant(layer) * UP for norm in norms)
 
 
 def _moments(layer: Dropout) -> tuple[float, float, float]:

@@ -14,8 +14,8 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
 from bnndp.maths.rounding import gamma
-from bnndp.propagation.rules.quadratic import mean_form
 from bnndp.propagation.rows import DenseRows, Rows, pieces_of
+from bnndp.propagation.rules.quadratic import mean_form
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
 
@@ -63,6 +63,10 @@ class MatrixNormal:
 
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)
+
+    def spread_size(self, z: Tensor) -> Tensor:
+        factor = self.layer.column_factor.abs()
+        return self._rows * (z.abs() @ factor[:-1] + factor[-1]).square().sum(-1, keepdim=True)
 
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
         weight = (rows.dense().values * self._rows).sum(-1, keepdim=True)  # (batch, rows, 1)

@@ -14,7 +14,7 @@ from bnndp.layers import AveragePool, Flatten, MaxPool
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.propagation.nodes import Bound, Node, deviation, nothing
 from bnndp.propagation.rows import DenseRows, LocalRows, Rows
-from bnndp.propagation.signal import UP, Signal, fixed
+from bnndp.propagation.signal import UP, Signal, Tails, fixed, no_tails
 from bnndp.propagation.steps import step
 from bnndp.regions import apply_rows
 
@@ -70,8 +70,8 @@ class Averaged:
             return noise * UP, central * UP
         return torch.zeros_like(noise), deviation(self.below, pulled)
 
-    def norms(self, rows: Rows) -> Tensor:
-        return self.below.norms(self._pull(rows)) * UP
+    def tails(self, rows: Rows) -> Tails:
+        return self.below.tails(self._pull(rows))
 
     def _pull(self, rows: Rows) -> Rows:
         windows, count = self.windows, self.windows.count
@@ -115,8 +115,8 @@ class Largest:
         pulled = self._pull(rows)
         return nothing(self.signal, rows), (deviation(self.below, pulled) + rows.abs().dot(self.rest)) * UP
 
-    def norms(self, rows: Rows) -> Tensor:
-        return (self.below.norms(self._pull(rows)) + rows.abs().dots(self.rest_norms)) * UP
+    def tails(self, rows: Rows) -> Tails:
+        return self.below.tails(self._pull(rows)).plus(no_tails(rows.abs().dots(self.rest_norms) * UP))
 
     def _pull(self, rows: Rows) -> Rows:
         return DenseRows(self.windows.collect(rows.dense().values[..., None] * self.chosen[:, None]))
@@ -187,8 +187,8 @@ def _(layer: MaxPool, below: Node, shape: tuple[int, ...]) -> Node:
     mean = Interval(low.amax(-1), top + 1e-13 * (own_high[..., 0].abs() + top.abs()) + TINY)
     if z.fixed:
         mean = Interval(low.amax(-1), high.amax(-1))
-        none = norms.new_zeros(*rest.shape, norms.shape[-1])
-        return Largest(windows, chosen, upper, total, torch.zeros_like(rest), none, fixed(mean), below)
+        left = norms.new_zeros(*rest.shape, norms.shape[-1])
+        return Largest(windows, chosen, upper, total, torch.zeros_like(rest), left, fixed(mean), below)
     variance = (sd.gather(-1, index)[..., 0] + rest).square() * UP
     zero = torch.zeros_like(variance)
     none = Interval(zero, zero)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.propagation.signal import UP, Signal
-from bnndp.propagation.weights import Weights
+from bnndp.propagation.weights import Weights, spread_around
 
 __all__ = ["mean_form"]
 
@@ -18,10 +18,9 @@ def mean_form(weights: Weights, z: Signal, diagonal: Tensor) -> Interval:  # dia
     part is :math:`\sum_j\Sigma_{jj}\operatorname{Var}z_j` for independent coordinates, at least the same with
     :math:`\mathbb E\operatorname{Var}(z_j\mid Y)` always, and at most the excess of the standard deviations.
     """
-    middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
-    at, excess = weights.spread(middle), weights.spread_excess(radius)
+    at, reach = spread_around(weights, z.mean)
     # |grad s . d| <= 2 sqrt(s(c)) sqrt(excess), by Cauchy and Schwarz.
-    slope = 2 * (at * excess).sqrt()
+    slope, excess = 2 * at.sqrt() * reach, reach.square()
     low = (at / UP - slope * UP).clamp_min(0) + z.noise.lower @ diagonal.mT / UP
     random = z.variance @ diagonal.mT if z.source else weights.spread_excess(z.variance.sqrt())
     return Interval(low / UP, (at + slope + excess + random) * UP)

@@ -1,0 +1,183 @@
+"""Random networks of every kind of posterior and layer, for ``benchmarks.campaign_layers``.
+
+A case is determined by (seed, kind, index): the index walks through the activations and through the twists, each of
+which aims at one weak spot (perfect correlation, cancellation, a kink at the mean, huge variances, dead neurons).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.campaign_cases import Dice
+from bnndp.activations import ACTIVATIONS, PiecewiseAffine
+from bnndp.layers import (
+    AveragePool,
+    Conv2d,
+    CorrelatedLinear,
+    Dropout,
+    Flatten,
+    Linear,
+    MatrixNormalLinear,
+    MaxPool,
+)
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box
+
+__all__ = ["ACTS", "DENSE_KINDS", "KINDS", "TWISTS", "Case", "activation", "dense", "make_case"]
+
+DENSE_KINDS = ("mean_field", "fixed", "bias", "rows", "whole", "low_rank", "matrix_normal")
+IMAGE_KINDS = ("conv", "conv_fixed", "conv_dropout", "dropout_channels", "average_pool", "max_pool")
+KINDS = (*DENSE_KINDS, "dropout_bernoulli", "dropout_gaussian", *IMAGE_KINDS)
+ACTS = tuple(ACTIVATIONS)
+TWISTS = ("plain", "tied", "kink", "huge", "cancel", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network and its boxes."""
+
+    kind: str
+    act: str
+    twist: str
+    index: int
+    network: BayesianNetwork
+    box: Box
+
+
+def activation(act: str) -> Any:  # noqa: ANN401 (a record of any kind)
+    """A record of this kind; the sine stands for a function given by its user."""
+    if act == "piecewise_affine":
+        return PiecewiseAffine.of(torch.sin, 1.0, reach=12.0, pieces=240, curvature=1.0)
+    return ACTIVATIONS[act]()
+
+
+def dense(dice: Dice, kind: str, n_out: int, n_in: int, std: float, twist: str = "plain") -> Any:  # noqa: ANN401
+    """A dense layer of one of DENSE_KINDS."""
+    mean, bias = dice.normal(n_out, n_in) / math.sqrt(n_in), 0.5 * dice.normal(n_out)
+    if twist == "tied":  # every neuron is the same function
+        mean, bias = mean[:1].expand(n_out, -1).clone(), bias[:1].expand(n_out).clone()
+    if twist == "cancel" and n_in > 1:  # large terms that nearly cancel
+        mean[:, ::2] += 30.0
+        mean[:, 1::2] -= 30.0
+    if twist == "kink":
+        bias = torch.zeros_like(bias)
+    if twist == "dead":
+        bias = bias - 4.0
+    w_std, b_std = std * dice.uniform(shape=(n_out, n_in)) / math.sqrt(n_in), std * dice.uniform(shape=(n_out,))
+    if kind == "mean_field":
+        return Linear(mean, w_std, bias, b_std)
+    if kind == "fixed":
+        return Linear.fixed(mean, bias)
+    if kind == "bias":
+        return Linear.fixed(mean, bias, b_std)
+    none = torch.zeros_like(w_std)
+    if kind == "rows":
+        factor = std * dice.normal(n_out, n_in + 1, 3) / math.sqrt(3 * n_in)
+        return CorrelatedLinear(mean, none, bias, none[:, 0], factor, False)
+    if kind == "whole":
+        factor = std * dice.normal(n_out, n_in + 1, 6) / math.sqrt(6 * n_in)
+        return CorrelatedLinear(mean, none, bias, none[:, 0], _shared(factor, twist), True)
+    if kind == "low_rank":
+        factor = std * dice.normal(n_out, n_in + 1, 1) / math.sqrt(n_in)
+        return CorrelatedLinear.low_rank(mean, w_std, bias, b_std, _shared(factor, twist))
+    row, column = dice.normal(n_out, n_out) / math.sqrt(n_out), std * dice.normal(n_in + 1, n_in + 1) / n_in
+    return MatrixNormalLinear(mean, bias, _shared(row, twist), column)
+
+
+def _shared(factor: Tensor, twist: str) -> Tensor:
+    """With ``tied`` one noise moves all rows alike."""
+    return factor[:1].expand_as(factor).clone() if twist == "tied" else factor
+
+
+def make_case(seed: int, kind: str, index: int, boxes: int = 3) -> Case:
+    """The case with this index."""
+    dice = Dice(zlib.crc32(f"{seed} {kind} {index}".encode()))
+    act = ACTS[index % len(ACTS)]
+    twist = TWISTS[index // len(ACTS) % len(TWISTS)]
+    std = float(dice.log_uniform(0.01, 1.0)) * (10.0 if twist == "huge" else 1.0)
+    phi = activation(act)
+    build = _image if kind in IMAGE_KINDS else _vector
+    layers, shape = build(dice, kind, phi, std, twist)
+    network = BayesianNetwork(tuple(layers), input_shape=shape)
+    centre = dice.normal(boxes, network.n_in)
+    if twist == "kink":
+        centre[0] = 0.0
+    radius = torch.tensor([0.0, 0.02, 0.4], dtype=torch.float64)[:boxes, None] * dice.uniform(0.2, 1.0, (boxes, 1))
+    return Case(kind, act, twist, index, network, Box(centre - radius, centre + radius))
+
+
+def _pick(dice: Dice, values: list[Any]) -> Any:  # noqa: ANN401
+    return values[dice.integer(0, len(values) - 1)]
+
+
+def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:  # noqa: ANN401
+    n = _pick(dice, [1, 2, 5])
+    shape, layers = (n,), []
+    own = kind if kind in DENSE_KINDS else _pick(dice, list(DENSE_KINDS))
+    rate = _pick(dice, [0.1, 0.5, 0.9])
+    if kind.startswith("dropout") and dice.chance(0.3):
+        layers.append(Dropout(rate, kind.removeprefix("dropout_")))  # on the input itself
+    for _ in range(_pick(dice, [1, 1, 2, 3])):
+        width = _pick(dice, [2, 5, 16])
+        layers += [dense(dice, own, width, n, std, twist), phi]
+        n = width
+        if kind.startswith("dropout"):
+            layers.append(Dropout(rate, kind.removeprefix("dropout_")))
+            if dice.chance(0.3):
+                layers.append(phi)  # an activation on a signal
+    last = own if dice.chance(0.5) else _pick(dice, list(DENSE_KINDS))
+    return [*layers, dense(dice, last, _pick(dice, [1, 3]), n, std, twist if twist == "tied" else "plain")], shape
+
+
+def _image(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:  # noqa: ANN401
+    shape: tuple[int, ...] = (_pick(dice, [1, 2]), 5, 6)
+    size, stride, padding = (_pick(dice, [2, 3]) for _ in range(2)), _pick(dice, [1, 2]), _pick(dice, [0, 1])
+    kernel = tuple(size)
+    random = kind not in {"conv_fixed", "conv_dropout"} and dice.chance(0.8)
+    law = _pick(dice, ["bernoulli", "gaussian"])
+    layers: list[Any] = []
+
+    def now() -> tuple[int, ...]:
+        found = shape
+        for layer in layers:
+            found = layer.out_shape(found)
+        return found
+
+    def convolution(out: int) -> Conv2d:
+        into = now()[0]
+        n = into * math.prod(kernel)
+        mean, bias = dice.normal(out, into, *kernel) / math.sqrt(n), 0.5 * dice.normal(out)
+        if twist == "tied":
+            mean = mean[:1].expand_as(mean).clone()
+        if twist == "cancel":
+            sign = torch.tensor([(-1.0) ** i for i in range(kernel[1])], dtype=torch.float64)
+            mean = mean.abs() * sign * 3
+        if twist == "kink":
+            bias = torch.zeros_like(bias)
+        if twist == "dead":
+            bias = bias - 4.0
+        scale = std if random or kind == "conv" else 0.0
+        w_std = scale * dice.uniform(shape=(out, into, *kernel)) / math.sqrt(n)
+        return Conv2d(mean, w_std, bias, scale * dice.uniform(shape=(out,)), stride, padding)
+
+    layers += [convolution(_pick(dice, [2, 3])), phi]
+    if kind in {"conv_dropout", "dropout_channels"}:
+        layers.append(Dropout(_pick(dice, [0.1, 0.5, 0.9]), law, kind == "dropout_channels"))
+    pools: dict[str, Callable[..., Any]] = {"average_pool": AveragePool, "max_pool": MaxPool}
+    pool = pools.get(kind) or _pick(dice, [AveragePool, MaxPool, None, None])
+    if pool is not None and min(now()[1:]) >= 2:
+        layers.append(pool(2, _pick(dice, [1, 2])))
+    if dice.chance(0.5) and all(n + 2 * padding >= k for n, k in zip(now()[1:], kernel, strict=True)):
+        layers += [convolution(2), phi]
+    layers.append(Flatten())
+    own = _pick(dice, list(DENSE_KINDS))
+    if dice.chance(0.4):
+        layers += [dense(dice, own, 5, now()[0], std, "plain"), phi]
+    return [*layers, dense(dice, own, _pick(dice, [1, 3]), now()[0], std, "plain")], shape

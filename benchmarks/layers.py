@@ -1,0 +1,185 @@
+"""``make bench-layers``: the networks of other layers and posteriors: tightness, radii, ensembles, memory.
+
+Parts (``--only``): ``activations`` certified against inside range on the 2D sine for four activations; ``cnn`` radii,
+certified and attacked, of Bayesian convolutional networks on the first test images; ``ensemble`` cost and bounds of ten
+networks against one; ``laplace`` radii of a last layer by Laplace with its full covariance. Networks are those of
+``benchmarks/networks.py``, needs BNNDP_DATA. One thread. Figures also go to ``results-layers.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.networks import ACTIVATIONS, network
+from benchmarks.timing import median_time
+from bnndp.attacks import inside_range
+from bnndp.data import load
+from bnndp.ensemble import Ensemble
+from bnndp.evasion import Effort, Reach, attack_radius
+from bnndp.methods import one_pass
+from bnndp.options import Options
+from bnndp.radius import Search, certified_radius
+from bnndp.regions import Box
+from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+
+__all__ = ["main"]
+
+RESULTS = Path(__file__).resolve().parent / "results-layers.json"
+PARTS = ("activations", "cnn", "ensemble", "laplace")
+PIXELS = (0.0, 1.0)
+CNN = {
+    "fashion-cnn": ("fashion_mnist", 0.00061),
+    "fashion-cnn-warm": ("fashion_mnist", 0.00061),
+    "fashion-cnn-dropout-last": ("fashion_mnist", 0.00061),
+    "cifar-cnn": ("cifar10_subset", 0.00011),
+    "cifar-cnn-dropout": ("cifar10_subset", 0.00011),
+}
+"""Networks, their data, and the paper's radius for as many convolutions (Table 2)."""
+EFFORT = Effort(restarts=3, steps=10, targets=2, draws=16, samples=1024)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts asked for, print their tables, write their figures."""
+    parser = argparse.ArgumentParser(description="Networks of other layers and posteriors.")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--images", type=int, default=100, help="first so many test images")
+    parser.add_argument("--networks", nargs="+", choices=tuple(CNN), default=tuple(CNN), metavar="NAME")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    console = Console(width=150)
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for part in options.only:
+        if part == "cnn":
+            found = results.get(part, {})
+            for name in options.networks:
+                found[name] = _radii(console, name, *CNN[name], images=options.images)
+                results[part] = found
+                RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+            continue
+        results[part] = {"activations": _activations, "ensemble": _ensemble, "laplace": _laplace}[part](
+            console, options.images
+        )
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"figures: {RESULTS.relative_to(RESULTS.parent.parent)}")
+
+
+def _activations(console: Console, boxes: int) -> list[dict[str, Any]]:
+    """Mean over the boxes of certified width : inside range."""
+    rows = []
+    for shape, eps in (("1x64", 1e-2), ("2x64", 1e-3)):
+        for name in ACTIVATIONS:
+            own = network(f"sine2d-{shape}-{name}")
+            centre = 2 * torch.rand(boxes, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1
+            box = Box.ball(centre, eps)
+            _, ends, _ = one_pass(own, box, Options())
+            inside = inside_range(own, box, samples=2048, restarts=4, steps=30)
+            width = ends.upper - ends.lower
+            valid = (ends.lower <= inside.lower + inside.error) & (ends.upper >= inside.upper - inside.error)
+            rows.append(
+                {
+                    "network": f"sine2d-{shape}-{name}",
+                    "eps": eps,
+                    "certified": width.mean().item(),
+                    "inside": inside.width.mean().item(),
+                    "ratio": (width / inside.width).mean().item(),
+                    "violations": int((~valid).sum()),
+                }
+            )
+    first = {row["eps"]: row["ratio"] for row in rows if row["network"].endswith("-relu")}
+    for row in rows:
+        row["of relu"] = row["ratio"] / first[row["eps"]]
+    _print(console, "2D sine: certified width and inside range, mean of the boxes", rows)
+    return rows
+
+
+def _radii(console: Console, name: str, data: str, paper: float, *, images: int) -> dict[str, Any]:
+    """Certified and attacked radii of the first images."""
+    own, test = network(name), load(data, "test")
+    x, y = test.x[:images], test.y[:images]
+    noise = draw_softmax_noise(own, 512, seed=5)
+    decided = estimate_softmax(own, x, noise).mean.argmax(-1)
+    started = time.process_time()
+    found = certified_radius(own, x, decided, PIXELS, search=Search(attack=False))
+    seconds = time.process_time() - started
+    attack = attack_radius(own, x, decided, reach=Reach(domain=PIXELS), effort=EFFORT).radius
+    certified = found.radius.nan_to_num(0.0)
+    row = {
+        "network": name,
+        "accuracy": (decided == y).double().mean().item(),
+        "certified": certified.mean().item(),
+        "at the image": (~found.radius.isnan()).double().mean().item(),
+        "attack": attack.mean().item(),
+        "ratio": torch.where(attack > 0, certified / attack, 0.0).mean().item(),
+        "violations": int((certified > attack).sum()),
+        "paper": paper,
+        "times": certified.mean().item() / paper,
+        "seconds an image": seconds / images,
+        "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+    _print(console, f"{name}: radii of the first {images} test images", [row])
+    return row
+
+
+def _ensemble(console: Console, images: int) -> dict[str, Any]:
+    """Ten networks against one: cost of a pass, and the width of bounds against the average of separate intervals."""
+    own = network("mnist-ensemble")
+    if not isinstance(own, Ensemble):
+        raise SystemExit("mnist-ensemble is not an ensemble.")
+    x = load("mnist", "test").x[:images]
+    search = Search(attack=False)
+    one = median_time(lambda: certified_radius(own.members[0], x, None, PIXELS, search=search))
+    all_ = median_time(lambda: certified_radius(own, x, None, PIXELS, search=search))
+    found = certified_radius(own, x, None, PIXELS, search=search)
+    attack = attack_radius(own, x, found.label, reach=Reach(domain=PIXELS), effort=EFFORT).radius
+    certified = found.radius.nan_to_num(0.0)
+    affine, separate = _widths(own, Box.ball(x, 0.01, domain=PIXELS))
+    row = {
+        "members": len(own.members),
+        "radius": certified.mean().item(),
+        "attack": attack.mean().item(),
+        "ratio": torch.where(attack > 0, certified / attack, 0.0).mean().item(),
+        "violations": int((certified > attack).sum()),
+        "cost of one": all_ / one,
+        "width": affine,
+        "separate width": separate,
+    }
+    _print(console, "ensemble of MNIST 2x64", [row])
+    return row
+
+
+def _widths(own: Ensemble, box: Box) -> tuple[float, float]:
+    """Mean width of the bounds of the logits' means, by the sum of affine bounds and by the average of intervals."""
+    together, _, _ = one_pass(own, box, Options())
+    ends = together.interval()
+    each = [one_pass(member, box, Options())[1] for member in own.members]
+    pairs = zip(own.probabilities.tolist(), each, strict=True)
+    separate: Tensor = sum((w * (e.upper - e.lower) for w, e in pairs), torch.zeros_like(ends.lower))
+    return (ends.upper - ends.lower).mean().item(), separate.mean().item()
+
+
+def _laplace(console: Console, images: int) -> dict[str, Any]:
+    return _radii(console, "mnist-laplace", "mnist", float("nan"), images=images)
+
+
+def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
