@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification reproduce \
+.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -67,6 +67,10 @@ campaign: $(READY)  ## attack thousands of random networks: no bound may be brok
 
 campaign-classification: $(READY)  ## the same for classifiers
 	$(BIN)/python -m benchmarks.campaign_softmax $(ARGS)
+
+campaign-layers: export OMP_NUM_THREADS := 1
+campaign-layers: $(READY)  ## the same for networks of every kind of layer and posterior
+	$(BIN)/python -m benchmarks.campaign_layers $(ARGS)
 
 REPRODUCE = $(BIN)/bnndp reproduce
 REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks

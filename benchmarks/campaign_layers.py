@@ -143,7 +143,9 @@ def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Itera
     for i, q in enumerate(POWERS[:2]):
         if _above(centred.abs() ** q, signal.norms[..., i] ** q):
             yield f"{name}: norm {q}"
-    if _above(-centred.square(), -signal.noise.lower / (1 + 2 * _ROUNDING)):
+    # Draws may miss rare events, so the noise of a sampled variance is bounded by the claimed fourth moment.
+    rare = _SIGMAS * signal.norms[..., 0] ** 2 / math.sqrt(z.shape[0])
+    if bool((centred.square().mean(0) < signal.noise.lower * (1 - _ROUNDING) - rare - _ROUNDING * 1e-3).any()):
         yield f"{name}: noise above the variance"
     if signal.source and not signal.fixed:
         if _above(centred.square(), signal.noise.upper):

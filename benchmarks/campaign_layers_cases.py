@@ -51,44 +51,45 @@ class Case:
     box: Box
 
 
-def activation(act: str) -> Any:  # noqa: ANN401 (a record of any kind)
+def activation(act: str) -> Any:
     """A record of this kind; the sine stands for a function given by its user."""
     if act == "piecewise_affine":
         return PiecewiseAffine.of(torch.sin, 1.0, reach=12.0, pieces=240, curvature=1.0)
     return ACTIVATIONS[act]()
 
 
-def dense(dice: Dice, kind: str, n_out: int, n_in: int, std: float, twist: str = "plain") -> Any:  # noqa: ANN401
+def dense(dice: Dice, kind: str, n_out: int, n_in: int, std: float, twist: str = "plain") -> Any:
     """A dense layer of one of DENSE_KINDS."""
-    mean, bias = dice.normal(n_out, n_in) / math.sqrt(n_in), 0.5 * dice.normal(n_out)
+    mean, bias = _twisted(dice.normal(n_out, n_in) / math.sqrt(n_in), 0.5 * dice.normal(n_out), twist)
+    w_std, b_std = std * dice.uniform(shape=(n_out, n_in)) / math.sqrt(n_in), std * dice.uniform(shape=(n_out,))
+    if kind in _INDEPENDENT:
+        weights, biases = _INDEPENDENT[kind]
+        return Linear(mean, weights * w_std, bias, biases * b_std)
+    if kind == "matrix_normal":
+        row, column = dice.normal(n_out, n_out) / math.sqrt(n_out), std * dice.normal(n_in + 1, n_in + 1) / n_in
+        return MatrixNormalLinear(mean, bias, _shared(row, twist), column)
+    rank = {"rows": 3, "whole": 6, "low_rank": 1}[kind]
+    factor = std * dice.normal(n_out, n_in + 1, rank) / math.sqrt(rank * n_in)
+    if kind == "low_rank":
+        return CorrelatedLinear.low_rank(mean, w_std, bias, b_std, _shared(factor, twist))
+    none, shared = torch.zeros_like(w_std), kind == "whole"
+    return CorrelatedLinear(mean, none, bias, none[:, 0], _shared(factor, twist) if shared else factor, shared)
+
+
+_INDEPENDENT = {"mean_field": (1.0, 1.0), "fixed": (0.0, 0.0), "bias": (0.0, 1.0)}  # of weights and of biases
+
+
+def _twisted(mean: Tensor, bias: Tensor, twist: str) -> tuple[Tensor, Tensor]:  # (n_out, n_in), (n_out,)
     if twist == "tied":  # every neuron is the same function
-        mean, bias = mean[:1].expand(n_out, -1).clone(), bias[:1].expand(n_out).clone()
-    if twist == "cancel" and n_in > 1:  # large terms that nearly cancel
+        return mean[:1].expand_as(mean).clone(), bias[:1].expand_as(bias).clone()
+    if twist == "cancel" and mean.shape[1] > 1:  # large terms that nearly cancel
         mean[:, ::2] += 30.0
         mean[:, 1::2] -= 30.0
-    if twist == "kink":
-        bias = torch.zeros_like(bias)
-    if twist == "dead":
-        bias = bias - 4.0
-    w_std, b_std = std * dice.uniform(shape=(n_out, n_in)) / math.sqrt(n_in), std * dice.uniform(shape=(n_out,))
-    if kind == "mean_field":
-        return Linear(mean, w_std, bias, b_std)
-    if kind == "fixed":
-        return Linear.fixed(mean, bias)
-    if kind == "bias":
-        return Linear.fixed(mean, bias, b_std)
-    none = torch.zeros_like(w_std)
-    if kind == "rows":
-        factor = std * dice.normal(n_out, n_in + 1, 3) / math.sqrt(3 * n_in)
-        return CorrelatedLinear(mean, none, bias, none[:, 0], factor, False)
-    if kind == "whole":
-        factor = std * dice.normal(n_out, n_in + 1, 6) / math.sqrt(6 * n_in)
-        return CorrelatedLinear(mean, none, bias, none[:, 0], _shared(factor, twist), True)
-    if kind == "low_rank":
-        factor = std * dice.normal(n_out, n_in + 1, 1) / math.sqrt(n_in)
-        return CorrelatedLinear.low_rank(mean, w_std, bias, b_std, _shared(factor, twist))
-    row, column = dice.normal(n_out, n_out) / math.sqrt(n_out), std * dice.normal(n_in + 1, n_in + 1) / n_in
-    return MatrixNormalLinear(mean, bias, _shared(row, twist), column)
+    return mean, _moved(bias, twist)
+
+
+def _moved(bias: Tensor, twist: str) -> Tensor:
+    return torch.zeros_like(bias) if twist == "kink" else bias - 4.0 if twist == "dead" else bias
 
 
 def _shared(factor: Tensor, twist: str) -> Tensor:
@@ -113,11 +114,11 @@ def make_case(seed: int, kind: str, index: int, boxes: int = 3) -> Case:
     return Case(kind, act, twist, index, network, Box(centre - radius, centre + radius))
 
 
-def _pick(dice: Dice, values: list[Any]) -> Any:  # noqa: ANN401
+def _pick(dice: Dice, values: list[Any]) -> Any:
     return values[dice.integer(0, len(values) - 1)]
 
 
-def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:  # noqa: ANN401
+def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:
     n = _pick(dice, [1, 2, 5])
     shape, layers = (n,), []
     own = kind if kind in DENSE_KINDS else _pick(dice, list(DENSE_KINDS))
@@ -136,48 +137,48 @@ def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[li
     return [*layers, dense(dice, last, _pick(dice, [1, 3]), n, std, twist if twist == "tied" else "plain")], shape
 
 
-def _image(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:  # noqa: ANN401
+def _image(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:
     shape: tuple[int, ...] = (_pick(dice, [1, 2]), 5, 6)
-    size, stride, padding = (_pick(dice, [2, 3]) for _ in range(2)), _pick(dice, [1, 2]), _pick(dice, [0, 1])
-    kernel = tuple(size)
-    random = kind not in {"conv_fixed", "conv_dropout"} and dice.chance(0.8)
+    window = _Window((_pick(dice, [2, 3]), _pick(dice, [2, 3])), _pick(dice, [1, 2]), _pick(dice, [0, 1]))
+    random = kind == "conv" or (kind not in {"conv_fixed", "conv_dropout"} and dice.chance(0.8))
+    scale = std if random else 0.0
     law = _pick(dice, ["bernoulli", "gaussian"])
-    layers: list[Any] = []
-
-    def now() -> tuple[int, ...]:
-        found = shape
-        for layer in layers:
-            found = layer.out_shape(found)
-        return found
-
-    def convolution(out: int) -> Conv2d:
-        into = now()[0]
-        n = into * math.prod(kernel)
-        mean, bias = dice.normal(out, into, *kernel) / math.sqrt(n), 0.5 * dice.normal(out)
-        if twist == "tied":
-            mean = mean[:1].expand_as(mean).clone()
-        if twist == "cancel":
-            sign = torch.tensor([(-1.0) ** i for i in range(kernel[1])], dtype=torch.float64)
-            mean = mean.abs() * sign * 3
-        if twist == "kink":
-            bias = torch.zeros_like(bias)
-        if twist == "dead":
-            bias = bias - 4.0
-        scale = std if random or kind == "conv" else 0.0
-        w_std = scale * dice.uniform(shape=(out, into, *kernel)) / math.sqrt(n)
-        return Conv2d(mean, w_std, bias, scale * dice.uniform(shape=(out,)), stride, padding)
-
-    layers += [convolution(_pick(dice, [2, 3])), phi]
+    layers: list[Any] = [_convolution(dice, window, _pick(dice, [2, 3]), shape[0], scale, twist), phi]
     if kind in {"conv_dropout", "dropout_channels"}:
         layers.append(Dropout(_pick(dice, [0.1, 0.5, 0.9]), law, kind == "dropout_channels"))
     pools: dict[str, Callable[..., Any]] = {"average_pool": AveragePool, "max_pool": MaxPool}
     pool = pools.get(kind) or _pick(dice, [AveragePool, MaxPool, None, None])
-    if pool is not None and min(now()[1:]) >= 2:
+    if pool is not None and min(_after(layers, shape)[1:]) >= 2:
         layers.append(pool(2, _pick(dice, [1, 2])))
-    if dice.chance(0.5) and all(n + 2 * padding >= k for n, k in zip(now()[1:], kernel, strict=True)):
-        layers += [convolution(2), phi]
+    channels, *sides = _after(layers, shape)
+    if dice.chance(0.5) and all(n + 2 * window.padding >= k for n, k in zip(sides, window.kernel, strict=True)):
+        layers += [_convolution(dice, window, 2, channels, scale, twist), phi]
     layers.append(Flatten())
     own = _pick(dice, list(DENSE_KINDS))
     if dice.chance(0.4):
-        layers += [dense(dice, own, 5, now()[0], std, "plain"), phi]
-    return [*layers, dense(dice, own, _pick(dice, [1, 3]), now()[0], std, "plain")], shape
+        layers += [dense(dice, own, 5, _after(layers, shape)[0], std), phi]
+    return [*layers, dense(dice, own, _pick(dice, [1, 3]), _after(layers, shape)[0], std)], shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    kernel: tuple[int, int]
+    stride: int
+    padding: int
+
+
+def _after(layers: list[Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    for layer in layers:
+        shape = layer.out_shape(shape)
+    return shape
+
+
+def _convolution(dice: Dice, window: _Window, out: int, into: int, scale: float, twist: str) -> Conv2d:
+    n = into * math.prod(window.kernel)
+    mean, bias = dice.normal(out, into, *window.kernel) / math.sqrt(n), _moved(0.5 * dice.normal(out), twist)
+    if twist == "tied":
+        mean = mean[:1].expand_as(mean).clone()
+    if twist == "cancel":  # one kernel at all positions, with alternating signs
+        mean = mean.abs() * torch.tensor([(-1.0) ** i for i in range(window.kernel[1])], dtype=torch.float64) * 3
+    std = scale * dice.uniform(shape=tuple(mean.shape)) / math.sqrt(n)
+    return Conv2d(mean, std, bias, scale * dice.uniform(shape=(out,)), window.stride, window.padding)  # type: ignore[arg-type]

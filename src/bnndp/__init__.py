@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Linear,
         MatrixNormalLinear,
         MaxPool,
+        Residual,
     )
     from bnndp.network import BayesianNetwork
     from bnndp.options import Options
@@ -39,7 +40,7 @@ __all__ = [
     "AffineBounds", "AttackRadius", "AveragePool", "BayesianNetwork", "Bounds", "Box", "CertError", "Conv2d",
     "CorrelatedLinear", "Curve", "Decision", "Dropout", "Effort", "Elu", "Ensemble", "Evaluation", "Evasion", "Flatten",
     "Gelu", "HardTanh", "Identity", "Inside", "LeakyRelu", "Linear", "MatrixNormalLinear", "MaxPool", "Options",
-    "Radius", "Reach", "Relu", "Robustness", "Search", "Sigmoid", "Silu", "Softplus", "Tanh", "Verdict",
+    "Radius", "Reach", "Relu", "Residual", "Robustness", "Search", "Sigmoid", "Silu", "Softplus", "Tanh", "Verdict",
     "adversarial_robustness", "attack_radius", "certified_radius", "certify", "decide", "evade", "evaluate",
     "inside_range", "load", "robust_decision", "save",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +34,9 @@ from bnndp.layers import (
     Linear,
     MatrixNormalLinear,
     MaxPool,
+    Residual,
 )
-from bnndp.network import BayesianNetwork, Layer
+from bnndp.network import BayesianNetwork, Layer, flat
 
 __all__ = ["Chain", "Drawn", "convolve", "draw_networks", "evaluate", "plain_step", "stacked"]
 
@@ -63,7 +65,12 @@ class _Factor:
     factor: Tensor  # (draws, 1, *shape), the shape that of the units or (channels, 1, 1)
 
 
-_Step = _Dense | _Convolution | _Factor | Layer
+@dataclass(frozen=True, slots=True)
+class _Block:
+    steps: tuple[_Step, ...]  # of a residual block
+
+
+_Step: TypeAlias = "_Dense | _Convolution | _Factor | _Block | Layer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +135,14 @@ def evaluate(drawn: Drawn | Chain, x: Tensor, *, memory: int = MEMORY) -> Tensor
 
 def _run(chain: Chain, x: Tensor) -> Tensor:  # (points, n_in) -> (draws or 1, points, n_out)
     z = x[None] if chain.shift is None else x - chain.shift
-    z = z.reshape(*z.shape[:2], *chain.input_shape)
-    for step in chain.steps:
-        if isinstance(step, _Dense):
+    return _steps(chain.steps, z.reshape(*z.shape[:2], *chain.input_shape))
+
+
+def _steps(steps: Sequence[_Step], z: Tensor) -> Tensor:  # (draws or 1, points, *shape)
+    for step in steps:
+        if isinstance(step, _Block):
+            z = z + _steps(step.steps, z)
+        elif isinstance(step, _Dense):
             z = z @ step.weight.mT + step.bias[:, None]
         elif isinstance(step, _Convolution):
             z = convolve(z, step.weight, step.stride, step.padding) + step.bias[:, None, :, None, None]
@@ -168,7 +180,7 @@ def convolve(z: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[
 
 
 def _chain(network: BayesianNetwork, draws: int, generator: torch.Generator) -> Chain:
-    source = _Source(draws, generator, next(layer for layer in network.layers if layer.tensors))
+    source = _Source(draws, generator, next(layer for layer in flat(network.layers) if layer.tensors))
     pairs = zip(network.layers, network.shapes[:-1], strict=True)
     steps = tuple(_drawn(layer, shape, source) for layer, shape in pairs)
     shift = None if network.shift is None else network.shift[None, None]
@@ -200,8 +212,11 @@ class _Source:
         return numbers.to(getattr(self.beside, self.beside.tensors[0]).device)
 
 
-def _drawn(layer: Layer, shape: tuple[int, ...], source: _Source) -> _Step:
+def _drawn(layer: Layer, shape: tuple[int, ...], source: _Source) -> _Step:  # noqa: PLR0911 (one for each kind)
     """The layer with its weights drawn; ``shape`` is that of its inputs."""
+    if isinstance(layer, Residual):
+        pairs = zip(layer.layers, layer.shapes(shape)[:-1], strict=True)
+        return _Block(tuple(_drawn(inner, each, source) for inner, each in pairs))
     if isinstance(layer, DENSE):
         if not layer.random:
             return _Dense(layer.weight_mean[None], layer.bias_mean[None])
@@ -239,6 +254,9 @@ def _noise_of_weights(layer: Layer, source: _Source) -> Tensor:
 def _joined(parts: Sequence[_Step]) -> _Step:
     """The same step of several chains with one draw each, stacked."""
     first = parts[0]
+    if isinstance(first, _Block):
+        blocks = [part.steps for part in parts if isinstance(part, _Block)]
+        return _Block(tuple(_joined(inner) for inner in zip(*blocks, strict=True)))
     if isinstance(first, _Dense):
         dense = [part for part in parts if isinstance(part, _Dense)]
         return _Dense(torch.cat([part.weight for part in dense]), torch.cat([part.bias for part in dense]))
@@ -252,7 +270,7 @@ def _joined(parts: Sequence[_Step]) -> _Step:
 def _structure(network: BayesianNetwork) -> list[object]:
     """What must agree for networks to be stacked; an activation with tensors only with itself."""
     own: list[object] = [network.shift is None, network.shapes]
-    for layer in network.layers:
+    for layer in flat(network.layers):
         own += [layer.kind, [getattr(layer, name) for name in layer.settings]]
         own += [id(layer)] if layer.tensors and not isinstance(layer, WEIGHTED) else []
     return own

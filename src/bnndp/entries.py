@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import CertError, ModelFileError
-from bnndp.layers import DENSE, WEIGHTED, Flatten
+from bnndp.layers import DENSE, WEIGHTED, Flatten, Residual
 from bnndp.network import KINDS, BayesianNetwork, Layer, Linear
 
 __all__ = ["SHIFT", "read_chain", "write_chain"]
@@ -25,10 +25,20 @@ _POSTERIORS = {"mean_field": (), "deterministic": ("weight_std", "bias_std")}  #
 
 def write_chain(network: BayesianNetwork, prefix: str = "") -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """The entries of a network's layers, and its tensors; names start with ``prefix``."""
+    entries, tensors = _write(network.layers, prefix)
+    if network.shift is not None:
+        tensors[prefix + SHIFT] = _copy(network.shift)
+    return entries, tensors
+
+
+def _write(layers: Sequence[Layer], prefix: str) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     entries: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
-    for layer in network.layers:
+    for index, layer in enumerate(layers):
         entry: dict[str, Any] = {"type": layer.kind}
+        if isinstance(layer, Residual):
+            entry["layers"], inner = _write(layer.layers, f"{prefix}blocks.{index}.")
+            tensors |= inner
         if layer.tensors:
             entry["name"] = f"{prefix}layers.{sum('name' in other for other in entries)}"
             # Copies: the writer refuses tensors that share memory, as those of a layer used twice do.
@@ -36,8 +46,6 @@ def write_chain(network: BayesianNetwork, prefix: str = "") -> tuple[list[dict[s
         if isinstance(layer, Linear):
             entry["posterior"] = "mean_field"
         entries.append(entry | {name: getattr(layer, name) for name in layer.settings})
-    if network.shift is not None:
-        tensors[prefix + SHIFT] = _copy(network.shift)
     return entries, tensors
 
 
@@ -69,6 +77,8 @@ def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
         known = ", ".join(sorted(KINDS))
         raise ModelFileError(f"layer {index} has type {kind!r}; known types: {known}.")
     record = KINDS[kind]
+    if record is Residual:
+        return _block(index, entry, left)
     own = (("name",) if record.tensors else ()) + (("posterior",) if record is Linear else ())
     surplus = set(entry) - {"type", *own, *record.settings}
     if surplus:
@@ -83,6 +93,18 @@ def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
     except (CertError, TypeError, ValueError, OverflowError) as error:
         where = entry["name"] if record.tensors else f"layer {index} ({kind})"
         raise ModelFileError(f"{where}: {error}") from error
+
+
+def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor]) -> Layer:
+    """A residual block: its layers are entries of their own."""
+    surplus, inner = set(entry) - {"type", "layers"}, entry.get("layers")
+    if surplus or not isinstance(inner, list):
+        fault = f"has unknown settings: {', '.join(map(repr, sorted(surplus)[:4]))}" if surplus else "lacks its layers"
+        raise ModelFileError(f"layer {index} (residual) {fault}.")
+    try:
+        return Residual(tuple(_layer(i, each, left) for i, each in enumerate(inner)))
+    except (CertError, RecursionError) as error:
+        raise ModelFileError(f"layer {index} (residual): {error}") from error
 
 
 def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -33,6 +33,7 @@ __all__ = [
 SHARES = (0.05, 0.5)
 """Where on the range of a plane its line is chosen to be lowest; every share gives a bound, the better one counts."""
 
+_CALM = 0.05  # up to this variance the parabolas that touch are as good as any
 _STEPS = 8  # of the grid for lines above a bound that is neither convex nor concave
 _HALF_BEND = 0.0481126  # sqrt(3) / 36, rounded up: half of the largest curvature of the logistic function
 
@@ -125,8 +126,8 @@ class Lines:
     slope: Tensor
 
 
-def tail_lines(known: MemberMargins, share: float) -> Lines:
-    r"""Of all lines that are proved to lie above :math:`\mathbb E\sigma(-D)`, that with the least value at ``share``.
+def tail_lines(known: MemberMargins) -> tuple[Lines, ...]:
+    r"""Lines that are proved to lie above :math:`\mathbb E\sigma(-D)`: for each of SHARES the lowest at that share.
 
     D is any random variable whose mean is at least :math:`d\in[a,b]`, of at most this variance V. The lines are
 
@@ -143,15 +144,20 @@ def tail_lines(known: MemberMargins, share: float) -> Lines:
     found = [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
     if known.gaussian and known.random:
         found.append(_gaussian_chord(a, b, spread))
-    elif known.random:
+    elif known.random and bool((spread > _CALM).any()):
         found.append(_grid_line(a, b, spread))
-    at = a + share * (b - a)
-    intercept, slope = torch.where(fine, constant, 1.0), torch.zeros_like(a)
-    for top, tilt in found:
-        safe = top + ELEMENTARY * (1 + tilt * torch.maximum(a.abs(), b.abs()))
-        take = fine & (safe - tilt * at < intercept - slope * at)  # false for NaN
-        intercept, slope = torch.where(take, safe, intercept), torch.where(take, tilt, slope)
-    return Lines(intercept, slope)
+    size = torch.maximum(a.abs(), b.abs())
+    safe = [(top + ELEMENTARY * (1 + tilt * size), tilt) for top, tilt in found]
+    flat = Lines(torch.where(fine, constant, 1.0), torch.zeros_like(a))
+    return tuple(_lowest(flat, safe, a + share * (b - a), fine) for share in SHARES)
+
+
+def _lowest(best: Lines, others: list[tuple[Tensor, Tensor]], at: Tensor, fine: Tensor) -> Lines:
+    """The line with the least value at ``at``; NaN never."""
+    for top, tilt in others:
+        take = fine & (top - tilt * at < best.intercept - best.slope * at)
+        best = Lines(torch.where(take, top, best.intercept), torch.where(take, tilt, best.slope))
+    return best
 
 
 def _ends(known: MemberMargins) -> tuple[Tensor, Tensor, Tensor]:

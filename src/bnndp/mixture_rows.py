@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.mixture import Lines, LowerSum, MemberMargins, tail_lines
+from bnndp.mixture import SHARES, Lines, LowerSum, MemberMargins, tail_lines
 
 __all__ = ["Combination", "best_rows", "lower_classes", "plus", "upper_classes"]
 
@@ -52,19 +52,23 @@ def plus(total: LowerSum, weight: float, part: Combination, matrix: Tensor, offs
     )
 
 
-def best_rows(rows: Tensor, label: Tensor, known: MemberMargins, share: float) -> Combination:
-    """Below ``rows . E softmax``, rows (batch, rows, classes), by the margins of ``label`` (batch,).
+def best_rows(rows: Tensor, label: Tensor, known: MemberMargins) -> tuple[Combination, ...]:
+    """For each of SHARES: below ``rows . E softmax``, rows (batch, rows, classes), by the margins of ``label``.
 
-    The better one at ``share`` of the way from where the planes are least to their values in the middle; no worse than
-    the least coefficient of the row.
+    The better one at that share of the ranges of the planes; no worse than the least coefficient of the row.
     """
-    least, middle = known.least, known.middle
-    at = torch.where(least.isfinite(), least + 2 * share * (middle - least).clamp_min(0), 0.0)  # (batch, 1, classes)
     floor = rows.amin(-1)
     flat = Combination(floor, torch.zeros_like(rows), floor.abs())
     own = label[:, None] == torch.arange(rows.shape[-1], device=label.device)  # (batch, classes)
-    found = (_union(rows, own, tail_lines(known, share)), _second_order(rows, own, known))
-    return _best(flat, found, at)
+    second = _second_order(rows, own, known)
+    pairs = zip(SHARES, tail_lines(known), strict=True)
+    return tuple(_best(flat, (_union(rows, own, lines), second), _at(known, share)) for share, lines in pairs)
+
+
+def _at(known: MemberMargins, share: float) -> Tensor:
+    """Values of the planes at which bounds are compared: (batch, references, classes)."""
+    rise = 2 * share * (known.middle - known.least).clamp_min(0)
+    return torch.where(known.least.isfinite(), known.least + rise, 0.0)
 
 
 def _best(best: Combination, others: tuple[Combination, ...], at: Tensor) -> Combination:
@@ -128,8 +132,9 @@ def _second_order(rows: Tensor, own: Tensor, known: MemberMargins) -> Combinatio
 
 
 def _row_rest(rows: Tensor, variance: Tensor) -> Tensor:
-    r""":math:`\tfrac18\sum_i|A_i|\sum_{k\ne i}\operatorname{Var}(\zeta_i-\zeta_k)`, the latter at most the square of the
-    sum of the deviations of both margins: (batch, rows).
+    r""":math:`\tfrac18\sum_i|A_i|\sum_{k\ne i}\operatorname{Var}(\zeta_i-\zeta_k)`: (batch, rows).
+
+    The deviation of a difference of two logits is at most the sum of the deviations of their margins.
     """
     sd = variance.sqrt()[:, 0]  # (batch, classes)
     pairs = (sd[:, :, None] + sd[:, None, :]).square()
@@ -137,10 +142,10 @@ def _row_rest(rows: Tensor, variance: Tensor) -> Tensor:
     return 0.125 * (rows.abs() * pairs[:, None]).sum(-1) * (1 + ELEMENTARY)
 
 
-def lower_classes(known: MemberMargins, share: float) -> Combination:
+def lower_classes(known: MemberMargins, lines: Lines, share: float) -> Combination:
     r"""Below every :math:`\mathbb Ep_c`, from the margins of c itself: the tilts (batch, c, i) are of its planes."""
-    itself, at = _shape(known, share)
-    lines, powers = tail_lines(known, share), _powers(known, itself)
+    itself, at = _itself(known), _at(known, share)
+    powers = _powers(known, itself)
     intercept = lines.intercept.masked_fill(itself, 0.0).sum(-1)
     union = Combination(1 - intercept, lines.slope.masked_fill(itself, 0.0), 1 + intercept.abs())
     s1 = 1 + powers.largest.sum(-1)  # (batch, c)
@@ -153,16 +158,15 @@ def lower_classes(known: MemberMargins, share: float) -> Combination:
     return _best(flat, (union, Combination(constant, weight * powers.fall, size)), at)
 
 
-def upper_classes(known: MemberMargins, share: float) -> Combination:
+def upper_classes(known: MemberMargins, lines: Lines, share: float) -> Combination:
     r"""Below every :math:`-\mathbb Ep_i`, from the margins of all others against i: tilts (batch, i, c).
 
     By one duel, :math:`p_i\le\sigma(-D_{ci})`, or by all of them at the mean logits:
     :math:`p_i\le1/(1+T)`, :math:`T=\sum_{c\ne i}e^{\pi_{ci}}`, convex in T and so below its chord, which falls in T;
     and :math:`e^\pi\ge e^{d}(1+\pi-d)` for any d.
     """
-    itself, at = _shape(known, share)
-    lines = tail_lines(known, share)
-    at, intercept, slope = at.mT, lines.intercept.mT, lines.slope.mT  # (batch, i, c)
+    itself = _itself(known)
+    at, intercept, slope = _at(known, share).mT, lines.intercept.mT, lines.slope.mT  # (batch, i, c)
     duel = (slope * at - intercept).masked_fill(itself, -torch.inf)
     best = duel.argmax(-1, keepdim=True)
     chosen = torch.zeros_like(slope).scatter(-1, best, slope.gather(-1, best))
@@ -184,12 +188,9 @@ def upper_classes(known: MemberMargins, share: float) -> Combination:
     return _best(Combination(minus, torch.zeros_like(slope), -minus), (one, every), at)
 
 
-def _shape(known: MemberMargins, share: float) -> tuple[Tensor, Tensor]:
-    """Which margins are those of a class with itself, and the values of the planes at which bounds are compared."""
-    itself = torch.eye(known.least.shape[-1], dtype=torch.bool, device=known.least.device)
-    least, middle = known.least, known.middle
-    at = torch.where(least.isfinite(), least + 2 * share * (middle - least).clamp_min(0), 0.0)
-    return itself, at
+def _itself(known: MemberMargins) -> Tensor:
+    """Which margins (c, i) are those of a class with itself."""
+    return torch.eye(known.least.shape[-1], dtype=torch.bool, device=known.least.device)
 
 
 def _class_rest(known: MemberMargins, itself: Tensor, axis: int) -> Tensor | float:

@@ -15,10 +15,11 @@ from bnndp.ensemble import Ensemble
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.maths.softmax import consistent
 from bnndp.methods import expect_moment, moved_back
-from bnndp.mixture import SHARES, LowerSum, MemberMargins, class_planes, row_planes, weighted, weighted_interval
+from bnndp.mixture import SHARES, LowerSum, MemberMargins, tail_lines, weighted, weighted_interval
+from bnndp.mixture_rows import best_rows, lower_classes, plus, upper_classes
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.forward import Parameters, hidden_layers
-from bnndp.moment.margins import Margins, margin_rows, margins, margins_above, mean_margins
+from bnndp.moment.margins import Margins, _interval_mean, _variance, margin_rows, margins, mean_margins
 from bnndp.moment.optimise import best_choice
 from bnndp.moment.softmax import class_interval, row_bound
 from bnndp.network import BayesianNetwork
@@ -54,20 +55,26 @@ def strongest_tails(network: BayesianNetwork, box: Box, known: Margins) -> Tenso
 
 def mixture_classes(ensemble: Ensemble, box: Box, options: Options) -> tuple[Interval, str]:
     """Ranges (batch, classes) of E softmax, of the added affine functions and of the added intervals of the members."""
-    every = torch.arange(ensemble.n_out, device=box.lower.device).expand(box.batch, -1)
+    classes = ensemble.n_out
+    every = torch.arange(classes, device=box.lower.device).expand(box.batch, -1)
     found: list[tuple[float, Interval]] = []
-    sums = [LowerSum.zero(box, 2 * ensemble.n_out) for _ in SHARES]
+    lows, highs = ([LowerSum.zero(box, classes) for _ in SHARES] for _ in range(2))
     names: set[str] = set()
     for member, weight in weighted(ensemble):
         seen, inside = as_seen(member, box)
         parts: list[Interval] = []
         if options.method != "partition":
-            known = _member_margins(member, box, every, options)
+            known = member_margins(member, box, every, options)
+            moments = Margins(known.least, known.variance)
             if seen.plain and member.random:
-                known = replace(known, tails=strongest_tails(seen, inside, known.margins))
-            parts.append(class_interval(known.margins, known.tails))
-            planes = (class_planes(known, known.lines(box, share), box) for share in SHARES)
-            sums = [total.plus(weight, part) for total, part in zip(sums, planes, strict=True)]
+                known = replace(known, tails=strongest_tails(seen, inside, moments))
+            parts.append(class_interval(moments, known.tails))
+            matrix = known.plane.matrix.unflatten(1, (classes, classes))
+            planes = (matrix, known.plane.offset.unflatten(1, (classes, classes)), known.size)
+            turned = tuple(part.transpose(1, 2) for part in planes)
+            for i, (share, lines) in enumerate(zip(SHARES, tail_lines(known), strict=True)):
+                lows[i] = plus(lows[i], weight, lower_classes(known, lines, share), *planes)
+                highs[i] = plus(highs[i], weight, upper_classes(known, lines, share), *turned)
             names.add("moment")
         if options.method in ("partition", "best"):
             _expect_known(seen, options)
@@ -78,9 +85,7 @@ def mixture_classes(ensemble: Ensemble, box: Box, options: Options) -> tuple[Int
         found.append((weight, Interval(*consistent(low, high))))
     ends = weighted_interval(found)
     if options.method != "partition":
-        least = _least(sums, box)
-        low, high = least[:, : ensemble.n_out], -least[:, ensemble.n_out :]
-        ends = Interval(torch.fmax(ends.lower, low), torch.fmin(ends.upper, high))
+        ends = Interval(torch.fmax(ends.lower, _least(lows, box)), torch.fmin(ends.upper, -_least(highs, box)))
     return Interval(*consistent(ends.lower, ends.upper)), "+".join(sorted(names))
 
 
@@ -117,20 +122,21 @@ def _rows(
     sums = [LowerSum.zero(box, rows.shape[1]) for _ in SHARES]
     for member, weight in weighted(ensemble):
         seen, inside = as_seen(member, box)
-        best, hoped = floor, floor
+        best = hoped = floor
         if options.method != "partition":
-            known = _member_margins(member, box, label[:, None], options)
-            margin = known.margins
+            known = member_margins(member, box, label[:, None], options)
             if seen.plain and member.random:
-                spread = torch.maximum(spread, margin.variance.amax((-1, -2)))
+                spread = torch.maximum(spread, known.variance.amax((-1, -2)))
                 if exponential:
-                    tails = margin_tails(seen, inside, label, margin.mean[:, 0], margin.variance[:, 0])
+                    tails = margin_tails(seen, inside, label, known.least[:, 0], known.variance[:, 0])
                     known = replace(known, tails=torch.minimum(known.tails, tails[:, None]))
-            best = torch.fmax(best, row_bound(rows, margin, label, known.tails[:, 0]))
-            calm = Margins(margin.mean, torch.zeros_like(margin.variance))
-            hoped = torch.fmax(best, row_bound(rows, calm, label))
-            planes = (row_planes(rows, label, known, known.lines(box, share), box) for share in SHARES)
-            sums = [total.plus(weight, part) for total, part in zip(sums, planes, strict=True)]
+            best = torch.fmax(floor, row_bound(rows, Margins(known.least, known.variance), label, known.tails[:, 0]))
+            if member.random and not exponential:
+                calm = Margins(known.least, torch.zeros_like(known.variance))
+                hoped = torch.fmax(best, row_bound(rows, calm, label))
+            planes = (known.plane.matrix[:, None], known.plane.offset[:, None], known.size)
+            parts = best_rows(rows, label, known)
+            sums = [plus(total, weight, part, *planes) for total, part in zip(sums, parts, strict=True)]
         if options.method in ("partition", "best"):
             _expect_known(seen, options)
             best = torch.fmax(best, partition.bound_rows(seen, inside, rows, cells=options.cells))
@@ -154,45 +160,77 @@ def _expect_known(network: BayesianNetwork, options: Options) -> None:
         expect_moment(network, options)
 
 
-def _member_margins(network: BayesianNetwork, box: Box, reference: Tensor, options: Options) -> MemberMargins:
+def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, options: Options) -> MemberMargins:
     """Margins of the reference classes (batch, references) of a member, with planes in x."""
     seen, inside = as_seen(network, box)
+    tails: Tensor | None = None
+    gaussian = False
     if seen.plain:
         plane, known = _plain_planes(seen, inside, reference, options.optimise)
-        tails, gaussian = torch.ones_like(known.mean), False
     else:
         passed = hidden(seen, inside)
         one = torch.eye(seen.n_out, dtype=torch.float64, device=box.lower.device)
         rows = (one[reference][:, :, None] - one).reshape(box.batch, -1, seen.n_out)
         plane = mean_rows(passed, rows)
-        known = _margins_of(plane, row_variance(passed, rows), inside, reference)
-        tails, gaussian = gaussian_tails(passed, known), passed.last.signal.fixed
+        mean = inside.minimum(plane.matrix, plane.offset)
+        known = Margins(mean, row_variance(passed, rows))
+        gaussian = passed.last.signal.fixed
+        tails = gaussian_tails(passed, known).reshape(*reference.shape, -1) if gaussian else None
     if network.shift is not None:
         plane = moved_back(plane, network.shift, box, -1)
-    return MemberMargins(plane, known, tails, random=network.random, gaussian=gaussian)
+    found = _on_box(plane, known, box, reference)
+    return replace(found, tails=found.tails if tails is None else tails, random=network.random, gaussian=gaussian)
 
 
 def _plain_planes(network: BayesianNetwork, box: Box, reference: Tensor, steps: int) -> tuple[Affine, Margins]:
-    """Planes below the mean margins and bounds of their moments, of a network of Linear and Relu."""
+    """Planes below the mean margins, and what else is known of their moments: (batch, rows) each."""
     *below, output = network.seen
     rows = margin_rows(output, reference)
     if not below:
         blur = 2 * (apply_rows(rows.blur, box.magnitude) + rows.bias_blur)
-        return Affine(rows.weight, rows.bias - blur), margins(network, box, reference)
+        known = margins(network, box, reference)
+        return Affine(rows.weight, rows.bias - blur), known.reshape(box.batch, -1)
     layers = hidden_layers(below, box, Parameters(), take_last_apart=network.random)
     choice = best_choice(rows.weight, rows.bias, layers, steps) if steps else None
     plane = mean_margins(rows, layers, choice)
-    if network.random:
-        return plane, margins_above(rows, layers, choice).reshape(*reference.shape, -1)
-    return plane, _margins_of(plane, torch.zeros_like(plane.offset), box, reference)
+    mean = _interval_mean(rows, layers.latents[-1].mean)
+    variance = _variance(rows, layers) if network.random else torch.zeros_like(mean)
+    return plane, Margins(torch.where(layers.fine, mean, torch.nan), variance)
 
 
-def _margins_of(plane: Affine, variance: Tensor, box: Box, reference: Tensor) -> Margins:
-    """Moments on the box from planes and variances (batch, references * classes); nothing where they are no numbers."""
+def _on_box(plane: Affine, known: Margins, box: Box, reference: Tensor) -> MemberMargins:
+    """Ranges of the planes (batch, references * classes) on the box; zero planes where anything is no number."""
+    size = apply_rows(plane.matrix.abs(), box.magnitude) + plane.offset.abs()
+    fine = size.isfinite()
+    if not bool(fine.all()):
+        plane = Affine(torch.where(fine[..., None], plane.matrix, 0.0), torch.where(fine, plane.offset, 0.0))
+    middle = apply_rows(plane.matrix, box.centre) + plane.offset
+    radius = apply_rows(plane.matrix.abs(), 0.5 * (box.upper - box.lower))
+    slack = gamma(4 * box.n + 32) * size + TINY
+    least, most = middle - radius - slack, middle + radius + slack
+    if box.within is not None:
+        least, most = torch.maximum(least, box.minimum(*_pair(plane))), torch.minimum(most, box.maximum(*_pair(plane)))
+    least, variance = torch.maximum(least, known.mean), known.variance
+    fine = fine & least.isfinite() & variance.isfinite()  # NaN in either mean is one in the larger of them
+    own = (reference[..., None] == torch.arange(size.shape[1] // reference.shape[1], device=reference.device)).flatten(
+        1
+    )
+    least = torch.where(fine, least, -torch.inf).masked_fill(own, 0.0)
+    variance = torch.where(fine, variance, torch.inf).masked_fill(own, 0.0)
+    most, size = (torch.where(fine, part, 0.0).masked_fill(own, 0.0) for part in (most, size))
     shape = (*reference.shape, -1)
-    mean, variance = box.minimum(plane.matrix, plane.offset).reshape(shape), variance.reshape(shape)
-    fine = mean.isfinite() & variance.isfinite()
-    own = reference[..., None] == torch.arange(mean.shape[-1], device=reference.device)
-    mean, variance = torch.where(fine, mean, -torch.inf), torch.where(fine, variance, torch.inf)
-    zero = torch.zeros_like(mean)
-    return Margins(torch.where(own, zero, mean), torch.where(own, zero, variance))
+    return MemberMargins(
+        plane=plane,
+        least=least.reshape(shape),
+        middle=middle.reshape(shape),
+        most=most.reshape(shape),
+        size=size.reshape(shape),
+        variance=variance.reshape(shape),
+        tails=torch.ones_like(least).reshape(shape),
+        random=True,
+        gaussian=False,
+    )
+
+
+def _pair(plane: Affine) -> tuple[Tensor, Tensor]:
+    return plane.matrix, plane.offset

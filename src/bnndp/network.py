@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from bnndp.activations import ACTIVATIONS, Relu
 from bnndp.activations.activation import Activation
 from bnndp.errors import InputError, UnsupportedLayerError
-from bnndp.layers import DENSE, LAYERS, WEIGHTED, Dropout, Flatten, Linear, Record
+from bnndp.layers import DENSE, LAYERS, WEIGHTED, Dropout, Flatten, Linear, Record, Residual
 from bnndp.layers.checks import parameter
 from bnndp.layers.units import divided, in_outputs
 
-__all__ = ["KINDS", "TASKS", "BayesianNetwork", "Layer", "Linear", "Relu", "is_activation"]
+__all__ = ["KINDS", "TASKS", "BayesianNetwork", "Layer", "Linear", "Relu", "flat", "is_activation"]
 
 TASKS = ("regression", "classification")
 
@@ -112,7 +112,7 @@ class BayesianNetwork:
     @property
     def widest(self) -> int:
         """The largest number of values between any two layers."""
-        return max(math.prod(shape) for shape in self.shapes)
+        return max(_widest(layer, shape) for layer, shape in zip(self.layers, self.shapes[:-1], strict=True))
 
     @property
     def n_in(self) -> int:
@@ -127,7 +127,7 @@ class BayesianNetwork:
     @property
     def depth(self) -> int:
         """Number K of activations: in a plain network the hidden layers."""
-        return sum(is_activation(layer) for layer in self.layers)
+        return sum(is_activation(layer) for layer in flat(self.layers))
 
     @property
     def random(self) -> bool:
@@ -188,7 +188,7 @@ class BayesianNetwork:
         hasher = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
         if self.shift is not None:
             hasher.update(b"shift" + _bits(self.shift))
-        for layer in self.layers:
+        for layer in flat(self.layers):
             for name in layer.tensors:
                 hasher.update(_bits(getattr(layer, name)))
         return hasher.hexdigest()
@@ -201,16 +201,32 @@ def is_activation(layer: Layer) -> TypeGuard[Activation]:
 
 def _check_kinds(layers: tuple[Layer, ...]) -> None:
     """Refuse what is no known record, and a chain that does not end in a layer with weights."""
-    for index, layer in enumerate(layers):
-        if not isinstance(layer, tuple(KINDS.values())):
-            raise UnsupportedLayerError(
-                f"layer {index} is {type(layer).__name__}, which has no rule; known kinds: {', '.join(sorted(KINDS))}."
-            )
+    _check_known(layers, "layer")
     last = next((layer for layer in reversed(layers) if not isinstance(layer, Flatten)), None)
     if not isinstance(last, WEIGHTED):
         found = "has no layers" if last is None else f"ends in {last.kind}"
         known = ", ".join(record.kind for record in WEIGHTED)
         raise UnsupportedLayerError(f"a network must end in a layer with weights ({known}); this one {found}.")
+
+
+def _check_known(layers: tuple[Layer, ...], where: str) -> None:
+    for index, layer in enumerate(layers):
+        if not isinstance(layer, tuple(KINDS.values())):
+            known = ", ".join(sorted(KINDS))
+            raise UnsupportedLayerError(
+                f"{where} {index} is {type(layer).__name__}, which has no rule; known kinds: {known}."
+            )
+        if isinstance(layer, Residual):
+            _check_known(layer.layers, f"{where} {index}, layer")
+
+
+def flat(layers: Iterable[Layer]) -> Iterator[Layer]:
+    """The layers one by one, those of residual blocks in the place of the block."""
+    for layer in layers:
+        if isinstance(layer, Residual):
+            yield from flat(layer.layers)
+        else:
+            yield layer
 
 
 def _input_shape(layers: tuple[Layer, ...], given: object) -> tuple[int, ...]:
@@ -234,6 +250,12 @@ def _out_shape(index: int, layer: Layer, shape: tuple[int, ...]) -> tuple[int, .
         raise InputError(f"layer {index} ({layer.kind}): {error}") from error
 
 
+def _widest(layer: Layer, shape: tuple[int, ...]) -> int:
+    """The largest number of values before, within and after a layer."""
+    inner = layer.shapes(shape) if isinstance(layer, Residual) else (shape, layer.out_shape(shape))
+    return max(math.prod(each) for each in inner)
+
+
 def _keeps_scale(layer: Layer) -> bool:
     """Whether ``layer(z / scale) = layer(z) / scale`` for any positive scales, in law."""
     return isinstance(layer, Flatten | Dropout)
@@ -241,6 +263,8 @@ def _keeps_scale(layer: Layer) -> bool:
 
 def _description(layer: Layer) -> list[object]:
     """Kind, settings and shapes of the tensors, in values that JSON knows."""
+    if isinstance(layer, Residual):
+        return [layer.kind, [_description(inner) for inner in layer.layers]]
     settings = [getattr(layer, name) for name in layer.settings]
     return [layer.kind, settings, [list(getattr(layer, name).shape) for name in layer.tensors]]
 

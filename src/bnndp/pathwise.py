@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.draws import convolve, plain_step
-from bnndp.layers import DENSE, WEIGHTED, Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear
+from bnndp.layers import DENSE, WEIGHTED, Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear, Residual
 from bnndp.network import Layer
 
 __all__ = ["breadth", "integrated", "marginals", "noise_width", "step", "symmetric"]
@@ -36,6 +36,8 @@ def noise_width(layer: Layer, shape: tuple[int, ...]) -> int:
     """How many Gaussians a layer with inputs of this shape needs for one draw; zero where nothing is random."""
     if not layer.random:
         return 0
+    if isinstance(layer, Residual):
+        return sum(_inner_widths(layer, shape))
     if isinstance(layer, Conv2d):
         return layer.weight_mean.numel() + layer.bias_mean.numel()
     if isinstance(layer, Dropout):
@@ -46,14 +48,23 @@ def noise_width(layer: Layer, shape: tuple[int, ...]) -> int:
     return layer.n_out + (layer.rank if isinstance(layer, CorrelatedLinear) and layer.shared else 0)
 
 
+def _inner_widths(block: Residual, shape: tuple[int, ...]) -> list[int]:
+    """Gaussians of every layer of a block."""
+    return [noise_width(layer, each) for layer, each in zip(block.layers, block.shapes(shape)[:-1], strict=True)]
+
+
 def breadth(layer: Layer, shape: tuple[int, ...]) -> int:
     """Numbers that a layer makes of one input of this shape and one draw, roughly, for the memory they take."""
+    if isinstance(layer, Residual):
+        return max(breadth(inner, each) for inner, each in zip(layer.layers, layer.shapes(shape)[:-1], strict=True))
     own = layer.n_out * min(layer.rank, layer.n_in + 1) if isinstance(layer, CorrelatedLinear) else 0
     return max(math.prod(shape), math.prod(layer.out_shape(shape)), own)
 
 
 def step(layer: Layer, z: Tensor, eps: Tensor | None) -> Tensor:
     """The layer on z (draws or 1, points, *shape) with noise (draws, width), or its mean where that is None."""
+    if isinstance(layer, Residual):
+        return z + _block(layer, z, eps)
     if isinstance(layer, DENSE):
         return _mean(layer, z) if eps is None else _dense(layer, z, eps)
     if isinstance(layer, Conv2d):
@@ -61,6 +72,15 @@ def step(layer: Layer, z: Tensor, eps: Tensor | None) -> Tensor:
     if isinstance(layer, Dropout):
         return z if eps is None else z * _factors(layer, eps, tuple(z.shape[2:]))
     return plain_step(layer, z)
+
+
+def _block(block: Residual, z: Tensor, eps: Tensor | None) -> Tensor:
+    """What a residual block adds to z."""
+    widths = _inner_widths(block, tuple(z.shape[2:]))
+    parts: tuple[Tensor | None, ...] = (None,) * len(widths) if eps is None else eps.split(widths, dim=-1)
+    for layer, width, part in zip(block.layers, widths, parts, strict=True):
+        z = step(layer, z, part if width else None)
+    return z
 
 
 def marginals(layer: Layer, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,9 +44,7 @@ class _Cells:
         )
 
 
-def refine(
-    network: Posterior, affine: AffineBounds, interval: Interval, options: Options
-) -> Iterator[PiecewiseAffine]:
+def refine(network: Posterior, affine: AffineBounds, interval: Interval, options: Options) -> Iterator[PiecewiseAffine]:
     """Split until every box has ``options.refine`` cells or is within the tolerance: the cells after every round.
 
     Cells are within their parents' bounds, so each answer is at least as tight as those before it; the first is after

@@ -1,7 +1,7 @@
 """Explicit laws of what goes into an activation, and all that ``Pre`` says of them, by enumeration.
 
-A law has a history Y of two values; given Y, m is c(Y) plus three independent terms of two values each, and s moves with
-the terms. So there are sixteen outcomes (m, s), and every expectation is a sum. Laws come in batches: (laws, 1).
+A law has a history Y of two values; given Y, m is c(Y) plus three independent terms of two values each, and s moves
+with the terms. So there are sixteen outcomes (m, s), and every expectation is a sum. Laws come in batches: (laws, 1).
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def laws(count: int, seed: int, *, source: bool, scale: float, wide: float = 0.0
     ranges = Interval(spread * below, spread * above)
     away = torch.stack(
         [
-            torch.maximum(*(draft.mean((root - end.sqrt()).abs() ** q) ** (1 / q) for end in (ranges.lower, ranges.upper)))
+            torch.maximum(
+                *(draft.mean((root - end.sqrt()).abs() ** q) ** (1 / q) for end in (ranges.lower, ranges.upper))
+            )
             for q in POWERS
         ],
         -1,
@@ -117,7 +119,8 @@ def laws(count: int, seed: int, *, source: bool, scale: float, wide: float = 0.0
         absolute_third=total(absolute),
         quartic=total(fourth + 3 * each.square()),
         tails=no_tails(norms),
-        spread_norms=torch.stack([draft.mean(root**q) ** (1 / q) for q in POWERS], -1) + (ranges.upper.sqrt() - spread.sqrt())[..., None],
+        spread_norms=torch.stack([draft.mean(root**q) ** (1 / q) for q in POWERS], -1)
+        + (ranges.upper.sqrt() - spread.sqrt())[..., None],
         spread_away=away,
         fixed=False,
         source=source,
@@ -131,7 +134,9 @@ def of_gaussian(mean: Interval, spread: Interval) -> Pre:  # (batch, n) each
     none = Interval(zero, zero)
     norms = zero[..., None].expand(*zero.shape, len(POWERS))
     root = spread.upper.sqrt()[..., None].expand_as(norms)
-    return Pre(mean, spread, zero, none, zero, zero, zero, zero, zero, no_tails(norms), root, norms, fixed=True, source=True)
+    return Pre(
+        mean, spread, zero, none, zero, zero, zero, zero, zero, no_tails(norms), root, norms, fixed=True, source=True
+    )
 
 
 def quadrature() -> tuple[Tensor, Tensor]:

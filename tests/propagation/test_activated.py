@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.campaign_layers_cases import ACTS, activation
+from propagation.laws import Law, given, laws, of_gaussian, quadrature
 from torch import Tensor
 
 from bnndp.bounds import Interval
@@ -16,7 +17,6 @@ from bnndp.propagation.planes import planes
 from bnndp.propagation.pre import pre_of_signal
 from bnndp.propagation.rests import rests
 from bnndp.propagation.signal import GAUSSIAN, POWERS, Pre, Signal, Tails
-from propagation.laws import Law, given, laws, of_gaussian, quadrature
 
 SLACK = 1 + 2e-4  # the quadrature at kinks
 SCALES = (0.05, 1.0, 4.0)
@@ -32,7 +32,9 @@ def _count(act: str) -> int:
 
 def _at_most(truth: Tensor, claim: Tensor, what: str) -> None:
     worst = truth - claim * SLACK - 1e-9
-    assert not bool((worst > 0).any()), f"{what}: {truth.flatten()[int(worst.argmax())]} above the claim by {worst.max()}"
+    assert not bool((worst > 0).any()), (
+        f"{what}: {truth.flatten()[int(worst.argmax())]} above the claim by {worst.max()}"
+    )
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -150,7 +152,11 @@ def test_rests_where_the_mean_is_gaussian_too(act: str) -> None:
     function = _function(act, phi)
     xi, weight = quadrature()
     inner = m + a * xi  # (count, nodes): values of m
-    mean = (phi.mean(inner, s.sqrt().expand_as(inner)) if act != "piecewise_affine" else torch.exp(-0.5 * s) * torch.sin(inner))
+    mean = (
+        phi.mean(inner, s.sqrt().expand_as(inner))
+        if act != "piecewise_affine"
+        else torch.exp(-0.5 * s) * torch.sin(inner)
+    )
     central = mean - p * inner
     centred = central - (central @ weight)[:, None]
     error = 2e-3 if act == "piecewise_affine" else 0.0
@@ -161,7 +167,9 @@ def test_rests_where_the_mean_is_gaussian_too(act: str) -> None:
     variance = (whole.square() @ weight) - (centred.square() @ weight)
     _at_most(variance.clamp_min(0).sqrt()[:, None] - error - 1e-5, rest.given, "rest given y")
     for i, q in enumerate(POWERS):
-        _at_most((centred.abs() ** q @ weight)[:, None] ** (1 / q) - error, rest.central_norms[..., i], f"central norm {q}")
+        _at_most(
+            (centred.abs() ** q @ weight)[:, None] ** (1 / q) - error, rest.central_norms[..., i], f"central norm {q}"
+        )
         _at_most((whole**q @ weight)[:, None] ** (1 / q), rest.norms[..., i], f"norm {q} of the rest")
     value = function(total)
     value = (value - (value @ weight)[:, None]).abs()

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.campaign_layers_cases import ACTS, activation
+from propagation.laws import Law, laws, of_gaussian
 
 from bnndp.bounds import Interval
 from bnndp.propagation import expectation
 from bnndp.propagation.expectation import Around, around
+from bnndp.propagation.hinge import hinge_of
 from bnndp.propagation.planes import planes, planes_of_fixed
-from propagation.laws import Law, laws, of_gaussian
 
 ROUTES = {"plain": expectation._plain, "curvature": expectation._curvature, "replacement": expectation._replacement}
 FAST = tuple(act for act in ACTS if act != "piecewise_affine")
@@ -123,7 +124,9 @@ def test_slopes_are_known_to_the_error_that_is_granted(act: str) -> None:
     phi = activation(act)
     assert phi.shape.slope_known
     m, r = torch.meshgrid(
-        torch.linspace(-6, 6, 25, dtype=torch.float64), 10 ** torch.linspace(-3, 1, 13, dtype=torch.float64), indexing="ij"
+        torch.linspace(-6, 6, 25, dtype=torch.float64),
+        10 ** torch.linspace(-3, 1, 13, dtype=torch.float64),
+        indexing="ij",
     )
     xi = torch.linspace(-9, 9, 6001, dtype=torch.float64)
     weight = torch.exp(-0.5 * xi.square())
@@ -139,3 +142,41 @@ def test_a_function_of_the_user_has_no_known_slope() -> None:
     assert not activation("piecewise_affine").shape.slope_known
 
 
+@pytest.mark.parametrize("act", ["relu", "leaky_relu"])
+@pytest.mark.parametrize("width", [0.0, 0.3, 3.0])
+def test_hinge_planes_hold_wherever_they_touch(act: str, width: float) -> None:
+    phi, generator = activation(act), torch.Generator().manual_seed(5)
+
+    def uniform(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    count = 300
+    m, s = 4 * uniform(count, 1) - 2, 10 ** (4 * uniform(count, 1) - 3)
+    s[:20] = 0.0
+    mean = Interval(m, m + width * uniform(count, 1))
+    spread = Interval(s, s * (1 + width * uniform(count, 1)) + 0.1 * width * uniform(count, 1))
+    x = of_gaussian(mean, spread)
+    hinge = hinge_of(phi, x, around(phi, x))
+    assert hinge is not None
+    at_m = mean.lower + uniform(count, 20) * (mean.upper - mean.lower)
+    at_s = spread.lower + uniform(count, 20) * (spread.upper - spread.lower)
+    truth = phi.mean(at_m, at_s.sqrt())
+    for u in (hinge.start, 6 * uniform(count, 1) - 3, torch.full((count, 1), 40.0, dtype=torch.float64)):
+        alpha, beta, constant = (part[..., 0] for part in hinge.at(u[:, None]))
+        assert bool((alpha * at_m + beta * at_s + constant <= truth + 1e-13).all())
+    law = laws(800, 5, source=False, scale=1.0, wide=0.3)
+    hinge = hinge_of(phi, law.pre, around(phi, law.pre))
+    assert hinge is not None
+    truth, centre = _truth(phi, law), law.mean(law.m)
+    for u in (hinge.start, 2 * torch.randn(800, 1, generator=generator, dtype=torch.float64)):
+        alpha, beta, constant = (part[..., 0] for part in hinge.at(u[:, None]))
+        assert not bool((beta != 0).any())
+        assert bool((alpha * centre + constant <= truth + 1e-12).all())
+
+
+def test_only_hinges_have_planes_that_move() -> None:
+    m = torch.zeros(1, 1, dtype=torch.float64)
+    x = of_gaussian(Interval(m, m), Interval(m + 1, m + 1))
+    for act in FAST:
+        found = hinge_of(activation(act), x, around(activation(act), x))
+        assert (found is not None) == (act in {"relu", "leaky_relu"}), act

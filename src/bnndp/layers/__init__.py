@@ -7,6 +7,7 @@ from bnndp.layers.dropout import Dropout
 from bnndp.layers.linear import Linear
 from bnndp.layers.matrix_normal import MatrixNormalLinear
 from bnndp.layers.record import Record
+from bnndp.layers.residual import Residual
 from bnndp.layers.shape import AveragePool, Flatten, MaxPool
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MatrixNormalLinear",
     "MaxPool",
     "Record",
+    "Residual",
 ]
 
 DENSE = (Linear, CorrelatedLinear, MatrixNormalLinear)
@@ -32,6 +34,6 @@ WEIGHTED = (*DENSE, Conv2d)
 """Layers with weights: a network ends in one of them."""
 
 LAYERS: dict[str, type[Record]] = {
-    record.kind: record for record in (*WEIGHTED, Dropout, AveragePool, MaxPool, Flatten)
+    record.kind: record for record in (*WEIGHTED, Dropout, AveragePool, MaxPool, Flatten, Residual)
 }
 """The layers by their kind."""

@@ -6,6 +6,7 @@ expectation of its activation and the planes (docs/layers.md). What is random is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +17,17 @@ from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import UnsupportedLayerError
-from bnndp.layers import WEIGHTED
+from bnndp.layers import WEIGHTED, Residual
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.network import BayesianNetwork, is_activation
+from bnndp.network import BayesianNetwork, Layer, is_activation
 from bnndp.propagation.activated import activated, activated_signal
 from bnndp.propagation.expectation import around
+from bnndp.propagation.hinge import hinge_of
 from bnndp.propagation.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
 from bnndp.propagation.planes import planes, planes_of_fixed
 from bnndp.propagation.pre import pre_of_signal, pre_of_weights
 from bnndp.propagation.rows import DenseRows, minimum
+from bnndp.propagation.rules.residual import added
 from bnndp.propagation.signal import UP, Tails, of_box
 from bnndp.propagation.steps import step
 from bnndp.propagation.weights import Weights, weights_of
@@ -52,28 +55,45 @@ class Passed:
 
 def hidden(network: BayesianNetwork, box: Box) -> Passed:
     """The pass up to the last layer with weights."""
-    layers, shapes = list(network.layers), network.shapes
-    last = max(i for i, layer in enumerate(layers) if isinstance(layer, WEIGHTED))
+    last = max(i for i, layer in enumerate(network.layers) if isinstance(layer, WEIGHTED))
     chain: list[Node] = [Input(of_box(box))]
-    weighted: Weighted | None = None
-    for index, (layer, shape) in enumerate(zip(layers, shapes[:-1], strict=True)):
-        if weighted is not None and index <= last:
-            phi = layer if is_activation(layer) else None
-            chain.append(_activated(phi or Identity(), chain, weighted, box))
-            weighted = None
-            if phi is not None:
-                continue
-        if isinstance(layer, WEIGHTED):
-            weighted = _weighted(weights_of(layer, shape), chain[-1])
-        elif is_activation(layer):
-            chain.append(_on_signal(layer, chain))
-        elif index < last:
-            node = step(layer, chain[-1], shape)
-            if node is not chain[-1]:
-                chain.append(node)
+    weighted = _walk(network.layers[: last + 1], network.shapes, chain, box)
     if weighted is None:
         raise UnsupportedLayerError(f"{network!r} does not end in a layer with weights.")
     return Passed(chain, weighted, box)
+
+
+def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: list[Node], box: Box) -> Weighted | None:
+    """Append the nodes of the layers to the chain; a last layer with weights is given back instead."""
+    weighted: Weighted | None = None
+    for layer, shape in zip(layers, shapes, strict=False):
+        if weighted is not None:
+            pending, weighted = weighted, None
+            if is_activation(layer):
+                chain.append(_activated(layer, chain, pending, box))
+                continue
+            chain.append(_activated(Identity(), chain, pending, box))
+        if isinstance(layer, WEIGHTED):
+            weighted = _weighted(weights_of(layer, shape), chain[-1])
+        elif isinstance(layer, Residual):
+            chain.append(_block(layer, shape, chain, box))
+        elif is_activation(layer):
+            chain.append(_on_signal(layer, chain))
+        else:
+            node = step(layer, chain[-1], shape)
+            if node is not chain[-1]:
+                chain.append(node)
+    return weighted
+
+
+def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], box: Box) -> Node:
+    """The node of a residual block: its own nodes go on from the chain, and end in it."""
+    grown = list(chain)
+    weighted = _walk(block.layers, block.shapes(shape), grown, box)
+    if weighted is not None:
+        grown.append(_activated(Identity(), grown, weighted, box))
+    inner = grown[len(chain) :]
+    return added(inner, chain[-1]) if inner else added([_on_signal(Identity(), chain)], chain[-1])
 
 
 def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
@@ -114,7 +134,7 @@ def _activated(phi: Activation, chain: list[Node], weighted: Weighted, box: Box)
     near = around(phi, x)
     found = planes_of_fixed(phi, x, near) if x.fixed else planes(phi, x, near)
     signal, linear = activated(phi, x, found, independent=weights.groups == weights.n_out)
-    return Activated(found, linear, signal, weighted, below)
+    return Activated(found, linear, signal, weighted, below, hinge_of(phi, x, near))
 
 
 def _on_signal(phi: Activation, chain: list[Node]) -> Node:

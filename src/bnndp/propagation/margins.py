@@ -13,7 +13,8 @@ from torch import Tensor
 from bnndp.activations import Sigmoid
 from bnndp.moment.margins import Margins
 from bnndp.network import BayesianNetwork
-from bnndp.propagation.forward import Passed, hidden, mean_rows, row_variance
+from bnndp.propagation.forward import Passed, hidden, row_variance
+from bnndp.propagation.optimise import best_rows
 from bnndp.regions import Box
 
 __all__ = ["gaussian_tails", "margins", "margins_above"]
@@ -24,12 +25,12 @@ def margins(network: BayesianNetwork, box: Box, reference: Tensor) -> Margins:  
     return margins_above(hidden(network, box), reference)
 
 
-def margins_above(passed: Passed, reference: Tensor) -> Margins:
-    """The same from a pass that is known already: (batch, references, classes) each."""
+def margins_above(passed: Passed, reference: Tensor, *, steps: int = 0) -> Margins:
+    """The same from a pass that is known already: (batch, references, classes) each; with ``steps`` of ascent."""
     classes, box = passed.output.weights.n_out, passed.box
     one = torch.eye(classes, dtype=torch.float64, device=box.lower.device)
     rows = (one[reference][:, :, None] - one).reshape(box.batch, -1, classes)
-    affine = mean_rows(passed, rows)
+    affine = best_rows(passed, rows, steps)
     mean, variance = box.minimum(affine.matrix, affine.offset), row_variance(passed, rows)
     fine = mean.isfinite() & variance.isfinite()
     own = (rows == 0).all(-1)

@@ -16,6 +16,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.propagation.activated import Linearised
+from bnndp.propagation.hinge import Hinge
 from bnndp.propagation.planes import Planes
 from bnndp.propagation.rows import Rows
 from bnndp.propagation.signal import GAUSSIAN, POWERS, UP, Pre, Signal, Tails, no_tails
@@ -111,6 +112,7 @@ class Activated:
     signal: Signal
     weighted: Weighted | None
     below: Node
+    hinge: Hinge | None = None  # other lower planes, for the search
 
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         positive, negative, found = rows.map(_positive), rows.map(_negative), self.planes

@@ -2,8 +2,8 @@ r"""Affine bounds of :math:`G(m,\rho)` in m on an interval, and of :math:`G(m,\s
 
 Any slope will do; the constant comes from a grid and the curvature between its points: where
 :math:`G_{mm}\ge-c`, :math:`G-km` exceeds its values at the ends of a step h by at most :math:`ch^2/8`, and never by
-more than the range of its slope times h/2. On a rectangle the corrections of both directions add up. For a convex G the ends
-suffice above, and below the tangent.
+more than the range of its slope times h/2. On a rectangle the corrections of both directions add up. For a convex G
+the ends suffice above, and below the tangent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""What a line leaves of an activation: norms of :math:`\rho=\varphi(X)-pX`, of its mean given y and of the rest.
 
-Let T = X - E X (or m - E m for the mean given y), :math:`w_p=\sup|\varphi'-p|`, c the largest curvature, and `half` half
-the width of the range of the mean over the box. Centring at most doubles a norm with q > 2.
+Let T = X - E X (or m - E m for the mean given y), :math:`w_p=\sup|\varphi'-p|`, c the largest curvature, and `half` be
+half the width of the range of the mean over the box. Centring at most doubles a norm with q > 2.
 
 * :math:`\lVert\rho\rVert_q\le w_p\lVert T\rVert_q`;
 * :math:`\lVert\rho\rVert_q\le\tfrac12c\lVert T\rVert_{2q}^2+c\,\text{half}\,\lVert T\rVert_q` (Taylor at the middle);

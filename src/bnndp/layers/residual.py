@@ -1,0 +1,66 @@
+"""Residual connections: a block of layers whose input is added to its output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from bnndp.errors import InputError
+from bnndp.layers.record import Record
+
+__all__ = ["Residual"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residual:
+    """``z + f(z)`` for a chain f of layers and activations that keeps the shape of z.
+
+    Layers of the block are independent of all others, as in a network.
+    """
+
+    kind: ClassVar[str] = "residual"
+    tensors: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[str, ...]] = ()
+
+    layers: tuple[Record, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if not self.layers:
+            raise InputError("a residual block needs at least one layer.")
+
+    def __repr__(self) -> str:
+        """Kinds only."""
+        return f"Residual({' '.join(layer.kind for layer in self.layers)})"
+
+    @property
+    def random(self) -> bool:
+        """Whether any layer of the block has a variance."""
+        return any(layer.random for layer in self.layers)
+
+    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The shape before each layer of the block, and after the last."""
+        found = [shape]
+        for index, layer in enumerate(self.layers):
+            found.append(_out_shape(index, layer, found[-1]))
+        return tuple(found)
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The same shape: what is added must fit."""
+        end = self.shapes(shape)[-1]
+        if end != shape:
+            raise InputError(f"a residual block must keep the shape {shape} of its input, it gives {end}.")
+        return shape
+
+    def to(self, device: torch.device | str) -> Residual:
+        """The same block with its tensors on ``device``."""
+        return Residual(tuple(layer.to(device) for layer in self.layers))
+
+
+def _out_shape(index: int, layer: Record, shape: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return layer.out_shape(shape)
+    except InputError as error:
+        raise InputError(f"layer {index} of the block ({layer.kind}): {error}") from error
