@@ -26,6 +26,7 @@ from bnndp.layers import (
     Linear,
     MatrixNormalLinear,
     MaxPool,
+    Residual,
 )
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
@@ -34,7 +35,7 @@ __all__ = ["ACTS", "DENSE_KINDS", "KINDS", "TWISTS", "Case", "activation", "dens
 
 DENSE_KINDS = ("mean_field", "fixed", "bias", "rows", "whole", "low_rank", "matrix_normal")
 IMAGE_KINDS = ("conv", "conv_fixed", "conv_dropout", "dropout_channels", "average_pool", "max_pool")
-KINDS = (*DENSE_KINDS, "dropout_bernoulli", "dropout_gaussian", *IMAGE_KINDS)
+KINDS = (*DENSE_KINDS, "dropout_bernoulli", "dropout_gaussian", *IMAGE_KINDS, "residual")
 ACTS = tuple(ACTIVATIONS)
 TWISTS = ("plain", "tied", "kink", "huge", "cancel", "dead")
 
@@ -129,12 +130,22 @@ def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[li
         width = _pick(dice, [2, 5, 16])
         layers += [dense(dice, own, width, n, std, twist), phi]
         n = width
+        if kind == "residual":
+            layers.append(_block(dice, phi, own, n, std))
         if kind.startswith("dropout"):
             layers.append(Dropout(rate, kind.removeprefix("dropout_")))
             if dice.chance(0.3):
                 layers.append(phi)  # an activation on a signal
     last = own if dice.chance(0.5) else _pick(dice, list(DENSE_KINDS))
     return [*layers, dense(dice, last, _pick(dice, [1, 3]), n, std, twist if twist == "tied" else "plain")], shape
+
+
+def _block(dice: Dice, phi: Any, own: str, n: int, std: float) -> Residual:
+    """One or two layers around which the signal goes, with or without an activation at the end."""
+    inner = [dense(dice, own, 3, n, std), phi, dense(dice, own, n, 3, std)]
+    if dice.chance(0.5):
+        inner = [dense(dice, own, n, n, std), phi]
+    return Residual(tuple([*inner, Dropout(0.3)] if dice.chance(0.3) else inner))
 
 
 def _image(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:

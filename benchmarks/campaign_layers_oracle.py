@@ -17,6 +17,7 @@ from bnndp.layers import (
     Linear,
     MatrixNormalLinear,
     MaxPool,
+    Residual,
 )
 from bnndp.network import BayesianNetwork
 
@@ -55,6 +56,11 @@ def _forward(layer: Any, z: Tensor, generator: torch.Generator) -> Tensor:
     if isinstance(layer, AveragePool | MaxPool):
         pool = functional.avg_pool2d if isinstance(layer, AveragePool) else functional.max_pool2d
         return pool(z.flatten(0, 1), layer.size, layer.stride).unflatten(0, z.shape[:2])
+    if isinstance(layer, Residual):
+        inner = z
+        for part in layer.layers:
+            inner = _forward(part, inner, generator)
+        return z + inner
     value: Tensor = z.flatten(2) if isinstance(layer, Flatten) else layer(z)
     return value
 

@@ -1,7 +1,7 @@
 """``make bench-layers``: the networks of other layers and posteriors: tightness, radii, ensembles, memory.
 
 Parts (``--only``): ``activations`` certified against inside range on the 2D sine for four activations; ``cnn`` radii,
-certified and attacked, of Bayesian convolutional networks on the first test images; ``ensemble`` cost and bounds of ten
+certified and attacked, of Bayesian convolutional networks on test images; ``ensemble`` cost and bounds of ten
 networks against one; ``laplace`` radii of a last layer by Laplace with its full covariance. Networks are those of
 ``benchmarks/networks.py``, needs BNNDP_DATA. One thread. Figures also go to ``results-layers.json``.
 """
@@ -46,6 +46,8 @@ CNN = {
     "cifar-cnn-dropout": ("cifar10_subset", 0.00011),
 }
 """Networks, their data, and the paper's radius for as many convolutions (Table 2)."""
+FIRST = 100
+"""The first test image: those before it were looked at when the networks were trained."""
 EFFORT = Effort(restarts=3, steps=10, targets=2, draws=16, samples=1024)
 
 
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts asked for, print their tables, write their figures."""
     parser = argparse.ArgumentParser(description="Networks of other layers and posteriors.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--images", type=int, default=100, help="first so many test images")
+    parser.add_argument("--images", type=int, default=100, help="so many test images (and boxes)")
     parser.add_argument("--networks", nargs="+", choices=tuple(CNN), default=tuple(CNN), metavar="NAME")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -106,7 +108,8 @@ def _activations(console: Console, boxes: int) -> list[dict[str, Any]]:
 def _radii(console: Console, name: str, data: str, paper: float, *, images: int) -> dict[str, Any]:
     """Certified and attacked radii of the first images."""
     own, test = network(name), load(data, "test")
-    x, y = test.x[:images], test.y[:images]
+    part = slice(FIRST, FIRST + images)
+    x, y = test.x[part], test.y[part]
     noise = draw_softmax_noise(own, 512, seed=5)
     decided = estimate_softmax(own, x, noise).mean.argmax(-1)
     started = time.process_time()
@@ -127,7 +130,7 @@ def _radii(console: Console, name: str, data: str, paper: float, *, images: int)
         "seconds an image": seconds / images,
         "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
-    _print(console, f"{name}: radii of the first {images} test images", [row])
+    _print(console, f"{name}: radii of {images} test images from number {FIRST}", [row])
     return row
 
 
@@ -136,7 +139,7 @@ def _ensemble(console: Console, images: int) -> dict[str, Any]:
     own = network("mnist-ensemble")
     if not isinstance(own, Ensemble):
         raise SystemExit("mnist-ensemble is not an ensemble.")
-    x = load("mnist", "test").x[:images]
+    x = load("mnist", "test").x[FIRST : FIRST + images]
     search = Search(attack=False)
     one = median_time(lambda: certified_radius(own.members[0], x, None, PIXELS, search=search))
     all_ = median_time(lambda: certified_radius(own, x, None, PIXELS, search=search))

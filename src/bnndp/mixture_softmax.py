@@ -12,16 +12,17 @@ from torch import Tensor
 
 from bnndp.bounds import Affine, Interval
 from bnndp.ensemble import Ensemble
-from bnndp.maths.rounding import TINY, gamma
-from bnndp.maths.softmax import consistent
+from bnndp.maths.logistic import logistic_tail
+from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
+from bnndp.maths.softmax import consistent, second_order_bound, union_bound
 from bnndp.methods import expect_moment, moved_back
-from bnndp.mixture import SHARES, LowerSum, MemberMargins, tail_lines, weighted, weighted_interval
+from bnndp.mixture import SHARES, LowerSum, MemberMargins, plane_size, tail_lines, weighted, weighted_interval
 from bnndp.mixture_rows import best_rows, lower_classes, plus, upper_classes
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.forward import Parameters, hidden_layers
 from bnndp.moment.margins import Margins, _interval_mean, _variance, margin_rows, margins, mean_margins
 from bnndp.moment.optimise import best_choice
-from bnndp.moment.softmax import class_interval, row_bound
+from bnndp.moment.softmax import class_interval
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import softmax as partition
@@ -66,8 +67,8 @@ def mixture_classes(ensemble: Ensemble, box: Box, options: Options) -> tuple[Int
         if options.method != "partition":
             known = member_margins(member, box, every, options)
             moments = Margins(known.least, known.variance)
-            if seen.plain and member.random:
-                known = replace(known, tails=strongest_tails(seen, inside, moments))
+            if seen.plain and known.random:
+                known = replace(known, tails=torch.minimum(known.tails, strongest_tails(seen, inside, moments)))
             parts.append(class_interval(moments, known.tails))
             matrix = known.plane.matrix.unflatten(1, (classes, classes))
             planes = (matrix, known.plane.offset.unflatten(1, (classes, classes)), known.size)
@@ -119,24 +120,23 @@ def _rows(
     floor = rows.amin(-1)
     separate = hope = size = torch.zeros_like(floor)
     spread = floor.new_zeros(box.batch)
-    sums = [LowerSum.zero(box, rows.shape[1]) for _ in SHARES]
+    total = LowerSum.zero(box, len(SHARES) * rows.shape[1])
     for member, weight in weighted(ensemble):
         seen, inside = as_seen(member, box)
         best = hoped = floor
         if options.method != "partition":
             known = member_margins(member, box, label[:, None], options)
-            if seen.plain and member.random:
+            if seen.plain and known.random:
                 spread = torch.maximum(spread, known.variance.amax((-1, -2)))
                 if exponential:
                     tails = margin_tails(seen, inside, label, known.least[:, 0], known.variance[:, 0])
                     known = replace(known, tails=torch.minimum(known.tails, tails[:, None]))
-            best = torch.fmax(floor, row_bound(rows, Margins(known.least, known.variance), label, known.tails[:, 0]))
-            if member.random and not exponential:
-                calm = Margins(known.least, torch.zeros_like(known.variance))
-                hoped = torch.fmax(best, row_bound(rows, calm, label))
+            best = torch.fmax(floor, _by_itself(rows, label, known))
+            if known.random and not exponential and bool((spread > CALM).any()):
+                calm = torch.zeros_like(known.variance)
+                hoped = _by_itself(rows, label, replace(known, variance=calm, tails=_tails(known.least, None)))
             planes = (known.plane.matrix[:, None], known.plane.offset[:, None], known.size)
-            parts = best_rows(rows, label, known)
-            sums = [plus(total, weight, part, *planes) for total, part in zip(sums, parts, strict=True)]
+            total = plus(total, weight, best_rows(rows, label, known), *planes)
         if options.method in ("partition", "best"):
             _expect_known(seen, options)
             best = torch.fmax(best, partition.bound_rows(seen, inside, rows, cells=options.cells))
@@ -144,8 +144,19 @@ def _rows(
         hope = hope + weight * torch.fmax(best, hoped)
     bound = separate - gamma(2 * len(ensemble.members) + 32) * size - TINY
     if options.method != "partition":
-        bound = torch.fmax(bound, _least(sums, box))
+        bound = torch.fmax(bound, _least([total], box).unflatten(1, (len(SHARES), -1)).amax(1))
     return bound, torch.fmax(hope, bound), spread
+
+
+def _by_itself(rows: Tensor, label: Tensor, known: MemberMargins) -> Tensor:
+    """Lower bounds (batch, rows) of ``rows . E softmax`` of one member."""
+    mean, variance, tails = known.least[:, 0], known.variance[:, 0], known.tails[:, 0]
+    return torch.maximum(union_bound(rows, tails, label), second_order_bound(rows, mean, variance, label))
+
+
+def _tails(least: Tensor, variance: Tensor | None) -> Tensor:
+    """Upper bounds of E sigma(-D) for D of at least this mean and at most this variance; None: D is not random."""
+    return (torch.sigmoid(-least) + ELEMENTARY).clamp_max(1.0) if variance is None else logistic_tail(least, variance)
 
 
 def _least(sums: list[LowerSum], box: Box) -> Tensor:
@@ -164,9 +175,9 @@ def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, option
     """Margins of the reference classes (batch, references) of a member, with planes in x."""
     seen, inside = as_seen(network, box)
     tails: Tensor | None = None
-    gaussian = False
+    random, gaussian = network.random, False
     if seen.plain:
-        plane, known = _plain_planes(seen, inside, reference, options.optimise)
+        plane, known = _plain_planes(seen, inside, reference, options.optimise, random=random)
     else:
         passed = hidden(seen, inside)
         one = torch.eye(seen.n_out, dtype=torch.float64, device=box.lower.device)
@@ -179,10 +190,13 @@ def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, option
     if network.shift is not None:
         plane = moved_back(plane, network.shift, box, -1)
     found = _on_box(plane, known, box, reference)
-    return replace(found, tails=found.tails if tails is None else tails, random=network.random, gaussian=gaussian)
+    own = _tails(found.least, found.variance if random else None)
+    return replace(found, tails=own if tails is None else torch.minimum(own, tails), random=random, gaussian=gaussian)
 
 
-def _plain_planes(network: BayesianNetwork, box: Box, reference: Tensor, steps: int) -> tuple[Affine, Margins]:
+def _plain_planes(
+    network: BayesianNetwork, box: Box, reference: Tensor, steps: int, *, random: bool
+) -> tuple[Affine, Margins]:
     """Planes below the mean margins, and what else is known of their moments: (batch, rows) each."""
     *below, output = network.seen
     rows = margin_rows(output, reference)
@@ -190,17 +204,17 @@ def _plain_planes(network: BayesianNetwork, box: Box, reference: Tensor, steps: 
         blur = 2 * (apply_rows(rows.blur, box.magnitude) + rows.bias_blur)
         known = margins(network, box, reference)
         return Affine(rows.weight, rows.bias - blur), known.reshape(box.batch, -1)
-    layers = hidden_layers(below, box, Parameters(), take_last_apart=network.random)
+    layers = hidden_layers(below, box, Parameters(), take_last_apart=random)
     choice = best_choice(rows.weight, rows.bias, layers, steps) if steps else None
     plane = mean_margins(rows, layers, choice)
     mean = _interval_mean(rows, layers.latents[-1].mean)
-    variance = _variance(rows, layers) if network.random else torch.zeros_like(mean)
+    variance = _variance(rows, layers) if random else torch.zeros_like(mean)
     return plane, Margins(torch.where(layers.fine, mean, torch.nan), variance)
 
 
 def _on_box(plane: Affine, known: Margins, box: Box, reference: Tensor) -> MemberMargins:
     """Ranges of the planes (batch, references * classes) on the box; zero planes where anything is no number."""
-    size = apply_rows(plane.matrix.abs(), box.magnitude) + plane.offset.abs()
+    size = plane_size(plane, box)
     fine = size.isfinite()
     if not bool(fine.all()):
         plane = Affine(torch.where(fine[..., None], plane.matrix, 0.0), torch.where(fine, plane.offset, 0.0))

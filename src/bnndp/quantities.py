@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Affine, AffineBounds, Interval
+from bnndp.bounds import AffineBounds, Interval
 from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.maths.normal import interval_probability
@@ -140,8 +140,7 @@ def _difference(a: AffineBounds, b: AffineBounds) -> Interval:
     """Range (batch, outputs) of the difference of two means, with their planes subtracted before minimising."""
     box, ends = a.region, []
     for one, other in ((a.lower, b.upper), (b.lower, a.upper)):
-        minus = Affine(-other.matrix, -other.offset)
-        total = LowerSum.zero(box, one.offset.shape[1]).plus(1.0, of_affine(one, box)).plus(1.0, of_affine(minus, box))
+        total = LowerSum.zero(box, one.offset.shape[1]).plus(1.0, of_affine(one, box)).plus(-1.0, of_affine(other, box))
         plane = total.rounded()
         ends.append(box.minimum(plane.matrix, plane.offset))
     return Interval(ends[0], -ends[1])

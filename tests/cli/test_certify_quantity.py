@@ -1,4 +1,4 @@
-"""``bnndp certify`` with ensembles, ``--quantity`` and ``--between``: what stands in the file is what the library says."""
+"""``bnndp certify`` with ensembles, ``--quantity`` and ``--between``: the rows are those of the library."""
 
 from __future__ import annotations
 

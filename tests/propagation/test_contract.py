@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bnndp.activations import Relu
 from bnndp.errors import UnsupportedLayerError
-from bnndp.layers import WEIGHTED, AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool
+from bnndp.layers import WEIGHTED, AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool, Residual
 from bnndp.network import KINDS as KNOWN
 from bnndp.network import BayesianNetwork
 from bnndp.propagation.forward import bound
@@ -40,6 +40,8 @@ def _certain(layer: Any) -> Any:
     """The same layer without variance."""
     if isinstance(layer, Dropout):
         return Dropout(0.0, layer.law, layer.channels)
+    if isinstance(layer, Residual):
+        return Residual(tuple(_certain(part) for part in layer.layers))
     if not isinstance(layer, WEIGHTED):
         return layer
     names = [n for n in ("weight_std", "bias_std", "factor", "row_factor") if n in layer.tensors]
@@ -177,9 +179,9 @@ def test_every_kind_of_layer_has_a_rule() -> None:
     network = BayesianNetwork((*layers, Linear.fixed(torch.ones(1, 2))), input_shape=shape)
     x = torch.ones(1, 32, dtype=torch.float64)
     assert bool(bound(network, Box(x, x)).interval().lower.isfinite().all())
-    assert {layer.kind for layer in network.layers} | {"correlated_linear", "matrix_normal_linear"} | set(ACTS) == set(
-        KNOWN
-    )
+    assert {layer.kind for layer in network.layers} | {"correlated_linear", "matrix_normal_linear", "residual"} | set(
+        ACTS
+    ) == set(KNOWN)
 
 
 @pytest.mark.parametrize("value", [1e100, 1e160, 1e300])
