@@ -496,7 +496,7 @@ except bnndp.CertError as error:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("model.safetensors", "box"), "network must be a BayesianNetwork, got str"),
+        (("model.safetensors", "box"), "network must be a BayesianNetwork or Ensemble, got str"),
         (("network", "array"), r"box must be a Box, got Tensor; give bnndp\.Box"),
         (("network", "box", {"refine": 2}), "options must be a Options, got dict"),
         (("network", "empty"), "there is no box"),

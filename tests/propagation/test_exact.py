@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bnndp.activations import Identity, Relu, Tanh
-from bnndp.layers import AveragePool, Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MaxPool
+from bnndp.errors import InputError
+from bnndp.layers import AveragePool, Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MatrixNormalLinear, MaxPool
 from bnndp.network import BayesianNetwork
 from bnndp.propagation.forward import bound, hidden, row_variance
 from bnndp.propagation.nodes import deviation
@@ -296,10 +298,6 @@ def _ones(layers: tuple[Any, ...], shape: tuple[int, ...]) -> Linear:
 @pytest.mark.parametrize("scale", [1.0, 1e20])
 def test_loadings_that_cancel(kind: str, scale: float) -> None:
     """3 x - 1 at the float next to 1/3: computed it is 0, in truth 2^-54, and so is the deviation of the weights."""
-    from fractions import Fraction
-
-    from bnndp.layers import MatrixNormalLinear
-
     zero, one = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
     factor = torch.tensor([[[3.0], [-1.0]]], dtype=torch.float64) * scale
     if kind == "matrix":
@@ -364,3 +362,20 @@ def test_searched_planes_hold_by_all_masks(act: str) -> None:
             x = box.lower[0] + 0.4 * records.uniform(network.n_in, seed=seed)
             mean = rows[0] @ sum(p * values[-1] for p, values in _masks(network, x))
             assert bool((searched.matrix[0] @ x + searched.offset[0] <= mean + 1e-11).all()), name
+
+
+@pytest.mark.parametrize("kind", ["linear", "correlated", "matrix", "conv"])
+def test_deviations_whose_squares_underflow_are_refused(kind: str) -> None:
+    """1e-170 squared is 0, so a kink there would count as certain: after weights of 1e200 the mean is 4e29, not 0."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    zero, tiny = 0 * one, 1e-170 * one
+    layers = {
+        "linear": Linear(zero, tiny, zero[0], zero[0]),
+        "correlated": CorrelatedLinear(zero, zero, zero[0], zero[0], tiny.expand(2, 1)[None], True),
+        "matrix": MatrixNormalLinear(zero, zero[0], tiny, one.expand(2, 1)),
+        "conv": Conv2d(zero[..., None, None], tiny[..., None, None], zero[0], zero[0]),
+    }
+    shape = (1, 1, 1) if kind == "conv" else (1,)
+    network = BayesianNetwork((layers[kind], Tanh(), Flatten(), Linear.fixed(1e200 * one)), input_shape=shape)
+    with pytest.raises(InputError, match="1e-170: deviations must be 0 or at least 1e-100"):
+        bound(network, Box(one, one))

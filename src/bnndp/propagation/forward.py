@@ -30,7 +30,7 @@ from bnndp.propagation.rows import DenseRows, minimum
 from bnndp.propagation.rules.residual import added
 from bnndp.propagation.signal import UP, Tails, of_box
 from bnndp.propagation.steps import step
-from bnndp.propagation.weights import Weights, weights_of
+from bnndp.propagation.weights import Weights, expect_squares, weights_of
 from bnndp.propagation.weights import row_variance as noise_of_rows
 from bnndp.regions import Box
 
@@ -74,6 +74,7 @@ def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: lis
                 continue
             chain.append(_activated(Identity(), chain, pending, box))
         if isinstance(layer, WEIGHTED):
+            expect_squares(layer)
             weighted = _weighted(weights_of(layer, shape), chain[-1])
         elif isinstance(layer, Residual):
             chain.append(_block(layer, shape, chain, box))

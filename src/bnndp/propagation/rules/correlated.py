@@ -118,9 +118,9 @@ class Correlated:
     def _shared(self, u: Tensor, loads: Tensor, lost: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
         r"""The form :math:`|\sum_iu_iF_i^\top\tilde z|` on the box (radii[..., 0]), and of deviations (the others).
 
-        With :math:`\Sigma_u=\sum_{ik}u_iu_kF_iF_k^\top`, at a point c + d, :math:`|d|\le\rho`, its square is at most that
-        at c, plus :math:`2\rho\cdot|\Sigma_u\tilde c|`, plus :math:`\rho^\top|\Sigma_u|\rho`. Where these matrices are
-        too large, norms of the rows are added.
+        With :math:`\Sigma_u=\sum_{ik}u_iu_kF_iF_k^\top`, at a point c + d, :math:`|d|\le\rho`, its square is at most
+        that at c, plus :math:`2\rho\cdot|\Sigma_u\tilde c|`, plus :math:`\rho^\top|\Sigma_u|\rho`. Where these
+        matrices are too large, norms of the rows are added.
         """
         size, joint = u.abs(), u @ loads  # (batch, rows, rank)
         centre = torch.linalg.vector_norm(joint, dim=-1) * UP + apply_rows(size, lost)
