@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bnndp.activations import Elu, Gelu, HardTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Softplus, Tanh
     from bnndp.attacks import Inside, inside_range
     from bnndp.bounds import AffineBounds, Bounds
-    from bnndp.certify import Robustness, adversarial_robustness, certify
+    from bnndp.certify import Robustness, adversarial_robustness, certify, probability
     from bnndp.decision import Decision, decide, robust_decision
     from bnndp.ensemble import Ensemble
     from bnndp.errors import CertError
@@ -42,7 +42,7 @@ __all__ = [
     "Gelu", "HardTanh", "Identity", "Inside", "LeakyRelu", "Linear", "MatrixNormalLinear", "MaxPool", "Options",
     "Radius", "Reach", "Relu", "Residual", "Robustness", "Search", "Sigmoid", "Silu", "Softplus", "Tanh", "Verdict",
     "adversarial_robustness", "attack_radius", "certified_radius", "certify", "decide", "evade", "evaluate",
-    "inside_range", "load", "robust_decision", "save",
+    "inside_range", "load", "probability", "robust_decision", "save",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _MODULES = (

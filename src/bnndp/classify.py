@@ -168,23 +168,23 @@ def _classes(network: Posterior, box: Box, options: Options) -> tuple[Interval, 
 def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Interval:
     classes = network.n_out
     if not network.plain:
-        return _general_classes(network, box)
+        return _general_classes(network, box, options.optimise)
     every = torch.arange(classes, device=box.lower.device)
     known = margins(network, box, every.expand(box.batch, -1), steps=options.optimise)
     return class_interval(known, strongest_tails(network, box, known))
 
 
-def _general_classes(network: BayesianNetwork, box: Box) -> Interval:
+def _general_classes(network: BayesianNetwork, box: Box, steps: int) -> Interval:
     """The same for networks of any layers."""
     every = torch.arange(network.n_out, device=box.lower.device)
     passed = hidden(network, box)
-    known = margins_above(passed, every.expand(box.batch, -1))
+    known = margins_above(passed, every.expand(box.batch, -1), steps=steps)
     return class_interval(known, gaussian_tails(passed, known))
 
 
-def _general_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor) -> Tensor:
+def _general_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, steps: int) -> Tensor:
     passed = hidden(network, box)
-    known = margins_above(passed, label[:, None])
+    known = margins_above(passed, label[:, None], steps=steps)
     return row_bound(rows, known, label, gaussian_tails(passed, known)[:, 0])
 
 
@@ -202,7 +202,7 @@ def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, optio
 def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
     """By moments; by exponential moments too where only the spread of the margins keeps that from deciding."""
     if not network.plain:
-        return _general_rows(network, box, rows, label)
+        return _general_rows(network, box, rows, label, options.optimise)
     known = margins(network, box, label[:, None], steps=options.optimise)
     bound = row_bound(rows, known, label)
     hope = row_bound(rows, Margins(known.mean, torch.zeros_like(known.variance)), label)

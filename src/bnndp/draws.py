@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnndp.ensemble import Ensemble
-from bnndp.errors import InputError
+from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.layers import (
     DENSE,
     WEIGHTED,
@@ -241,7 +241,8 @@ def _noise_of_weights(layer: Layer, source: _Source) -> Tensor:
     if isinstance(layer, MatrixNormalLinear):
         noise = source.normal(layer.row_factor.shape[1], layer.column_factor.shape[1])
         return layer.row_factor @ noise @ layer.column_factor.T
-    assert isinstance(layer, Linear | CorrelatedLinear)  # noqa: S101 (DENSE holds no other)
+    if not isinstance(layer, Linear | CorrelatedLinear):
+        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
     std = torch.cat([layer.weight_std, layer.bias_std[:, None]], dim=1)
     own = std * source.normal(*std.shape)
     if isinstance(layer, Linear):

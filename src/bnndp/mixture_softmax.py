@@ -20,7 +20,7 @@ from bnndp.mixture import SHARES, LowerSum, MemberMargins, plane_size, tail_line
 from bnndp.mixture_rows import best_rows, lower_classes, plus, upper_classes
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.forward import Parameters, hidden_layers
-from bnndp.moment.margins import Margins, _interval_mean, _variance, margin_rows, margins, mean_margins
+from bnndp.moment.margins import Margins, interval_mean, margin_rows, margin_variance, margins, mean_margins
 from bnndp.moment.optimise import best_choice
 from bnndp.moment.softmax import class_interval
 from bnndp.network import BayesianNetwork
@@ -207,8 +207,8 @@ def _plain_planes(
     layers = hidden_layers(below, box, Parameters(), take_last_apart=random)
     choice = best_choice(rows.weight, rows.bias, layers, steps) if steps else None
     plane = mean_margins(rows, layers, choice)
-    mean = _interval_mean(rows, layers.latents[-1].mean)
-    variance = _variance(rows, layers) if random else torch.zeros_like(mean)
+    mean = interval_mean(rows, layers.latents[-1].mean)
+    variance = margin_variance(rows, layers) if random else torch.zeros_like(mean)
     return plane, Margins(torch.where(layers.fine, mean, torch.nan), variance)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.draws import convolve, plain_step
+from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import DENSE, WEIGHTED, Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear, Residual
 from bnndp.network import Layer
 
@@ -44,7 +45,8 @@ def noise_width(layer: Layer, shape: tuple[int, ...]) -> int:
         return shape[0] if layer.channels else math.prod(shape)
     if isinstance(layer, MatrixNormalLinear):
         return layer.row_factor.shape[1]
-    assert isinstance(layer, Linear | CorrelatedLinear)  # noqa: S101 (no other record is random)
+    if not isinstance(layer, Linear | CorrelatedLinear):
+        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
     return layer.n_out + (layer.rank if isinstance(layer, CorrelatedLinear) and layer.shared else 0)
 
 
@@ -93,7 +95,8 @@ def marginals(layer: Layer, z: Tensor) -> tuple[Tensor, Tensor]:
         length = (_extended(z) @ layer.column_factor).square().sum(-1, keepdim=True)
         variance = length * layer.row_factor.square().sum(-1)
     else:
-        assert isinstance(layer, Linear | CorrelatedLinear)  # noqa: S101 (the only others with weights)
+        if not isinstance(layer, Linear | CorrelatedLinear):
+            raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
         variance = (z * z) @ (layer.weight_std**2).T + layer.bias_std**2
         if isinstance(layer, CorrelatedLinear):
             variance = variance + _correlated(layer, _extended(z))
@@ -143,7 +146,8 @@ class _Integrated(torch.autograd.Function):
 
 def _mean(layer: Layer, z: Tensor) -> Tensor:
     """The layer with its mean weights."""
-    assert isinstance(layer, WEIGHTED)  # noqa: S101 (asked of no other)
+    if not isinstance(layer, WEIGHTED):
+        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
     if isinstance(layer, Conv2d):
         return convolve(z, layer.weight_mean[None], layer.stride, layer.padding) + layer.bias_mean[:, None, None]
     return z @ layer.weight_mean.T + layer.bias_mean

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from bnndp.draws import Chain, evaluate
 from bnndp.ensemble import Ensemble, Posterior
+from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu
@@ -95,7 +96,8 @@ def expected_output(network: Posterior, x: Tensor, noise: Part) -> Tensor:
     """Mean output at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, n_out)."""
     if isinstance(network, Ensemble):
         return _expected_mixture(network, x, noise)
-    assert not isinstance(noise, Chain)  # noqa: S101 (made for ensembles only)
+    if isinstance(noise, Chain):
+        raise InputError("this noise was drawn for an ensemble, not for a network.")
     if not network.plain:
         return _expected_general(network, x, noise)
     *below, last = network.linears
@@ -116,7 +118,8 @@ def _expected_general(network: BayesianNetwork, x: Tensor, noise: tuple[Tensor |
         z = step(layer, z, eps)
     if cut.tail > cut.sampled:
         below, activation = network.layers[cut.sampled : cut.tail]
-        assert is_activation(activation)  # noqa: S101 (so it was cut)
+        if not is_activation(activation):
+            raise UnsupportedLayerError(f"{activation.kind} has no samples here; a bug of the sampling.")
         mean, std = marginals(below, z)
         eps = None if cut.closed else noise[-1]
         z = integrated(activation, mean, std) if eps is None else symmetric(activation, mean, std, eps)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bnndp.draws import Chain, evaluate
 from bnndp.ensemble import Ensemble, Posterior
+from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.noise import REPLICATES, AnyNoise, Noise, Part, gaussian_noise, layer_noise, mixed
 from bnndp.pathwise import noise_width, step
@@ -127,7 +128,8 @@ def _log_mean(network: Posterior, x: Tensor, noise: Part) -> Tensor:
     """``log E p`` at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, classes)."""
     if isinstance(network, Ensemble):
         return _log_mixture(network, x, noise)
-    assert not isinstance(noise, Chain)  # noqa: S101 (made for ensembles only)
+    if isinstance(noise, Chain):
+        raise InputError("this noise was drawn for an ensemble, not for a network.")
     if not network.plain:
         return _log_general(network, x, noise)
     z = network.centred(x)[:, None]  # (points, draws, n), one draw until a layer is random

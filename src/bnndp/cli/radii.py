@@ -18,10 +18,11 @@ from bnndp.cli.job import show_progress
 from bnndp.cli.labelled import Points
 from bnndp.cli.rows import RowFile
 from bnndp.cli.stopped import Stopped
-from bnndp.effort import Stage, stages
+from bnndp.effort import Stage
+from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
 from bnndp.evaluate import Evaluation, better_evaluations
-from bnndp.network import BayesianNetwork
+from bnndp.methods import plan
 from bnndp.options import LEVELS, Options
 from bnndp.radius import Search
 
@@ -36,7 +37,7 @@ _STAGED = 16  # inputs a batch of a later stage: a trial of a batch is what an i
 class RadiusJob:
     """What one command computes."""
 
-    network: BayesianNetwork
+    network: Posterior
     points: Points
     domain: tuple[float, float] | None
     search: Search
@@ -45,7 +46,7 @@ class RadiusJob:
     @property
     def plan(self) -> tuple[Stage, ...]:
         """What is done one after the other."""
-        return stages(self.options, self.network.task, self.network.n_in, self.network.depth)
+        return plan(self.network, self.options)
 
     def batches(self, size: int) -> Iterator[slice]:
         """The inputs that are worked on at once."""

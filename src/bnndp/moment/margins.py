@@ -20,7 +20,16 @@ from bnndp.moment.variance import linear_variance
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["MarginRows", "Margins", "margin_rows", "margins", "margins_above", "mean_margins"]
+__all__ = [
+    "MarginRows",
+    "Margins",
+    "interval_mean",
+    "margin_rows",
+    "margin_variance",
+    "margins",
+    "margins_above",
+    "mean_margins",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +105,8 @@ def margins(
 def margins_above(rows: MarginRows, layers: HiddenLayers, choice: Choice | None = None) -> Margins:
     """The same from hidden layers that are known already: (batch, rows) each."""
     affine, box = mean_margins(rows, layers, choice), layers.box
-    mean = torch.maximum(box.minimum(affine.matrix, affine.offset), _interval_mean(rows, layers.latents[-1].mean))
-    variance = _variance(rows, layers)
+    mean = torch.maximum(box.minimum(affine.matrix, affine.offset), interval_mean(rows, layers.latents[-1].mean))
+    variance = margin_variance(rows, layers)
     fine = layers.fine & mean.isfinite() & variance.isfinite()  # no bound where powers overflow or nothing is a number
     return Margins(torch.where(fine, mean, -torch.inf), torch.where(fine, variance, torch.inf))
 
@@ -119,7 +128,7 @@ def _gaussian(rows: MarginRows, box: Box) -> tuple[Tensor, Tensor]:
     return mean, up(apply_rows(rows.variance, box.magnitude.square()) + rows.bias_variance, box.n + 8)
 
 
-def _interval_mean(rows: MarginRows, below: Interval) -> Tensor:
+def interval_mean(rows: MarginRows, below: Interval) -> Tensor:
     """Lower end of the mean from the ranges of E z alone."""
     positive, negative = rows.weight.clamp_min(0), rows.weight.clamp_max(0)
     size = apply_rows(rows.weight.abs(), below.upper) + rows.bias.abs()
@@ -127,7 +136,8 @@ def _interval_mean(rows: MarginRows, below: Interval) -> Tensor:
     return apply_rows(positive, below.lower) + apply_rows(negative, below.upper) + rows.bias - lost
 
 
-def _variance(rows: MarginRows, layers: HiddenLayers) -> Tensor:
+def margin_variance(rows: MarginRows, layers: HiddenLayers) -> Tensor:
+    """Upper end of the variance: that given the last hidden layer plus that of the conditional mean."""
     latents, n = layers.latents, rows.weight.shape[-1]
     spread = up(apply_rows(rows.variance, latents[-1].second.upper) + rows.bias_variance, n + 8)
     through = up(linear_variance(rows.weight, layers.given, latents, layers.first.sources), n + 20)

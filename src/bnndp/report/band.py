@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from bnndp.bounds import AffineBounds, Bounds
+from bnndp.draws import draw_networks, evaluate
+from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 from bnndp.report.figure import expect_picture, new_figure, save_figure
 from bnndp.sampling import draw_noise, estimate
@@ -23,10 +24,10 @@ _POINTS_A_CELL = 17  # of the distances
 _SAMPLES = 4096  # behind the mean
 
 
-def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *, seed: int = 0) -> None:
+def draw_band(network: Posterior, box: Box, bounds: Bounds, path: Path, *, seed: int = 0) -> None:
     """Write the picture of a network with one input and one output to ``path``; no window is opened."""
     if bounds.affine is None or network.n_in != 1 or network.n_out != 1:
-        raise InputError(f"only a network with one input and one output can be drawn, got sizes {network.sizes}.")
+        raise InputError(f"only a network with one input and one output can be drawn, got {network!r}.")
     expect_picture(path, option="--out")
     from matplotlib.collections import PolyCollection
 
@@ -54,20 +55,9 @@ def draw_band(network: BayesianNetwork, box: Box, bounds: Bounds, path: Path, *,
     save_figure(figure, path, option="--out")
 
 
-def sample_outputs(network: BayesianNetwork, x: Tensor, count: int, *, seed: int) -> Tensor:
+def sample_outputs(network: Posterior, x: Tensor, count: int, *, seed: int) -> Tensor:
     """Outputs at ``x`` (points, n_in) of ``count`` networks drawn from the posterior: (count, points, n_out)."""
-    generator = torch.Generator().manual_seed(seed)
-    z = network.centred(x).expand(count, *x.shape)
-    for index, layer in enumerate(network.linears):
-        weight = _draw(layer.weight_mean, layer.weight_std, count, generator)
-        bias = _draw(layer.bias_mean, layer.bias_std, count, generator)
-        z = (z.clamp_min(0) if index else z) @ weight.mT + bias[:, None]
-    return z
-
-
-def _draw(mean: Tensor, std: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(count, *mean.shape, generator=generator, dtype=mean.dtype)
-    return mean + std * noise
+    return evaluate(draw_networks(network, count, seed=seed), x)
 
 
 def _rectangles(box: Box, bounds: Bounds) -> np.ndarray:
@@ -77,9 +67,7 @@ def _rectangles(box: Box, bounds: Bounds) -> np.ndarray:
     return torch.stack([across, height], dim=-1).numpy()
 
 
-def _distances(
-    network: BayesianNetwork, cells: AffineBounds, seed: int
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _distances(network: Posterior, cells: AffineBounds, seed: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Affine bounds less the mean, and where: (points,) each, for every box or, after a refinement, every cell."""
     share = torch.linspace(0, 1, _POINTS_A_CELL, dtype=torch.float64)
     x = cells.region.lower + share * (cells.region.upper - cells.region.lower)  # (cells, points)
