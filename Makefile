@@ -77,7 +77,7 @@ REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks
 
 reproduce: $(READY)  ## the paper's tables and figures beside ours, into docs/results (two to three hours)
 	for name in table-1a table-1b; do $(REPRODUCE) $$name $(REPRODUCED) --out docs/results $(ARGS) || exit; done
-	for name in figure-1 figure-3; do $(REPRODUCE) $$name --cache .cache/networks --out docs/results $(ARGS) || exit; done
+	for name in table-2 figure-1 figure-3; do $(REPRODUCE) $$name --cache .cache/networks --out docs/results $(ARGS) || exit; done
 
 reproduce-quick: $(READY)  ## the same for layers of 64 and 10 inputs, into reproduction/ (below 10 minutes)
 	$(REPRODUCE) table-1b --quick $(REPRODUCED) --out reproduction $(ARGS) & \

@@ -43,7 +43,6 @@ CNN = {
     "fashion-cnn-warm": ("fashion_mnist", 0.00061),
     "fashion-cnn-dropout-last": ("fashion_mnist", 0.00061),
     "cifar-cnn": ("cifar10_subset", 0.00011),
-    "cifar-cnn-dropout": ("cifar10_subset", 0.00011),
 }
 """Networks, their data, and the paper's radius for as many convolutions (Table 2)."""
 FIRST = 100

@@ -218,7 +218,7 @@ def test_a_callable_has_only_what_was_promised() -> None:
     import torch
 
     shape = PiecewiseAffine.of(torch.sin, 1.5, curvature=2.0).shape
-    assert shape == protocol.Shape((-1.5, 1.5), math.inf, math.inf, 2.0, 2.0)
+    assert shape == protocol.Shape((-1.5, 1.5), math.inf, math.inf, 2.0, 2.0, slope_known=False)
     assert PiecewiseAffine.of(torch.sin, 1.5).shape.bend_up == math.inf
 
 

@@ -16,8 +16,10 @@ from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear
 from bnndp.network import BayesianNetwork
 from bnndp.propagation.forward import bound, hidden, row_variance
 from bnndp.propagation.margins import margins
-from bnndp.propagation.nodes import deviation
+from bnndp.propagation.nodes import Input, Weighted, deviation
 from bnndp.propagation.rows import DenseRows
+from bnndp.propagation.signal import of_box
+from bnndp.propagation.weights import weights_of
 from bnndp.regions import Box
 
 DENSE = {
@@ -206,3 +208,31 @@ def test_a_shared_kernel_is_one_noise_for_all_positions() -> None:
     network = BayesianNetwork((*network.layers[:-1], Linear.fixed(alternating)), input_shape=(1, 3, 3))
     found = row_variance(hidden(network, Box(x, x)), torch.ones(1, 1, 1, dtype=torch.float64))
     assert 1 <= found.item() < 1 + 1e-6
+
+
+@pytest.mark.parametrize("name", sorted(set(records.RANDOM) - {n for n in records.RANDOM if "dropout" in n}))
+def test_planes_in_means_and_spreads_hold_on_boxes(name: str) -> None:
+    """Coefficients of either sign for the means and for the spreads, carried to z: the bound holds wherever z is."""
+    layer, shape = records.RANDOM[name]
+    n = math.prod(shape)
+    centre = records.normal(1, n, seed=6)
+    radius = records.uniform(1, n, seed=7)
+    box = Box(centre - radius, centre + radius)
+    below = Input(of_box(box))
+    weights = weights_of(layer, shape)
+    weighted = Weighted(weights, below, weights.power(below.signal.mean.magnitude, 1) + weights.bias.abs())
+    rows, beta = records.normal(1, 6, weights.n_out, seed=8), records.normal(1, 6, weights.n_out, seed=9)
+    beta[:, 0], beta[:, 1], rows[:, 1] = beta[:, 0].abs(), -beta[:, 1].abs(), 0.0
+    found, constant = weighted.lower(DenseRows(rows), DenseRows(beta), torch.zeros(1, 6, dtype=torch.float64))
+    matrix = found.dense().values[0]
+    for seed in range(40):
+        share = records.uniform(n, seed=seed)
+        z = box.lower[0] + (share if seed % 2 else share.round()) * (box.upper - box.lower)[0]
+        mean, covariance = records.law(layer, z.reshape(shape))
+        truth = rows[0] @ mean + beta[0] @ covariance.diagonal()
+        gap = truth - matrix @ z - constant[0]
+        assert bool((gap >= -1e-12).all()), (seed, gap.min())
+    # At the middle a positive coefficient takes the tangent, which touches there.
+    mean, covariance = records.law(layer, centre.reshape(shape))
+    gap = rows[0] @ mean + beta[0] @ covariance.diagonal() - matrix @ centre[0] - constant[0]
+    assert gap[0].abs() < 1e-10

@@ -379,3 +379,23 @@ def test_deviations_whose_squares_underflow_are_refused(kind: str) -> None:
     network = BayesianNetwork((layers[kind], Tanh(), Flatten(), Linear.fixed(1e200 * one)), input_shape=shape)
     with pytest.raises(InputError, match="1e-170: deviations must be 0 or at least 1e-100"):
         bound(network, Box(one, one))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_maxima_of_dropped_inputs(rate: float, stride: int) -> None:
+    """Equal means with all the variance of dropout: the maximum of four ones is 1/keep but where all are dropped."""
+    layers = (Dropout(rate), MaxPool(2, stride), Flatten())
+    n = _ones(layers, (1, 3, 3)).n_in
+    network = BayesianNetwork((*layers, Linear.fixed(torch.ones(1, n) / n)), input_shape=(1, 3, 3))
+    for x in (torch.ones(1, 9, dtype=torch.float64), 1 + records.uniform(1, 9, seed=3), records.normal(1, 9, seed=4)):
+        outcomes = _masks(network, x[0])
+        chance = torch.tensor([p for p, _ in outcomes], dtype=torch.float64)
+        mean = sum(p * values[-1].item() for p, values in outcomes)
+        if bool((x == 1).all()):
+            assert mean == pytest.approx((1 - rate**4) / (1 - rate))
+        interval, passed = bound(network, Box(x, x)).interval(), hidden(network, Box(x, x))
+        assert interval.lower.item() <= mean + 1e-12
+        assert interval.upper.item() >= mean - 1e-12
+        for index, node in zip(node_layers(network), passed.chain[1:], strict=True):
+            _node(f"after layer {index}", node, chance, torch.stack([values[index] for _, values in outcomes]))

@@ -306,7 +306,7 @@ def test_methods_that_do_not_exist_are_refused_in_one_line() -> None:
             match=f"^inference '{name}' is an option beside the method; choose one of bbb, vogn, noisy-adam, map",
         ):
             TrainingOptions(inference=name)
-    with pytest.raises(InputError, match=r"^inference 'hmc' is unknown; choose one of bbb, vogn, noisy-adam\.$"):
+    with pytest.raises(InputError, match=r"^inference 'hmc' is unknown; choose one of bbb, vogn, noisy-adam, map\.$"):
         TrainingOptions(inference="hmc")
     with pytest.raises(InputError, match="belongs to vogn and noisy-adam, inference is 'bbb'"):
         TrainingOptions(natural=NaturalGradient())
