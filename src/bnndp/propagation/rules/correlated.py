@@ -6,7 +6,6 @@ r"""Rules of dense layers whose weights are correlated within a row or over the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,8 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.layers import CorrelatedLinear
 from bnndp.maths.rounding import gamma
-from bnndp.propagation.rows import DenseRows, Rows, pieces_of
+from bnndp.propagation.rows import DenseRows, Rows
+from bnndp.propagation.rules.mean_matrix import MeanMatrix
 from bnndp.propagation.rules.quadratic import mean_form
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
@@ -27,43 +27,15 @@ _LARGEST = 2**24  # numbers in matrices of covariances that are formed
 
 
 @dataclass(frozen=True, slots=True)
-class Correlated:
+class Correlated(MeanMatrix[CorrelatedLinear]):
     """A dense layer with factors."""
 
     layer: CorrelatedLinear
     random: bool
 
     @property
-    def n_in(self) -> int:
-        return self.layer.n_in
-
-    @property
-    def n_out(self) -> int:
-        return self.layer.n_out
-
-    @property
     def groups(self) -> int:
         return 1 if self.layer.shared else self.layer.n_out
-
-    @property
-    def terms(self) -> int:
-        return self.layer.n_in
-
-    @property
-    def bias(self) -> Tensor:
-        return self.layer.bias_mean
-
-    def apply(self, z: Tensor) -> Tensor:
-        return z @ self.layer.weight_mean.mT
-
-    def power(self, z: Tensor, exponent: int) -> Tensor:
-        return z @ (self.layer.weight_mean.abs() ** exponent).mT
-
-    def pull(self, rows: Rows) -> Rows:
-        return DenseRows(rows.dense().values @ self.layer.weight_mean)
-
-    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
-        return pieces_of(self.layer.weight_mean, numbers)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.layers import Linear
-from bnndp.propagation.rows import DenseRows, Rows, pieces_of
+from bnndp.propagation.rows import DenseRows, Rows
+from bnndp.propagation.rules.mean_matrix import MeanMatrix
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
 from bnndp.regions import apply_rows
@@ -18,43 +18,15 @@ __all__ = ["Dense"]
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(MeanMatrix[Linear]):
     r"""s_i(z) = sum_j sigma_ij^2 z_j^2 + sigma_b^2, outputs independent given z."""
 
     layer: Linear
     random: bool
 
     @property
-    def n_in(self) -> int:
-        return self.layer.n_in
-
-    @property
-    def n_out(self) -> int:
-        return self.layer.n_out
-
-    @property
     def groups(self) -> int:
         return self.layer.n_out
-
-    @property
-    def terms(self) -> int:
-        return self.layer.n_in
-
-    @property
-    def bias(self) -> Tensor:
-        return self.layer.bias_mean
-
-    def apply(self, z: Tensor) -> Tensor:
-        return z @ self.layer.weight_mean.mT
-
-    def power(self, z: Tensor, exponent: int) -> Tensor:
-        return z @ (self.layer.weight_mean.abs() ** exponent).mT
-
-    def pull(self, rows: Rows) -> Rows:
-        return DenseRows(rows.dense().values @ self.layer.weight_mean)
-
-    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
-        return pieces_of(self.layer.weight_mean, numbers)
 
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance

@@ -5,7 +5,6 @@ With :math:`U=AA^\top` and :math:`q(z)=|B^\top\tilde z|^2`, :math:`\operatorname
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
 from bnndp.maths.rounding import gamma
-from bnndp.propagation.rows import DenseRows, Rows, pieces_of
+from bnndp.propagation.rows import DenseRows, Rows
+from bnndp.propagation.rules.mean_matrix import MeanMatrix
 from bnndp.propagation.rules.quadratic import mean_form
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
@@ -23,43 +23,15 @@ __all__ = ["MatrixNormal"]
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixNormal:
+class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
     """A dense layer with the covariance of its rows times that of its columns."""
 
     layer: MatrixNormalLinear
     random: bool
 
     @property
-    def n_in(self) -> int:
-        return self.layer.n_in
-
-    @property
-    def n_out(self) -> int:
-        return self.layer.n_out
-
-    @property
     def groups(self) -> int:
         return 1
-
-    @property
-    def terms(self) -> int:
-        return self.layer.n_in
-
-    @property
-    def bias(self) -> Tensor:
-        return self.layer.bias_mean
-
-    def apply(self, z: Tensor) -> Tensor:
-        return z @ self.layer.weight_mean.mT
-
-    def power(self, z: Tensor, exponent: int) -> Tensor:
-        return z @ (self.layer.weight_mean.abs() ** exponent).mT
-
-    def pull(self, rows: Rows) -> Rows:
-        return DenseRows(rows.dense().values @ self.layer.weight_mean)
-
-    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
-        return pieces_of(self.layer.weight_mean, numbers)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)
