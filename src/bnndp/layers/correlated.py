@@ -18,13 +18,13 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, take
-from bnndp.layers.linear import dense_shape
+from bnndp.layers.dense import DenseSizes
 
 __all__ = ["CorrelatedLinear", "factor_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CorrelatedLinear:
+class CorrelatedLinear(DenseSizes):
     """A layer ``W z + b`` with jointly Gaussian weights: independent ones plus a factor, see the module."""
 
     kind: ClassVar[str] = "correlated_linear"
@@ -40,10 +40,7 @@ class CorrelatedLinear:
 
     def __post_init__(self) -> None:
         take(self, self.tensors)
-        shape = self.weight_mean.shape
-        if len(shape) != 2 or 0 in shape:
-            raise InputError(f"weight_mean must have shape (n_out, n_in) with both positive, got {tuple(shape)}.")
-        n_out, n_in = shape
+        n_out, n_in = self._expect_matrix()
         if self.factor.ndim != 3 or self.factor.shape[-1] == 0:
             raise InputError(f"factor must have shape (n_out, n_in + 1, rank), got {tuple(self.factor.shape)}.")
         wanted = {"weight_std": (n_out, n_in), "bias_mean": (n_out,), "bias_std": (n_out,)}
@@ -81,16 +78,6 @@ class CorrelatedLinear:
         return f"CorrelatedLinear({self.n_in} -> {self.n_out}, {law} of rank {self.rank})"
 
     @property
-    def n_in(self) -> int:
-        """Number of inputs of the layer."""
-        return self.weight_mean.shape[1]
-
-    @property
-    def n_out(self) -> int:
-        """Number of outputs of the layer."""
-        return self.weight_mean.shape[0]
-
-    @property
     def rank(self) -> int:
         """Number of Gaussians behind the correlated part of a row (or of the layer)."""
         return self.factor.shape[-1]
@@ -99,10 +86,6 @@ class CorrelatedLinear:
     def random(self) -> bool:
         """Whether any weight or bias has a variance."""
         return bool((self.weight_std > 0).any() | (self.bias_std > 0).any() | (self.factor != 0).any())
-
-    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the outputs for inputs of this shape."""
-        return dense_shape(shape, self.n_in, self.n_out)
 
     def to(self, device: torch.device | str) -> CorrelatedLinear:
         """The same layer with its tensors on ``device``."""

@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, take
+from bnndp.layers.dense import DenseSizes
 
 __all__ = ["Linear"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Linear:
+class Linear(DenseSizes):
     """A layer ``W z + b`` whose weights are independent Gaussians (mean-field); a standard deviation may be zero."""
 
     kind: ClassVar[str] = "linear"
@@ -29,10 +29,7 @@ class Linear:
 
     def __post_init__(self) -> None:
         take(self, self.tensors)
-        shape = self.weight_mean.shape
-        if len(shape) != 2 or 0 in shape:
-            raise InputError(f"weight_mean must have shape (n_out, n_in) with both positive, got {tuple(shape)}.")
-        n_out, n_in = shape
+        n_out, n_in = self._expect_matrix()
         wanted = {"weight_std": (n_out, n_in), "bias_mean": (n_out,), "bias_std": (n_out,)}
         expect_shapes(self, wanted, "weight_mean")
 
@@ -52,33 +49,10 @@ class Linear:
         return f"Linear({self.n_in} -> {self.n_out})"
 
     @property
-    def n_in(self) -> int:
-        """Number of inputs of the layer."""
-        return self.weight_mean.shape[1]
-
-    @property
-    def n_out(self) -> int:
-        """Number of outputs of the layer."""
-        return self.weight_mean.shape[0]
-
-    @property
     def random(self) -> bool:
         """Whether any weight or bias has a variance."""
         return bool((self.weight_std > 0).any() | (self.bias_std > 0).any())
 
-    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the outputs for inputs of this shape."""
-        return dense_shape(shape, self.n_in, self.n_out)
-
     def to(self, device: torch.device | str) -> Linear:
         """The same layer with its tensors on ``device``."""
         return Linear(*(t.to(device) for t in (self.weight_mean, self.weight_std, self.bias_mean, self.bias_std)))
-
-
-def dense_shape(shape: tuple[int, ...], n_in: int, n_out: int) -> tuple[int, ...]:
-    """``(n_out,)``, or an error if a dense layer of ``n_in`` inputs does not fit ``shape``."""
-    if len(shape) != 1:
-        raise InputError(f"a dense layer takes a vector, got the shape {shape}; put a Flatten() before it.")
-    if shape[0] != n_in:
-        raise InputError(f"a dense layer takes {n_in} inputs, but the layer before gives {shape[0]}.")
-    return (n_out,)

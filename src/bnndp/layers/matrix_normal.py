@@ -15,13 +15,13 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, take
 from bnndp.layers.correlated import factor_of
-from bnndp.layers.linear import dense_shape
+from bnndp.layers.dense import DenseSizes
 
 __all__ = ["MatrixNormalLinear"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MatrixNormalLinear:
+class MatrixNormalLinear(DenseSizes):
     """A layer ``W z + b`` whose weights and biases are ``mean + A Xi B^T``, see the module."""
 
     kind: ClassVar[str] = "matrix_normal_linear"
@@ -35,10 +35,7 @@ class MatrixNormalLinear:
 
     def __post_init__(self) -> None:
         take(self, self.tensors)
-        shape = self.weight_mean.shape
-        if len(shape) != 2 or 0 in shape:
-            raise InputError(f"weight_mean must have shape (n_out, n_in) with both positive, got {tuple(shape)}.")
-        n_out, n_in = shape
+        n_out, n_in = self._expect_matrix()
         for field, rows in (("row_factor", n_out), ("column_factor", n_in + 1)):
             got = tuple(getattr(self, field).shape)
             if len(got) != 2 or got[0] != rows or got[1] == 0:
@@ -57,23 +54,9 @@ class MatrixNormalLinear:
         return f"MatrixNormalLinear({self.n_in} -> {self.n_out})"
 
     @property
-    def n_in(self) -> int:
-        """Number of inputs of the layer."""
-        return self.weight_mean.shape[1]
-
-    @property
-    def n_out(self) -> int:
-        """Number of outputs of the layer."""
-        return self.weight_mean.shape[0]
-
-    @property
     def random(self) -> bool:
         """Whether any weight or bias has a variance."""
         return bool((self.row_factor != 0).any() & (self.column_factor != 0).any())
-
-    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the outputs for inputs of this shape."""
-        return dense_shape(shape, self.n_in, self.n_out)
 
     def to(self, device: torch.device | str) -> MatrixNormalLinear:
         """The same layer with its tensors on ``device``."""
