@@ -4,8 +4,9 @@ Given the signal y below, X_i is Gaussian; :math:`h_i=\mathbb E[z_i\mid y]=G(m_i
 :math:`v_i=\operatorname{Var}(z_i\mid y)`. With L the Lipschitz constant of the activation, w half the range of its
 slope, c its largest curvature and r = sqrt(s):
 
-* v moves by at most :math:`L^2|s-s_0|`: with one noise for both, the deviation moves by at most :math:`L|r-r_0|` and is at
-  most Lr; and :math:`|\partial_mv|=2|\operatorname{Cov}(\varphi,\varphi')|\le2Lr\min(w,cr)` (Poincare for both factors);
+* v moves by at most :math:`L^2|s-s_0|`: with one noise for both, the deviation moves by at most :math:`L|r-r_0|` and is
+  at most Lr; and :math:`|\partial_mv|=2|\operatorname{Cov}(\varphi,\varphi')|\le2Lr\min(w,cr)` (Poincare for both
+  factors);
 * the third central moment moves by at most :math:`3\sqrt3L^2r^2` times :math:`\min(w,cr)` in m and L in r;
 * a Lipschitz function of a Gaussian is dominated in convex order by L times it.
 
