@@ -1,0 +1,1 @@
+"""Certificates: claims about a network with the numbers from which an independent program proves them again."""

@@ -1,0 +1,173 @@
+r"""From the chain to bounds of the mean output and of the mean softmax, as ``bnndp_checker.claims`` proves them.
+
+Bounds of one network are affine functions of x, added over the members of an ensemble before the worst x is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bnndp.layers import Dropout, Flatten, MaxPool, Residual
+from bnndp.network import BayesianNetwork, Layer, is_activation
+from bnndp.proofs.chain import Chain, Form, chain_of
+from bnndp.proofs.curves import curve_of
+from bnndp.proofs.maps import Map, Sides, map_of
+
+__all__ = ["Lower", "mean_lower", "softmax_lower"]
+
+_SLACK = 2.0**-34
+_TILTS = 64  # exponents tried for each pair of classes
+_CORNERS = (10.0, 16.0, 24.0)  # exponents of the corner, the best is kept
+
+
+@dataclass(slots=True)
+class Lower:
+    """Affine functions of x below the rows of a claim, numbers below them, and what proves them."""
+
+    slopes: Tensor  # (batch, rows, n)
+    constants: Tensor  # (batch, rows)
+    least: Tensor  # (batch, rows)
+    chain: Chain
+    final: dict[str, Tensor]  # (batch, ...) each; empty for means
+
+    def member(self, index: int) -> dict[str, Any]:
+        """The proof for one box."""
+        steps = [step.numbers(index) for step in self.chain.listed]
+        found: dict[str, Any] = {"exponent": self.chain.exponent, "steps": steps}
+        if self.final:
+            final: dict[str, Any] = {name: value[index] for name, value in self.final.items()}
+            found["final"] = final | {"reference": int(final["reference"]), "exponent": float(final["exponent"])}
+        return found
+
+
+def _last(network: BayesianNetwork, box: Sides, exponent: float) -> tuple[Chain, Sides, Map]:
+    layers = network.layers[:-1] if isinstance(network.layers[-1], Flatten) else network.layers
+    chain, end = chain_of(layers[:-1], network.shapes[0], box, exponent)
+    return chain, end, map_of(layers[-1], network.shapes[len(layers) - 1])
+
+
+def _range(form: Form, box: Sides) -> tuple[Tensor, Tensor]:
+    """Least and largest values (batch, rows) of the affine parts, moved outward."""
+    size = (form.rows.abs() @ box.magnitude[..., None])[..., 0] + form.constants.abs()
+    low, high = form.constants - box.tops(-form.rows), form.constants + box.tops(form.rows)
+    return low - _SLACK * size, high + _SLACK * size
+
+
+def mean_lower(network: BayesianNetwork, box: Sides, rows: Tensor, exponent: float) -> Lower:  # rows (rows, outputs)
+    """Rows of the mean output of a network without shift."""
+    chain, _, last = _last(network, box, exponent)
+    lines = -rows @ last.mean
+    form = chain.form(lines.expand(box.low.shape[0], -1, -1), (-rows @ last.bias).expand(box.low.shape[0], -1))
+    low, high = _range(form, box)
+    outside = chain.outside[:, None]
+    sizes = _norms(network.layers, network.shapes[0], box.magnitude)
+    extra = torch.maximum(low.abs(), high.abs()) * outside
+    extra = extra + (form.squares.sqrt() + sizes @ rows.abs().mT) * outside.sqrt()
+    return Lower(-form.rows, -form.constants - extra * (1 + _SLACK), -high - extra * (1 + _SLACK), chain, {})
+
+
+def softmax_lower(network: BayesianNetwork, box: Sides, rows: Tensor, reference: Tensor, exponent: float) -> Lower:
+    """Rows (batch, rows, classes) of the mean softmax, by the margins of the class ``reference`` (batch,)."""
+    chain, end, last = _last(network, box, exponent)
+    classes, batch = last.bias.shape[0], box.low.shape[0]
+    one = torch.eye(classes, dtype=torch.float64, device=box.low.device)
+    others = torch.arange(classes, device=box.low.device).expand(batch, -1)
+    others = others[others != reference[:, None]].reshape(batch, classes - 1)
+    pairs = one[others] - one[reference][:, None]  # (batch, classes - 1, classes)
+    noise = _noise(last, end, chain, pairs)
+    form = chain.form(pairs @ last.mean, pairs @ last.bias)
+    squares = form.squares + noise
+    low, high = _range(form, box)
+    tilts = _tilts(high, squares)
+    scale = torch.special.xlogy(tilts, tilts) + torch.special.xlogy(1 - tilts, 1 - tilts) + tilts.square() * squares / 2
+    bottom, top = ((scale + tilts * end_).exp() for end_ in (low, high))
+    width = high - low
+    slope = torch.where(width > 0, (top - bottom) / width.clamp_min(1e-300), 0.0).clamp_min(0)
+    offset = top - slope * high + chain.outside[:, None]
+    own = rows.gather(-1, reference[:, None, None].expand(-1, rows.shape[1], 1))  # (batch, rows, 1)
+    weights = (own - rows.gather(-1, others[:, None].expand(-1, rows.shape[1], -1))).clamp_min(0)
+    constants = own[..., 0] - (weights @ (offset + slope * form.constants)[..., None])[..., 0]
+    slopes = -(weights * slope[:, None]) @ form.rows
+    size = (weights @ (top + slope * (form.rows.abs() @ box.magnitude[..., None])[..., 0])[..., None])[..., 0]
+    constants = constants - _SLACK * (size + own[..., 0].abs())
+    least = constants - box.tops(-slopes) - _SLACK * size
+    corner, value = _corner(rows, own, weights, high, squares, chain.outside, others)
+    least = torch.maximum(torch.maximum(least, value), rows.amin(-1))
+    final = {"reference": reference, "noise": noise, "tilts": tilts, "exponent": corner}
+    return Lower(slopes, constants, least.nan_to_num(-torch.inf, neginf=-torch.inf), chain, final)
+
+
+def _tilts(top: Tensor, squares: Tensor) -> Tensor:
+    """The exponents with the least bound at the largest form."""
+    tilts = torch.arange(1, _TILTS + 1, dtype=top.dtype, device=top.device) / _TILTS
+    scale = torch.special.xlogy(tilts, tilts) + torch.special.xlogy(1 - tilts, 1 - tilts)
+    value = scale + tilts * top[..., None] + tilts.square() * squares[..., None] / 2
+    return tilts[value.nan_to_num(torch.inf).argmin(-1)]
+
+
+def _corner(
+    rows: Tensor, own: Tensor, weights: Tensor, high: Tensor, squares: Tensor, outside: Tensor, others: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The best exponent (batch,), and bounds (batch, rows) of those rows that are one class less another."""
+    plain = (own[..., 0] == 1) & (rows.abs().sum(-1) == 2) & (rows.sum(-1) == 0) & (rows.amin(-1) == -1)
+    which = (weights == 2).to(torch.float64)  # the other class
+    best = torch.full_like(rows[..., 0], -torch.inf)
+    chosen = torch.full_like(outside, _CORNERS[0])
+    for exponent in _CORNERS:
+        fails = (outside + others.shape[-1] * math.exp(-exponent)).clamp_max(1)[:, None]
+        most = (high + (2 * exponent * squares).sqrt()).exp()
+        value = (1 - most) / (1 + most.sum(-1, keepdim=True)) * (1 - fails) - fails
+        value = torch.where(most <= 1, value, -torch.inf)[:, None]
+        found = torch.where(which > 0, value, -torch.inf).amax(-1)
+        found = torch.where(plain, found, -torch.inf) - _SLACK
+        better = torch.where(plain, found, torch.inf).amin(-1) > torch.where(plain, best, torch.inf).amin(-1)
+        best = torch.where(better[:, None], found, best)
+        chosen = torch.where(better, exponent, chosen)
+    return chosen, best
+
+
+def _noise(last: Map, box: Sides, chain: Chain, pairs: Tensor) -> Tensor:
+    """Variances (batch, pairs) of the differences of two logits given the layer before."""
+    _, high = last.deviations(box)
+    one = torch.ones_like(high)
+    found = last.spread(pairs, one, torch.zeros_like(one), high.sqrt(), box) * (1 + _SLACK)
+    if last.by_squares and last.kernel is None and chain.steps and bool((found > 0).any()):
+        ends, both = box.low + box.high, box.low * box.high
+        lines = pairs.square() @ last.squares  # (batch, pairs, n)
+        constants = pairs.square() @ last.bias_squares - (lines @ both[..., None])[..., 0]
+        size = (lines @ box.magnitude.square()[..., None])[..., 0]
+        better = (chain.at_most(lines * ends[:, None], constants) + _SLACK * size).clamp_min(0)
+        chain.failures = chain.failures + (better < found).sum(-1)
+        found = torch.where(better < found, better, found)
+    return found
+
+
+def _norms(layers: Sequence[Layer], shape: tuple[int, ...], sizes: Tensor) -> Tensor:
+    """Bounds (batch, n) of the L2 norms of the values after the layers."""
+    for layer in layers:
+        if is_activation(layer):
+            curve = curve_of(layer)
+            at = 0.0 if curve.within is None else curve.within[0]
+            start = abs(curve.value(torch.tensor(at, dtype=torch.float64)).item()) + curve.error
+            sizes = start + curve.steepest * (abs(at) + sizes)
+        elif isinstance(layer, Dropout):
+            sizes = sizes / math.sqrt(1 - layer.rate)
+        elif isinstance(layer, MaxPool):
+            image = sizes.unflatten(-1, shape)
+            area = layer.size[0] * layer.size[1]  # type: ignore[index]
+            sizes = (functional.avg_pool2d(image, layer.size, layer.stride) * area).flatten(1)
+        elif isinstance(layer, Residual):
+            sizes = sizes + _norms(layer.layers, shape, sizes)
+        elif not isinstance(layer, Flatten):
+            weights = map_of(layer, shape)
+            _, squares = weights.deviations(Sides(-sizes, sizes))
+            sizes = sizes @ weights.mean.abs().mT + weights.bias.abs() + squares.sqrt()
+        sizes, shape = sizes * (1 + _SLACK), layer.out_shape(shape)
+    return sizes

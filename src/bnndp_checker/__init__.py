@@ -1,0 +1,9 @@
+"""An independent checker of bnndp certificates, in ball arithmetic: standard library and python-flint only.
+
+It shares no code with bnndp. The inequalities are those of docs/certificates.md; every one of them is proved again from
+the numbers in the model file, without tolerances, or the certificate is rejected.
+"""
+
+from bnndp_checker.check import Verdict, check
+
+__all__ = ["Verdict", "check"]
