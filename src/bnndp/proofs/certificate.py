@@ -65,5 +65,8 @@ def plain(value: Any) -> Any:
 
 def file_digest(path: str | Path) -> str:
     """SHA-256 of a file."""
+    hasher = hashlib.sha256()
     with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(2**20):
+            hasher.update(block)
+    return hasher.hexdigest()

@@ -100,7 +100,7 @@ class Drop:
         reach = (form.rows.abs() * self.box.radius[:, None]).unflatten(-1, (-1, self.size)).sum(-1)
         form.squares = form.squares + self.square * (middle + reach).square().sum(-1)
 
-    def numbers(self, index: int) -> dict[str, Any] | None:
+    def numbers(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002 (as of all steps)
         return None
 
 
@@ -138,7 +138,7 @@ class Added:
             step.back(form)
         form.rows = form.rows + straight
 
-    def numbers(self, index: int) -> dict[str, Any] | None:
+    def numbers(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002 (as of all steps)
         return None
 
 
@@ -196,8 +196,9 @@ def _walk(layers: list[Layer], shape: tuple[int, ...], box: Sides, chain: Chain)
         shape, index = layer.out_shape(shape), index + 1
         if isinstance(layer, (*WEIGHTED, AveragePool)):
             curve = None
-            if index < len(layers) and is_activation(layers[index]):
-                curve, index = curve_of(layers[index]), index + 1
+            after = layers[index] if index < len(layers) else None
+            if after is not None and is_activation(after):
+                curve, index = curve_of(after), index + 1
             box = _fused(map_of(layer, before), curve, box, chain)
         elif is_activation(layer):
             box = _fused(None, curve_of(layer), box, chain)
@@ -293,7 +294,7 @@ def _maximum(layer: MaxPool, shape: tuple[int, ...], box: Sides, chain: Chain) -
     """Of both lines above, the lower one at the centre."""
     channels, height, width = shape
     index = torch.arange(height * width, dtype=torch.float64, device=box.low.device).reshape(1, 1, height, width)
-    cells = functional.unfold(index, layer.size, stride=layer.stride)[0].mT.long()  # (places, entries)
+    cells = functional.unfold(index, layer.size, stride=layer.stride or layer.size)[0].mT.long()  # (places, entries)
     offsets = torch.arange(channels, device=cells.device) * height * width
     groups = (offsets[:, None, None] + cells).flatten(0, 1)  # (n_out, entries)
     low, high, centre = (side[:, groups] for side in (box.low, box.high, box.centre))  # (batch, n_out, entries)

@@ -98,7 +98,7 @@ def softmax_lower(network: BayesianNetwork, box: Sides, rows: Tensor, reference:
     size = (weights @ (top + slope * (form.rows.abs() @ box.magnitude[..., None])[..., 0])[..., None])[..., 0]
     constants = constants - _SLACK * (size + own[..., 0].abs())
     least = constants - box.tops(-slopes) - _SLACK * size
-    corner, value = _corner(rows, own, weights, high, squares, chain.outside, others)
+    corner, value = _corner(rows, weights, high, squares, chain.outside)
     least = torch.maximum(torch.maximum(least, value), rows.amin(-1))
     final = {"reference": reference, "noise": noise, "tilts": tilts, "exponent": corner}
     return Lower(slopes, constants, least.nan_to_num(-torch.inf, neginf=-torch.inf), chain, final)
@@ -112,20 +112,18 @@ def _tilts(top: Tensor, squares: Tensor) -> Tensor:
     return tilts[value.nan_to_num(torch.inf).argmin(-1)]
 
 
-def _corner(
-    rows: Tensor, own: Tensor, weights: Tensor, high: Tensor, squares: Tensor, outside: Tensor, others: Tensor
-) -> tuple[Tensor, Tensor]:
+def _corner(rows: Tensor, weights: Tensor, high: Tensor, squares: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
     """The best exponent (batch,), and bounds (batch, rows) of those rows that are one class less another."""
-    plain = (own[..., 0] == 1) & (rows.abs().sum(-1) == 2) & (rows.sum(-1) == 0) & (rows.amin(-1) == -1)
-    which = (weights == 2).to(torch.float64)  # the other class
+    which = weights == 2  # the other class, where the class of reference has 1
+    plain = which.any(-1) & (rows.abs().sum(-1) == 2) & (rows.amin(-1) == -1)
     best = torch.full_like(rows[..., 0], -torch.inf)
     chosen = torch.full_like(outside, _CORNERS[0])
     for exponent in _CORNERS:
-        fails = (outside + others.shape[-1] * math.exp(-exponent)).clamp_max(1)[:, None]
+        fails = (outside + high.shape[-1] * math.exp(-exponent)).clamp_max(1)[:, None]
         most = (high + (2 * exponent * squares).sqrt()).exp()
         value = (1 - most) / (1 + most.sum(-1, keepdim=True)) * (1 - fails) - fails
         value = torch.where(most <= 1, value, -torch.inf)[:, None]
-        found = torch.where(which > 0, value, -torch.inf).amax(-1)
+        found = torch.where(which, value, -torch.inf).amax(-1)
         found = torch.where(plain, found, -torch.inf) - _SLACK
         better = torch.where(plain, found, torch.inf).amin(-1) > torch.where(plain, best, torch.inf).amin(-1)
         best = torch.where(better[:, None], found, best)

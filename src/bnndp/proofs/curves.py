@@ -13,12 +13,22 @@ import torch
 from torch import Tensor
 
 from bnndp.activations import (
-    Elu, Gelu, HardTanh, Identity, LeakyRelu, PiecewiseAffine, Relu, Sigmoid, Silu, Softplus, Tanh,
+    Elu,
+    Gelu,
+    HardTanh,
+    Identity,
+    LeakyRelu,
+    PiecewiseAffine,
+    Relu,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Tanh,
 )  # fmt: skip
+from bnndp.activations.activation import Activation
 from bnndp.errors import UnsupportedLayerError
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, relu_probability
-from bnndp.network import Layer
 
 __all__ = ["Curve", "Lines", "curve_of"]
 
@@ -56,7 +66,10 @@ _SMOOTH: dict[type[object], Smooth] = {
     Softplus: Smooth(torch.nn.functional.softplus, torch.sigmoid, (0.0, 1.0), (0.0, 0.25)),
     Gelu: Smooth(lambda x: x * cdf(x), lambda x: cdf(x) + x * pdf(x), (1 - _STEEP, _STEEP), (-0.10799, 0.79789)),
     Silu: Smooth(
-        lambda x: x * torch.sigmoid(x), lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)), (-0.1, 1.1), (-0.1, 0.5)
+        lambda x: x * torch.sigmoid(x),
+        lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),
+        (-0.1, 1.1),
+        (-0.1, 0.5),
     ),
     Elu: Smooth(
         lambda x: torch.expm1(x.clamp_max(0)) + x.clamp_min(0), lambda x: x.clamp_max(0).exp(), (0.0, 1.0), (0.0, 1.0)
@@ -190,26 +203,30 @@ class Curve:
         return sign * (best + _SLACK * (size + r[1] + at.abs()))
 
 
-def curve_of(layer: Layer) -> Curve:
+def curve_of(layer: Activation) -> Curve:
     """The activation of a layer as a curve."""
     match layer:
         case Identity():
-            return Curve(line=1.0)
+            found = Curve(line=1.0)
         case Relu():
-            return Curve(hinges=((0.0, 1.0),))
+            found = Curve(hinges=((0.0, 1.0),))
         case LeakyRelu():
-            return Curve(line=layer.negative_slope, hinges=((0.0, 1 - layer.negative_slope),))
+            found = Curve(line=layer.negative_slope, hinges=((0.0, 1 - layer.negative_slope),))
         case HardTanh():
-            return Curve(constant=-1.0, hinges=((-1.0, 1.0), (1.0, -1.0)))
+            found = Curve(constant=-1.0, hinges=((-1.0, 1.0), (1.0, -1.0)))
         case Elu():
-            return Curve(_SMOOTH[Elu], layer.alpha, hinges=((0.0, 1 - layer.alpha),))
+            found = Curve(_SMOOTH[Elu], layer.alpha, hinges=((0.0, 1 - layer.alpha),))
         case PiecewiseAffine():
-            slopes = torch.nn.functional.pad(layer.values.diff() / layer.knots.diff(), (1, 1))
-            jumps = tuple(zip(layer.knots.tolist(), slopes.diff().tolist(), strict=True))
-            ends = (layer.knots[0].item(), layer.knots[-1].item())
-            start = layer.values[0].item()
-            return Curve(None, 1.0, 0.0, start, jumps, layer.inner_error, ends, layer.lipschitz)
-    smooth = _SMOOTH.get(type(layer))
-    if smooth is None:
-        raise UnsupportedLayerError(f"certificates know no activation {layer.kind!r}.")
-    return Curve(smooth)
+            found = _by_knots(layer)
+        case _ if type(layer) in _SMOOTH:
+            found = Curve(_SMOOTH[type(layer)])
+        case _:
+            raise UnsupportedLayerError(f"certificates know no activation {layer.kind!r}.")
+    return found
+
+
+def _by_knots(layer: PiecewiseAffine) -> Curve:
+    slopes = torch.nn.functional.pad(layer.values.diff() / layer.knots.diff(), (1, 1))
+    jumps = tuple(zip(layer.knots.tolist(), slopes.diff().tolist(), strict=True))
+    ends = (layer.knots[0].item(), layer.knots[-1].item())
+    return Curve(None, 1.0, 0.0, layer.values[0].item(), jumps, layer.inner_error, ends, layer.lipschitz)

@@ -145,8 +145,8 @@ def map_of(layer: Layer, shape: tuple[int, ...]) -> Map:
         case Linear():
             return Map(layer.weight_mean, layer.bias_mean, layer.weight_std.square(), layer.bias_std.square())
         case CorrelatedLinear():
-            squares = layer.weight_std.square(), layer.bias_std.square()
-            return Map(layer.weight_mean, layer.bias_mean, *squares, factor=layer.factor, shared=layer.shared)
+            own = layer.weight_std.square(), layer.bias_std.square()
+            return Map(layer.weight_mean, layer.bias_mean, *own, factor=layer.factor, shared=layer.shared)
         case MatrixNormalLinear():
             nothing = torch.zeros_like(layer.weight_mean), torch.zeros_like(layer.bias_mean)
             return Map(layer.weight_mean, layer.bias_mean, *nothing, outer=(layer.row_factor, layer.column_factor))
@@ -157,9 +157,7 @@ def map_of(layer: Layer, shape: tuple[int, ...]) -> Map:
 
             mean, squares = dense(layer.weight_mean), dense(layer.weight_std.square())
             places = mean.shape[0] // layer.bias_mean.shape[0]
-            bias, bias_squares = (
-                b.repeat_interleave(places) for b in (layer.bias_mean, layer.bias_std.square())
-            )
+            bias, bias_squares = (b.repeat_interleave(places) for b in (layer.bias_mean, layer.bias_std.square()))
             return Map(mean, bias, squares, bias_squares, layer, shape)
         case AveragePool():
             pool = torch.nn.AvgPool2d(layer.size, layer.stride)

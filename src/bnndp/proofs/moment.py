@@ -59,7 +59,10 @@ class First:
     def back(self, rows: Tensor, constants: Tensor) -> tuple[Tensor, Tensor]:
         """Upper bounds of ``rows . E z + constants`` as rows of x."""
         positive, negative = rows.clamp_min(0), rows.clamp_max(0)
-        first, second = (positive * up[:, None] + negative * down[:, None] for up, down in zip(self.above[:2], self.below[:2], strict=True))
+        first, second = (
+            positive * up[:, None] + negative * down[:, None]
+            for up, down in zip(self.above[:2], self.below[:2], strict=True)
+        )
         constants = constants + (positive @ self.above[2][..., None] + negative @ self.below[2][..., None])[..., 0]
         constants = constants + first @ self.layer.bias_mean
         found = first @ self.layer.weight_mean + (second @ self.layer.weight_std.square()) * self.box.centre[:, None]
@@ -94,7 +97,9 @@ def moment_lower(network: BayesianNetwork, box: Sides, rows: Tensor) -> MomentLo
         chain.append(found)
         steps.append(step)
     batch = box.low.shape[0]
-    back, constants = _back((-rows @ last.weight_mean).expand(batch, -1, -1), (-rows @ last.bias_mean).expand(batch, -1), first, chain)
+    back, constants = _back(
+        (-rows @ last.weight_mean).expand(batch, -1, -1), (-rows @ last.bias_mean).expand(batch, -1), first, chain
+    )
     size = (back.abs() @ box.magnitude[..., None])[..., 0] + constants.abs()
     return MomentLower(-back, -constants - SLACK * size, -box.tops(back) - constants - 4 * SLACK * size, steps)
 
