@@ -175,12 +175,18 @@ class Chain:
             step.back(found)
         return found
 
-    def at_most(self, rows: Tensor, constants: Tensor) -> Tensor:
-        """Values (batch, rows) that the forms exceed with at most the probability e^-exponent each."""
+    def better(self, rows: Tensor, constants: Tensor, known: Tensor, slack: Tensor | float = 0.0) -> Tensor:
+        """Values (batch, rows) that the forms exceed with at most the probability e^-exponent, or those ``known``.
+
+        Where a form is lower it is taken, and may fail.
+        """
         found = self.form(rows, constants)
-        tops = self.start.tops(found.rows) + found.constants + self.reach * found.squares.sqrt()
-        size = (found.rows.abs() @ self.start.magnitude[..., None])[..., 0] + found.constants.abs()
-        return tops + _SLACK * (size + self.reach * found.squares.sqrt())
+        reach = self.reach * found.squares.sqrt()
+        size = (found.rows.abs() @ self.start.magnitude[..., None])[..., 0] + found.constants.abs() + reach
+        tops = self.start.tops(found.rows) + found.constants + reach + _SLACK * size + slack
+        take = tops < known
+        self.failures = self.failures + (take & (found.squares > 0)).sum(-1)
+        return torch.where(take, tops, known)
 
 
 def chain_of(layers: Sequence[Layer], shape: tuple[int, ...], start: Sides, exponent: float) -> tuple[Chain, Sides]:
@@ -231,7 +237,7 @@ def _fused(layer: Map | None, curve: Curve | None, box: Sides, chain: Chain) -> 
         chain.add(Fused(layer, box, mean, (least, most), None, None, one, torch.zeros_like(one), 0.0))
         return ends
     low, high = curve.slopes(ends.low, ends.high)
-    lost = 2 * curve.steepest * _tail(chain.reach)
+    lost = 2 * curve.turn * _tail(chain.reach)
     sides, rectangle = (mean.low, mean.high), (least, most)
     above, below = (curve.lines(sides, rectangle, sign) for sign in (1, -1))
     chain.add(Fused(layer, box, mean, (least, most), above, below, 0.5 * (low + high), 0.5 * (high - low), lost))
@@ -248,12 +254,9 @@ def _deviations(layer: Map, box: Sides, chain: Chain) -> tuple[Tensor, Tensor]:
     low, high = layer.deviations(box)
     if layer.by_squares and chain.steps and bool((high > 0).any()):
         ends, both = box.low + box.high, box.low * box.high
-        rows = layer.squares * ends[:, None]
-        found = chain.at_most(rows, layer.bias_squares - both @ layer.squares.mT)
         size = box.magnitude.square() @ layer.squares.mT
-        better = (found + _SLACK * size).clamp_min(0)
-        chain.failures = chain.failures + (better < high).sum(-1)
-        high = torch.where(better < high, better, high)
+        constants = layer.bias_squares - both @ layer.squares.mT
+        high = chain.better(layer.squares * ends[:, None], constants, high, _SLACK * size).clamp_min(0)
     return (low.sqrt() * (1 - _SLACK)), high.sqrt() * (1 + _SLACK)
 
 
@@ -264,10 +267,7 @@ def _means(layer: Map, box: Sides, chain: Chain) -> Sides:
     size = box.magnitude @ layer.mean.abs().mT + layer.bias.abs()
     tops = box.tops(rows) + constants + _SLACK * torch.cat([size, size], -1)
     if chain.steps:
-        found = chain.at_most(rows, constants.expand(box.low.shape[0], -1))
-        better = found < tops
-        chain.failures = chain.failures + better.sum(-1)
-        tops = torch.where(better, found, tops)
+        tops = chain.better(rows, constants.expand(box.low.shape[0], -1), tops)
     high, low = tops.chunk(2, -1)
     return Sides(torch.minimum(-low, high), high)
 

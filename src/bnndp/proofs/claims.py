@@ -141,9 +141,7 @@ def _noise(last: Map, box: Sides, chain: Chain, pairs: Tensor) -> Tensor:
         lines = pairs.square() @ last.squares  # (batch, pairs, n)
         constants = pairs.square() @ last.bias_squares - (lines @ both[..., None])[..., 0]
         size = (lines @ box.magnitude.square()[..., None])[..., 0]
-        better = (chain.at_most(lines * ends[:, None], constants) + _SLACK * size).clamp_min(0)
-        chain.failures = chain.failures + (better < found).sum(-1)
-        found = torch.where(better < found, better, found)
+        found = chain.better(lines * ends[:, None], constants, found, _SLACK * size).clamp_min(0)
     return found
 
 

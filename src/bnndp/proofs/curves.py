@@ -140,6 +140,15 @@ class Curve:
             found += self.weight * max(map(abs, self.smooth.slopes))
         return found * (1 + _SLACK)
 
+    @property
+    def turn(self) -> float:
+        """By how much two slopes can differ; of a user's function, which is cut off flat, the Lipschitz constant."""
+        if self.lipschitz is not None:
+            return self.lipschitz * (1 + 1e-6)
+        at = [self.line + sum(j for _, j in self.hinges[:k]) for k in range(len(self.hinges) + 1)]
+        down, up = (0.0, 0.0) if self.smooth is None else self.smooth.slopes
+        return (max(at) - min(at) + self.weight * (up - down)) * (1 + _SLACK)
+
     def range(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds of the function on [low, high]."""
         least, most = self.slopes(low, high)

@@ -38,7 +38,8 @@ class Known:
     square_low: Tensor
     square: Tensor
     variance: Tensor
-    square_variance: Tensor
+    square_noise: Tensor  # E Var(z^2 | layer before)
+    square_sd: Tensor  # sd E[z^2 | layer before]
     fourth: Tensor
     noise: Tensor
     above: tuple[Tensor, Tensor] | None = None  # slope and constant in M
@@ -141,6 +142,7 @@ def _first(layer: Linear, box: Sides) -> tuple[First, Known, dict[str, Any]]:
         end.second + size * scale,
         end.variance * _UP + 1e-290,
         end.square_variance * _UP + 1e-290,
+        torch.zeros_like(size),
         (end.fourth + SLACK * scale**4) * _UP,
         end.variance * _UP + 1e-290,
     )
@@ -190,8 +192,8 @@ def _next(layer: Linear, first: First, known: list[Known]) -> tuple[Known, dict[
     low, high = _means(layer, first, known)
     spread, spread_low, jensen = (v @ squares.mT + bias_squares for v in (z.square, z.square_low, z.low.square()))
     spread = spread * _UP + 1e-290
-    uneven = z.square_variance @ squares.square().mT if second else (z.square_variance.sqrt() @ squares.mT).square()
-    uneven = uneven * _UP + 1e-290
+    uneven = z.square_noise @ squares.square().mT + (z.square_sd @ squares.mT).square()
+    uneven = uneven * _UP + 1e-290  # Var s
     rows = weight.expand(batch, -1, -1)
     moved = _row_variance(rows, known) * _UP + 1e-290
     if second:
@@ -221,15 +223,22 @@ def _next(layer: Linear, first: First, known: list[Known]) -> tuple[Known, dict[
     fourth = (high.clamp_min(0) + far.sqrt()) ** 4
     powers = spread.square() + uneven
     fourth = (fourth + 6 * (fourth * powers).sqrt() + 3 * powers) * _UP
-    centre, reach, slip = _slip(low, high, root, moved.sqrt(), far)
-    off = torch.maximum((spread - level).abs(), (level - spread_low * (1 - SLACK)).abs()) * _UP
-    rest = (slip + PEAK * (uneven + off.square()).sqrt() / root) * _UP
+    middle = spread.clamp_min(_LEAST)
+    off = (middle - spread_low * (1 - SLACK)).abs() * _UP
+    apart = (uneven + off.square()).sqrt() * _UP  # the norm of s - middle
+    centre, reach, slip = _slip(low, high, middle.sqrt(), moved.sqrt(), far)
+    rest = (slip + PEAK * apart / middle.sqrt()) * _UP
+    least = mean_low.square() * (1 - SLACK)
+    tilt = (expected_relu(high, middle.sqrt()) + size) * _UP
+    square_sd = (apart + 2 * tilt * moved.sqrt() + far) * _UP
+    square_noise = 4 * (spread * square + uneven.sqrt() * square_sd) * _UP
     found = Known(
-        layer, mean_low, mean_high, mean_low.square() * (1 - SLACK), square, variance, fourth, fourth,
+        layer, mean_low, mean_high, least, square, variance, square_noise, square_sd, fourth,
         torch.minimum(spread, variance), (slope, torch.minimum(*constants) + 4 * size),
         (cdf(u), pdf(u) * deviation - size), centre, rest,
     )  # fmt: skip
-    step = {"mean": (low, high), "tangent": u, "level": level, "slope": slope, "centre": centre, "reach": reach}
+    step = {"mean": (low, high), "tangent": u, "level": level, "slope": slope}
+    step |= {"middle": middle, "centre": centre, "reach": reach}
     return found, step
 
 
