@@ -238,6 +238,9 @@ def _fused(layer: Map | None, curve: Curve | None, box: Sides, chain: Chain) -> 
         return ends
     low, high = curve.slopes(ends.low, ends.high)
     lost = 2 * curve.turn * _tail(chain.reach)
+    if curve.within is not None:  # beyond the knots nothing is known: no bound
+        beyond = (ends.low < curve.within[0]) | (ends.high > curve.within[1])
+        chain.failures = chain.failures + torch.where(beyond.any(-1), torch.nan, 0.0)
     sides, rectangle = (mean.low, mean.high), (least, most)
     above, below = (curve.lines(sides, rectangle, sign) for sign in (1, -1))
     chain.add(Fused(layer, box, mean, (least, most), above, below, 0.5 * (low + high), 0.5 * (high - low), lost))

@@ -154,8 +154,6 @@ class Curve:
         least, most = self.slopes(low, high)
         reach = torch.maximum(least.abs(), most.abs()) * 0.5 * (high - low)
         middle = self.value(0.5 * (low + high))
-        if self.within is not None:  # nothing is known beyond the knots: no bound
-            middle = torch.where((low >= self.within[0]) & (high <= self.within[1]), middle, torch.nan)
         rising = (least >= 0) & (self.lipschitz is None)
         return (
             torch.where(rising, self.value(low), middle - reach) - self.error,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bnndp import __version__
 from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.proofs.certificate import Certificate, file_digest
@@ -70,7 +70,7 @@ class Office:
         at_least = proof.at_least[k]
         if not wanted:
             return Issued(index, None, at_least, None, "the checker's theory does not reach it")
-        made = {"by": f"bnndp {__version__}", "index": index, **self.made}
+        made = {"by": f"bnndp {metadata.version('bnndp')}", "index": index, **self.made}
         certificate = proof.certificate(k, sha256, made if radius is None else made | {"radius": radius})
         path = self.folder / f"{index:06d}.json"
         reason = self._write(certificate, path)
