@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers reproduce \
+.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-files campaign-faults campaign-runs reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -71,6 +71,20 @@ campaign-classification: $(READY)  ## the same for classifiers
 campaign-layers: export OMP_NUM_THREADS := 1
 campaign-layers: $(READY)  ## the same for networks of every kind of layer and posterior
 	$(BIN)/python -m benchmarks.campaign_layers $(ARGS)
+
+campaign-runs: export OMP_NUM_THREADS := 1
+campaign-runs: $(READY)  ## kill a long run 200 times, tear its journal: it must end as if nothing had been
+	$(BIN)/python -m benchmarks.campaign_runs $(ARGS)
+
+campaign-files: export OMP_NUM_THREADS := 1
+campaign-files: $(READY)  ## malformed and malicious model files: nothing runs, one clear line each
+	$(BIN)/python -m benchmarks.campaign_files $(ARGS)
+
+campaign-faults: export OMP_NUM_THREADS := 1
+campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no false claim is certified; hostile numbers
+	$(BIN)/python -m benchmarks.campaign_faults $(ARGS)
+	$(BIN)/python -O -W error -m benchmarks.campaign_faults --claims 1 $(ARGS)
+	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
 
 REPRODUCE = $(BIN)/bnndp reproduce
 REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks

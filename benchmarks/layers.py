@@ -2,7 +2,8 @@
 
 Parts (``--only``): ``activations`` certified against inside range on the 2D sine for four activations; ``cnn`` radii,
 certified and attacked, of Bayesian convolutional networks on test images; ``ensemble`` cost and bounds of ten
-networks against one; ``laplace`` radii of a last layer by Laplace with its full covariance. Networks are those of
+networks against one; ``members`` cost of a pass over hundreds of small networks, together and one by one (random
+weights: no data needed); ``laplace`` radii of a last layer by Laplace with its full covariance. Networks are those of
 ``benchmarks/networks.py``, needs BNNDP_DATA. One thread. Figures also go to ``results-layers.json``.
 """
 
@@ -13,6 +14,7 @@ import json
 import resource
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,15 @@ from torch import Tensor
 
 from benchmarks.networks import ACTIVATIONS, network
 from benchmarks.timing import median_time
+from bnndp.activations import Relu, Tanh
+from bnndp.activations.activation import Activation
 from bnndp.attacks import inside_range
+from bnndp.bounds import AffineBounds
 from bnndp.data import load
 from bnndp.ensemble import Ensemble
 from bnndp.evasion import Effort, Reach, attack_radius
 from bnndp.methods import one_pass
+from bnndp.mixture import mixed
 from bnndp.options import Options
 from bnndp.radius import Search, certified_radius
 from bnndp.regions import Box
@@ -36,7 +42,7 @@ from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
 __all__ = ["main"]
 
 RESULTS = Path(__file__).resolve().parent / "results-layers.json"
-PARTS = ("activations", "cnn", "ensemble", "laplace")
+PARTS = ("activations", "cnn", "ensemble", "members", "laplace")
 PIXELS = (0.0, 1.0)
 CNN = {
     "fashion-cnn": ("fashion_mnist", 0.00061),
@@ -45,6 +51,14 @@ CNN = {
     "cifar-cnn": ("cifar10_subset", 0.00011),
 }
 """Networks, their data, and the paper's radius for as many convolutions (Table 2)."""
+MEMBERS = (
+    (200, (8, 50, 1), Relu(), 1),
+    (500, (8, 50, 1), Relu(), 1),
+    (500, (8, 50, 1), Tanh(), 1),
+    (500, (8, 50, 50, 1), Relu(), 1),
+    (200, (8, 50, 1), Relu(), 64),
+)
+"""Samples of small networks: how many, their sizes and activation, and boxes at a time."""
 FIRST = 100
 """The first test image: those before it were looked at when the networks were trained."""
 EFFORT = Effort(restarts=3, steps=10, targets=2, draws=16, samples=1024)
@@ -68,9 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 results[part] = found
                 RESULTS.write_text(json.dumps(results, indent=2) + "\n")
             continue
-        results[part] = {"activations": _activations, "ensemble": _ensemble, "laplace": _laplace}[part](
-            console, options.images
-        )
+        if part == "members":
+            results[part] = _members(console)
+        else:
+            results[part] = {"activations": _activations, "ensemble": _ensemble, "laplace": _laplace}[part](
+                console, options.images
+            )
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"figures: {RESULTS.relative_to(RESULTS.parent.parent)}")
 
@@ -158,6 +175,50 @@ def _ensemble(console: Console, images: int) -> dict[str, Any]:
     }
     _print(console, "ensemble of MNIST 2x64", [row])
     return row
+
+
+def _members(console: Console) -> list[dict[str, Any]]:
+    """A pass over many networks without variance, as samples of a chain are: together, and one after the other."""
+    rows = []
+    for count, sizes, activation, boxes in MEMBERS:
+        own, box = _samples(count, sizes, activation), Box.ball(torch.full((boxes, sizes[0]), 0.3), 0.05)
+        pairs = list(zip(own.probabilities, own.members, strict=True))
+
+        def loop(box: Box = box, pairs: list[Any] = pairs, outputs: int = own.n_out) -> AffineBounds:
+            each = ((weight[None], one_pass(member, box, Options())[0]) for weight, member in pairs)
+            return mixed(each, box, outputs)
+
+        def together(box: Box = box, own: Ensemble = own) -> AffineBounds:
+            return one_pass(own, box, Options())[0]
+
+        one, other = loop().interval(), together().interval()
+        width = one.upper - one.lower
+        apart = torch.maximum((one.lower - other.lower).abs(), (one.upper - other.upper).abs()) / width
+        times = median_time(loop), median_time(together)
+        rows.append(
+            {
+                "members": count,
+                "sizes": "-".join(map(str, sizes)),
+                "activation": activation.kind,
+                "boxes": boxes,
+                "one by one, ms": 1e3 * times[0],
+                "together, ms": 1e3 * times[1],
+                "times": times[0] / times[1],
+                "apart, of the width": apart.max().item(),
+            }
+        )
+    _print(console, "members without variance: one pass over all, together and one by one", rows)
+    return rows
+
+
+def _samples(count: int, sizes: Sequence[int], activation: Activation) -> Ensemble:
+    """Networks of random weights."""
+    generator = torch.Generator().manual_seed(6)
+    pairs = []
+    for n_in, n_out in pairwise(sizes):
+        weight = torch.randn(count, n_out, n_in, generator=generator, dtype=torch.float64) * (2 / n_in) ** 0.5
+        pairs.append((weight, 0.3 * torch.randn(count, n_out, generator=generator, dtype=torch.float64)))
+    return Ensemble.of_samples(pairs, activation=activation)
 
 
 def _widths(own: Ensemble, box: Box) -> tuple[float, float]:

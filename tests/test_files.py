@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import pickle
@@ -17,23 +18,28 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from bnndp import files
 from bnndp.errors import InputError, ModelFileError
-from bnndp.files import load, save
+from bnndp.files import load, read_model, save
 from bnndp.network import BayesianNetwork, Linear, Relu
 
 META = "__metadata__"
 
 
 class Raw:
-    """A posterior file taken apart: the header of the container, our own header inside it, the bytes of the tensors."""
+    """A posterior file taken apart: the header of the container, our own header inside it, the bytes of the tensors.
+
+    It is put together again without a digest, as others write such files; else every change would be refused by that.
+    """
 
     def __init__(self, path: Path) -> None:
         content = path.read_bytes()
         (length,) = struct.unpack("<Q", content[:8])
         self.container: dict[str, Any] = json.loads(content[8 : 8 + length])
         self.header: Any = json.loads(self.container[META]["bnndp"])
+        self.header.pop("sha256", None)
         self.data = content[8 + length :]
 
     def write(self, path: Path) -> Path:
@@ -144,6 +150,7 @@ def test_what_is_written_is_the_documented_format(path: Path, network: BayesianN
         mean = file.get_tensor("layers.1.weight_mean")
     assert header == {
         "format": "bnndp-posterior-1",
+        "sha256": documented_digest(path),
         "task": "regression",
         "input_shape": [3],
         "layers": [
@@ -157,6 +164,44 @@ def test_what_is_written_is_the_documented_format(path: Path, network: BayesianN
         f"layers.{k}.{part}_{kind}" for k in (0, 1) for part in ("weight", "bias") for kind in ("mean", "std")
     )
     assert torch.equal(mean, network.linears[1].weight_mean)
+
+
+def documented_digest(path: Path) -> str:
+    """The digest as docs/format.md describes it, from the bytes of the file alone."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    container, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+    metadata = container.pop(META)
+    sealed = json.loads(metadata["bnndp"])["sha256"]
+    metadata["bnndp"] = metadata["bnndp"].replace(sealed, 64 * "0", 1)
+    table = [[name, entry["dtype"], entry["shape"]] for name, entry in sorted(container.items())]
+    text = json.dumps([metadata, table], sort_keys=True, separators=(",", ":"))
+    spans = [entry["data_offsets"] for _, entry in sorted(container.items())]
+    return hashlib.sha256(text.encode() + b"".join(data[start:stop] for start, stop in spans)).hexdigest()
+
+
+def test_a_file_says_whether_it_is_sealed(path: Path, network: BayesianNetwork, tmp_path: Path) -> None:
+    save(network, tmp_path / "n", source="words", card={"a": 1}, origin={"file": "x.pt"})
+    found = read_model(tmp_path / "n")
+    assert (found.source, found.card, found.origin) == ("words", {"a": 1}, {"file": "x.pt"})
+    assert found.sha256 == documented_digest(tmp_path / "n")
+    bare = read_model(Raw(path).write(path))
+    assert (bare.sha256, bare.card, bare.origin, bare.source) == (None, None, None, "a test")
+    assert bare.posterior.digest() == network.digest()
+
+
+def test_a_digest_does_not_depend_on_the_order_of_the_tensors(path: Path, network: BayesianNetwork) -> None:
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(dict(reversed(tensors.items())), path, metadata)
+    assert read_model(path).sha256 == json.loads(metadata["bnndp"])["sha256"]
+
+
+@pytest.mark.parametrize("wrong", [64 * "0", 64 * "A", 63 * "a", None, 5, ["a"], 64 * "\u0661"], ids=str)
+def test_a_wrong_digest_is_refused(path: Path, wrong: object) -> None:
+    raw = Raw(path)
+    raw.header["sha256"] = wrong
+    refuse(raw.write(path), "SHA-256" if wrong == 64 * "0" else "'sha256' must be")
 
 
 @pytest.mark.parametrize("dtype", ["F16", "F32", "F64"])
@@ -382,9 +427,26 @@ def test_truncated_files_are_refused(path: Path) -> None:
         refuse(path)
 
 
+def test_every_flipped_bit_of_a_sealed_file_is_refused(path: Path) -> None:
+    content = path.read_bytes()
+    for position in range(len(content)):
+        for bit in {5, position % 8}:  # 5: upper and lower case
+            path.write_bytes(content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :])
+            refuse(path)
+
+
+def test_swapped_tensors_of_a_sealed_file_are_refused(path: Path) -> None:
+    """What no check but the digest can notice: two tensors of one shape, exchanged."""
+    content = path.read_bytes()
+    one, other = b'"layers.0.bias_mean"', b'"layers.0.bias_std"'
+    assert content.count(one) == content.count(other) == 1
+    path.write_bytes(content.replace(one, b'"?"').replace(other, one).replace(b'"?"', other))
+    refuse(path, "SHA-256")
+
+
 def test_every_flipped_bit_of_the_headers_is_refused_or_harmless(path: Path, network: BayesianNetwork) -> None:
     """No other exception escapes; where the file still reads (a bit of the source text), it is the same network."""
-    content = path.read_bytes()
+    content = Raw(path).write(path).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     refused = 0
     for position in range(8 + length):
@@ -400,11 +462,11 @@ def test_every_flipped_bit_of_the_headers_is_refused_or_harmless(path: Path, net
 
 
 def test_every_flipped_bit_of_the_data_is_refused_or_changes_the_digest(path: Path, network: BayesianNetwork) -> None:
-    content = path.read_bytes()
+    content = Raw(path).write(path).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     refused, digests = 0, {network.digest()}
     for position in range(8 + length, len(content)):
-        bit = (position * 5 + 3) % 8
+        bit = (position - length) % 8  # of the last byte of a number its sign
         path.write_bytes(content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :])
         try:
             got = load(path)

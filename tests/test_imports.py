@@ -17,7 +17,8 @@ SRC = Path(bnndp.__file__).parent
 # A module may import from the levels above its own line, and a package from itself.
 FLOW = (
     ("errors",),
-    ("maths", "options", "verdict"),
+    ("maths", "options", "verdict", "regular_files"),
+    ("container",),
     ("effort",),
     ("regions",),
     ("bounds", "halving"),
@@ -26,6 +27,7 @@ FLOW = (
     ("ensemble", "entries"),
     ("files", "draws", "moment", "partition", "mixture"),
     ("noise", "pathwise", "propagation", "mixture_rows"),
+    ("mixture_parts",),
     ("sampling", "methods"),
     ("mixture_softmax", "quantities"),
     ("attacks", "sampling_softmax", "classify"),
@@ -34,7 +36,7 @@ FLOW = (
     ("decision",),
     ("radius",),
     ("evaluate",),
-    ("certificate",),
+    ("proofs",),
     ("runs", "report"),
     ("cli",),
 )
@@ -44,7 +46,7 @@ ASIDE = ("data", "demo", "training", "importers", "experiments")
 
 RANK = {name: rank for rank, level in enumerate(FLOW) for name in level}
 EVERYWHERE = {"torch", "numpy", "safetensors"} | set(sys.stdlib_module_names)
-ONLY_IN = {"cli": {"typer", "rich"}, "report": {"rich", "matplotlib"}}
+ONLY_IN = {"cli": {"typer", "rich"}, "report": {"rich", "matplotlib"}, "proofs": {"bnndp_checker"}}
 
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
 
@@ -85,7 +87,7 @@ def _allowed(own: str, other: str) -> bool:
     if own in ASIDE:
         return other in ASIDE or other in RANK
     return (other in RANK and RANK[other] < RANK[own]) or (
-        own == "cli" and other in ("data", "training", "experiments")
+        own == "cli" and other in ("data", "training", "importers", "experiments")
     )
 
 

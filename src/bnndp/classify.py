@@ -13,11 +13,11 @@ from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.effort import last
-from bnndp.ensemble import Ensemble, Posterior
+from bnndp.ensemble import Ensemble, Posterior, dense_structure
 from bnndp.errors import InputError
 from bnndp.halving import halve
 from bnndp.maths.softmax import consistent
-from bnndp.methods import expect_moment, plan
+from bnndp.methods import expect_moment, members_together, plan
 from bnndp.mixture_softmax import CALM, as_seen, mixture_bound, mixture_classes, strongest_tails
 from bnndp.moment.branch import Claim, branch
 from bnndp.moment.exponential import margin_tails
@@ -55,8 +55,9 @@ def expected_softmax(network: Posterior, box: Box, options: Options) -> tuple[In
     _check(network, box)
     network, box = _as_seen(network, box)
     parts, names = [], []
-    for piece in _pieces(network, box, options, references=network.n_out):
-        interval, name = _classes(network, box[piece], options)
+    size = _piece_size(network, options, references=network.n_out)
+    for piece in _pieces(box, size):
+        interval, name = _classes(network, box[piece], options, size)
         parts.append(interval)
         names += [name] * (piece.stop - piece.start)
     return Interval(torch.cat([p.lower for p in parts]), torch.cat([p.upper for p in parts])), tuple(names)
@@ -105,10 +106,12 @@ def _on_cells(asked: _Question, options: Options) -> Tensor:
 
 def _bound(asked: _Question, options: Options) -> Tensor:
     network, parts = asked.network, []
-    for piece in _pieces(network, asked.box, options, references=1):
+    size = _piece_size(network, options, references=1)
+    for piece in _pieces(asked.box, size):
         part = asked[piece]
         if isinstance(network, Ensemble):
-            parts.append(mixture_bound(network, part.box, part.rows, part.label, options))
+            together = members_together(part.box, size, options)
+            parts.append(mixture_bound(network, part.box, part.rows, part.label, options, together=together))
         else:
             parts.append(_rows(network, part.box, part.rows, part.label, options))
     return torch.cat(parts).nan_to_num(-torch.inf, neginf=-torch.inf)
@@ -128,17 +131,20 @@ def _as_seen(network: Posterior, box: Box) -> tuple[Posterior, Box]:
     return (network, box) if isinstance(network, Ensemble) else as_seen(network, box)
 
 
-def _pieces(network: Posterior, box: Box, options: Options, *, references: int) -> Iterator[slice]:
-    """Slices of the batch that keep the intermediate tensors within ``options.memory`` bytes."""
-    step = _piece_size(network, options, references=references)
-    for start in range(0, box.batch, step):
-        yield slice(start, min(start + step, box.batch))
+def _pieces(box: Box, size: int) -> Iterator[slice]:
+    """Slices of the batch of at most so many boxes."""
+    for start in range(0, box.batch, size):
+        yield slice(start, min(start + size, box.batch))
 
 
 def _piece_size(network: Posterior, options: Options, *, references: int) -> int:
+    """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes.
+
+    Of an ensemble it is that of one member; where boxes are fewer, several members go together.
+    """
     if isinstance(network, Ensemble):
-        return min(_piece_size(member, options, references=references) for member in network.members)
-    if not network.plain:
+        return min(_piece_size(member, options, references=references) for member in network.examples)
+    if not network.plain and dense_structure(network) is None:
         return max(1, options.memory // (8 * _FLOATS_A_ENTRY * references * network.n_out * network.widest))
     sizes = network.sizes
     widest = max(sizes[1:-1], default=1)
@@ -149,9 +155,10 @@ def _piece_size(network: Posterior, options: Options, *, references: int) -> int
     return max(1, options.memory // size)
 
 
-def _classes(network: Posterior, box: Box, options: Options) -> tuple[Interval, str]:
+def _classes(network: Posterior, box: Box, options: Options, size: int) -> tuple[Interval, str]:
+    """On boxes that fit the memory with room for ``size`` of them."""
     if isinstance(network, Ensemble):
-        return mixture_classes(network, box, options)
+        return mixture_classes(network, box, options, together=members_together(box, size, options))
     if not network.plain:
         expect_moment(network, options)
     found: list[Interval] = []

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.layers.checks import parameter
-from bnndp.network import BayesianNetwork, Layer, Linear, Relu
+from bnndp.network import BayesianNetwork, Layer, Linear, Relu, is_activation
 
-__all__ = ["Ensemble", "Posterior"]
+__all__ = ["Ensemble", "Posterior", "dense_structure"]
 
 _TOLERANCE = 1e-9  # of the sum of the weights as given: what is further off is no rounding
 _ROUNDING = 2.0**-51  # of the sum of the weights as kept: dividing once reaches it, and it is not divided again
@@ -37,6 +37,9 @@ class Ensemble:
 
     members: tuple[BayesianNetwork, ...]
     weights: Tensor | None = None  # (members,); equal if not given, a tensor in every ensemble that was made
+    alike: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    """Indices of the members that go through a pass together: dense networks without variance that differ in their
+    weights only. Every other member is alone."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(self.members))
@@ -51,6 +54,7 @@ class Ensemble:
                 if want != got:
                     raise InputError(f"member {index} has {name} {got!r}, but member 0 has {want!r}; they must agree.")
         object.__setattr__(self, "weights", _weights(self.weights, len(self.members)))
+        object.__setattr__(self, "alike", _alike(self.members))
 
     @classmethod
     def of_samples(
@@ -106,14 +110,19 @@ class Ensemble:
         return self.members[0].n_out
 
     @property
+    def examples(self) -> tuple[BayesianNetwork, ...]:
+        """One member of each of the groups that are ``alike``: all sizes and kinds there are."""
+        return tuple(self.members[group[0]] for group in self.alike)
+
+    @property
     def depth(self) -> int:
         """Largest number of activations in a member."""
-        return max(member.depth for member in self.members)
+        return max(member.depth for member in self.examples)
 
     @property
     def widest(self) -> int:
         """The largest number of values between any two layers of a member."""
-        return max(member.widest for member in self.members)
+        return max(member.widest for member in self.examples)
 
     @property
     def plain(self) -> bool:
@@ -123,7 +132,7 @@ class Ensemble:
     @property
     def random(self) -> bool:
         """Whether any member has a variance of its own."""
-        return any(member.random for member in self.members)
+        return any(member.random for member in self.examples)
 
     def to(self, device: torch.device | str) -> Ensemble:
         """The same ensemble with its tensors on ``device``."""
@@ -141,6 +150,32 @@ class Ensemble:
 
 Posterior = BayesianNetwork | Ensemble
 """Whatever has a mean output: one network or a mixture of them."""
+
+
+def _alike(members: tuple[BayesianNetwork, ...]) -> tuple[tuple[int, ...], ...]:
+    """The groups in the order of their first members."""
+    groups: dict[object, list[int]] = {}
+    for index, member in enumerate(members):
+        structure = dense_structure(member)
+        groups.setdefault(("alone", index) if structure is None else structure, []).append(index)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def dense_structure(network: BayesianNetwork) -> object | None:
+    """What must agree for dense networks without variance to go together; None if it is no such network.
+
+    An activation with tensors of its own agrees only with itself.
+    """
+    own: list[object] = [network.shift is None]
+    for index, layer in enumerate(network.layers):
+        if index % 2 and is_activation(layer):
+            settings = tuple(getattr(layer, name) for name in layer.settings)
+            own.append((layer.kind, settings, id(layer) if layer.tensors else None))
+        elif not index % 2 and isinstance(layer, Linear) and not layer.random:
+            own.append((layer.n_in, layer.n_out))
+        else:
+            return None
+    return tuple(own)
 
 
 def _weights(given: Tensor | None, members: int) -> Tensor:

@@ -17,9 +17,12 @@ from bnndp.errors import CertError, ModelFileError
 from bnndp.layers import DENSE, WEIGHTED, Flatten, Residual
 from bnndp.network import KINDS, BayesianNetwork, Layer, Linear
 
-__all__ = ["SHIFT", "read_chain", "write_chain"]
+__all__ = ["SHIFT", "expect_few", "read_chain", "write_chain"]
 
 SHIFT = "input_shift"
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_MOST = 50_000  # layers in a file, those within blocks too
+_NESTED = 16  # residual blocks within one another, at most
 _POSTERIORS = {"mean_field": (), "deterministic": ("weight_std", "bias_std")}  # and the tensors that it does not have
 
 
@@ -34,19 +37,32 @@ def write_chain(network: BayesianNetwork, prefix: str = "") -> tuple[list[dict[s
 def _write(layers: Sequence[Layer], prefix: str) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     entries: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
+    named = 0
     for index, layer in enumerate(layers):
         entry: dict[str, Any] = {"type": layer.kind}
         if isinstance(layer, Residual):
             entry["layers"], inner = _write(layer.layers, f"{prefix}blocks.{index}.")
             tensors |= inner
         if layer.tensors:
-            entry["name"] = f"{prefix}layers.{sum('name' in other for other in entries)}"
+            entry["name"], named = f"{prefix}layers.{named}", named + 1
             # Copies: the writer refuses tensors that share memory, as those of a layer used twice do.
             tensors |= {f"{entry['name']}.{field}": _copy(getattr(layer, field)) for field in layer.tensors}
         if isinstance(layer, Linear):
             entry["posterior"] = "mean_field"
         entries.append(entry | {name: getattr(layer, name) for name in layer.settings})
     return entries, tensors
+
+
+def expect_few(chains: Sequence[object]) -> None:
+    """Refuse a file of so many layers that it could only be meant to keep a reader busy."""
+    left, count = list(chains), 0
+    while left:
+        chain = left.pop()
+        entries = chain if isinstance(chain, list) else []
+        count += len(entries)
+        left += [entry["layers"] for entry in entries if isinstance(entry, dict) and "layers" in entry]
+        if count > _MOST:
+            raise ModelFileError(f"has more than {_MOST} layers.")
 
 
 def read_chain(
@@ -58,10 +74,10 @@ def read_chain(
         _expect_floating(prefix + SHIFT, shift)
     layers = tuple(_layer(index, entry, left) for index, entry in enumerate(entries))
     if not isinstance(shape, list) or not all(type(n) is int for n in shape):
-        raise ModelFileError(f"input_shape is {shape!r}; expected a list of whole numbers.")
+        raise ModelFileError(f"input_shape is {shape!r:.80}; expected a list of whole numbers.")
     network = BayesianNetwork(layers, task, shift, _shape_of(layers, shape))
     if network.shapes[0] != tuple(shape):
-        raise ModelFileError(f"input_shape is {shape!r}, but the first layer takes {network.n_in} inputs.")
+        raise ModelFileError(f"input_shape is {shape!r:.80}, but the first layer takes {network.n_in} inputs.")
     return network
 
 
@@ -71,14 +87,14 @@ def _shape_of(layers: Sequence[Layer], shape: list[int]) -> tuple[int, ...] | No
     return None if isinstance(first, DENSE) else tuple(shape)
 
 
-def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
+def _layer(index: int, entry: object, left: dict[str, Tensor], depth: int = 0) -> Layer:
     kind = entry.get("type") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(kind, str) or kind not in KINDS:
         known = ", ".join(sorted(KINDS))
-        raise ModelFileError(f"layer {index} has type {kind!r}; known types: {known}.")
+        raise ModelFileError(f"layer {index} has type {kind!r:.80}; known types: {known}.")
     record = KINDS[kind]
     if record is Residual:
-        return _block(index, entry, left)
+        return _block(index, entry, left, depth)
     own = (("name",) if record.tensors else ()) + (("posterior",) if record is Linear else ())
     surplus = set(entry) - {"type", *own, *record.settings}
     if surplus:
@@ -95,15 +111,17 @@ def _layer(index: int, entry: object, left: dict[str, Tensor]) -> Layer:
         raise ModelFileError(f"{where}: {error}") from error
 
 
-def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor]) -> Layer:
+def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor], depth: int) -> Layer:
     """A residual block: its layers are entries of their own."""
     surplus, inner = set(entry) - {"type", "layers"}, entry.get("layers")
     if surplus or not isinstance(inner, list):
         fault = f"has unknown settings: {', '.join(map(repr, sorted(surplus)[:4]))}" if surplus else "lacks its layers"
         raise ModelFileError(f"layer {index} (residual) {fault}.")
+    if depth >= _NESTED:
+        raise ModelFileError(f"residual blocks lie within one another deeper than {_NESTED}.")
     try:
-        return Residual(tuple(_layer(i, each, left) for i, each in enumerate(inner)))
-    except (CertError, RecursionError) as error:
+        return Residual(tuple(_layer(i, each, left, depth + 1) for i, each in enumerate(inner)))
+    except CertError as error:
         raise ModelFileError(f"layer {index} (residual): {error}") from error
 
 
@@ -113,7 +131,7 @@ def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[st
     if record is Linear:
         posterior = entry.get("posterior")
         if not isinstance(posterior, str) or posterior not in _POSTERIORS:
-            raise ModelFileError(f"layer {index} has posterior {posterior!r}; known: {', '.join(_POSTERIORS)}.")
+            raise ModelFileError(f"layer {index} has posterior {posterior!r:.80}; known: {', '.join(_POSTERIORS)}.")
         absent = _POSTERIORS[posterior]
     name = entry.get("name")
     fields = [field for field in record.tensors if field not in absent]
@@ -127,8 +145,8 @@ def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[st
 
 
 def _expect_floating(name: str, tensor: Tensor) -> None:
-    if not tensor.dtype.is_floating_point:
-        raise ModelFileError(f"{name} has dtype {tensor.dtype}; expected floating point.")
+    if tensor.dtype not in _FLOATS:
+        raise ModelFileError(f"{name} has dtype {tensor.dtype}; expected floating point of 16, 32 or 64 bits.")
 
 
 def _value(value: object) -> object:

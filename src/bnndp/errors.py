@@ -4,7 +4,9 @@ Every message says what was wrong, where, which value was seen and what to do. T
 line and exits with status 2; anything that is not a :class:`CertError` is a bug and keeps its traceback.
 """
 
-__all__ = ["CertError", "InputError", "ModelFileError", "UnsupportedLayerError"]
+__all__ = ["CertError", "InputError", "ModelFileError", "RunStateError", "UnsupportedLayerError", "one_line"]
+
+_LONGEST = 600  # characters of a message about a file
 
 
 class CertError(Exception):
@@ -16,8 +18,23 @@ class InputError(CertError, ValueError):
 
 
 class ModelFileError(CertError):
-    """A posterior file cannot be read as ``bnndp-posterior-1``."""
+    """A model file cannot be read as ``bnndp-posterior-1``, or not be converted to it."""
+
+
+class RunStateError(CertError):
+    """A run folder cannot be used: it is of another run, in use, damaged, or cannot be written."""
 
 
 class UnsupportedLayerError(CertError, TypeError):
     """A network has a layer, or an order of layers, for which there is no rule."""
+
+
+def one_line(message: str) -> str:
+    r"""A message that quotes a file, made harmless: one line, no control characters, its middle cut out if very long.
+
+    >>> one_line("name 'a" + chr(27) + "[31m' " + chr(10) + "unknown")
+    "name 'a\\x1b[31m' \\nunknown"
+    """
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"

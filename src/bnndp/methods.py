@@ -8,28 +8,32 @@ from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.effort import Stage, stages
-from bnndp.ensemble import Ensemble, Posterior
+from bnndp.ensemble import Ensemble, Posterior, dense_structure
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.mixture import mixed, weighted
+from bnndp.mixture import mixed
+from bnndp.mixture_parts import Part, parts
 from bnndp.moment import forward, optimise
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import recursion
 from bnndp.propagation import forward as propagation
+from bnndp.propagation.optimise import best_bounds
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["expect_moment", "moved_back", "one_pass", "piece_size", "plan"]
+__all__ = ["expect_moment", "members_together", "moved_back", "one_pass", "part_bounds", "piece_size", "plan"]
 
 _FLOATS_A_ENTRY = (
     12  # float64 numbers alive for each entry of the largest matrix: an estimate, `make bench` measures the peak
 )
 
+_CACHED = 2**27  # bytes by the same estimate: measured, the best for networks of 8 and of 784 inputs
+
 
 def plan(network: Posterior, options: Options) -> tuple[Stage, ...]:
     """What to do one after the other; the partition method is left to networks that it knows."""
-    members = network.members if isinstance(network, Ensemble) else (network,)
-    depth = network.depth if all(member.plain for member in members) else 0
+    kinds = network.examples if isinstance(network, Ensemble) else (network,)
+    depth = network.depth if all(member.plain for member in kinds) else 0
     return stages(options, network.task, network.n_in, depth)
 
 
@@ -41,7 +45,7 @@ def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBoun
         )
     size = piece_size(network, options)
     if box.batch <= size:
-        return _piece(network, box, options)
+        return _piece(network, box, options, size)
     # The bounds of many boxes may fill the memory by themselves: they are written once, where they stay.
     shape, empty = (box.batch, network.n_out), box.lower.new_empty
     low, high = (Affine(empty((*shape, box.n)), empty(shape)) for _ in range(2))
@@ -49,7 +53,7 @@ def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBoun
     names: tuple[str, ...] = ()
     for start in range(0, box.batch, size):
         part = slice(start, min(start + size, box.batch))
-        affine, ends, name = _piece(network, box[part], options)
+        affine, ends, name = _piece(network, box[part], options, size)
         for whole, piece in ((low, affine.lower), (high, affine.upper)):
             whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
         interval.lower[part], interval.upper[part] = ends.lower, ends.upper
@@ -59,9 +63,9 @@ def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBoun
 
 def piece_size(network: Posterior, options: Options) -> int:
     """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes."""
-    if isinstance(network, Ensemble):  # one member after the other
-        return min(piece_size(member, options) for member in network.members)
-    if not network.plain:  # it cuts the rows of its hidden layers by itself
+    if isinstance(network, Ensemble):  # of one member; where boxes are fewer, several members go together
+        return min(piece_size(member, options) for member in network.examples)
+    if not network.plain and dense_structure(network) is None:  # it cuts the rows of its hidden layers by itself
         return max(1, options.memory // (8 * _FLOATS_A_ENTRY * 2 * network.n_out * network.widest))
     sizes = network.sizes
     size = 8 * _FLOATS_A_ENTRY * max(2 * rows * (n + sizes[0]) for n, rows in pairwise(sizes))
@@ -71,33 +75,60 @@ def piece_size(network: Posterior, options: Options) -> int:
     return max(1, options.memory // size)
 
 
-def _piece(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+def members_together(box: Box, size: int, options: Options) -> int:
+    """How many members go through a pass together where ``size`` boxes of one member fit into the memory.
+
+    On a CPU no more than its caches hold, more or less: larger batches are slower (docs/layers.md, section 9).
+    """
+    share = min(1.0, _CACHED / options.memory) if box.lower.device.type == "cpu" else 1.0
+    return max(1, int(size * share) // box.batch)
+
+
+def _piece(network: Posterior, box: Box, options: Options, size: int) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """One pass over boxes that fit the memory with room for ``size`` of them."""
+    return _mixed(network, box, options, size) if isinstance(network, Ensemble) else _single(network, box, options)
+
+
+def _single(network: BayesianNetwork, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """One pass over what the first layer sees of the boxes; the affine bounds are carried back to x."""
-    if isinstance(network, Ensemble):
-        return _mixed(network, box, options)
     if network.shift is None:
         return _inner(network, box, options)
     affine, interval, names = _inner(network.unshifted(), box.moved(network.shift), options)
-    low, high = (moved_back(side, network.shift, box, sign) for side, sign in ((affine.lower, -1), (affine.upper, 1)))
-    return AffineBounds(low, high, box), interval, names
+    return _in_x(affine, network.shift, box), interval, names
 
 
-def _mixed(network: Ensemble, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+def _in_x(found: AffineBounds, shift: Tensor, box: Box) -> AffineBounds:
+    """Bounds on the boxes of ``x - shift`` as those of x."""
+    low, high = (moved_back(side, shift, box, sign) for side, sign in ((found.lower, -1), (found.upper, 1)))
+    return AffineBounds(low, high, box)
+
+
+def _mixed(network: Ensemble, box: Box, options: Options, size: int) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """The affine bounds of the members, added before they are minimised over the boxes."""
     names: list[tuple[str, ...]] = []
 
-    def parts() -> Iterator[tuple[float, AffineBounds]]:
-        for member, weight in weighted(network):
-            affine, _, name = _piece(member, box, options)
+    def found() -> Iterator[tuple[Tensor, AffineBounds]]:
+        for part in parts(network, members_together(box, size, options), stacked=options.method in ("auto", "moment")):
+            affine, name = part_bounds(part, box, options)
             names.append(name)
-            yield weight, affine
+            yield part.weights, affine
 
-    affine, interval, _ = _named(mixed(parts(), box, network.n_out), "moment")
+    affine, interval, _ = _named(mixed(found(), box, network.n_out), "moment")
     each = (sorted({part for name in of_box for part in name.split("+")}) for of_box in zip(*names, strict=True))
     return affine, interval, tuple("+".join(parts) for parts in each)
 
 
-def moved_back(found: Affine, shift: Tensor, box: Box, sign: int) -> Affine:
+def part_bounds(part: Part, box: Box, options: Options) -> tuple[AffineBounds, tuple[str, ...]]:
+    """Affine bounds of each member of a part, on the boxes repeated for each, and the methods for the boxes."""
+    if not part.stacked:
+        affine, _, names = _single(part.members[0], box, options)
+        return affine, names
+    every, shift = part.repeated(box), part.shift(box.batch)
+    found = best_bounds(part.hidden(every if shift is None else every.moved(shift)), options.optimise)
+    return found if shift is None else _in_x(found, shift, every), ("moment",) * box.batch
+
+
+def moved_back(found: Affine, shift: Tensor, box: Box, sign: int) -> Affine:  # shift (n,) or (batch, n)
     """``A (x - shift) + b`` as a function of x, rounded outward: down with the sign -1, up with 1."""
     at_shift = apply_rows(found.matrix, shift.expand(box.batch, -1))
     size = apply_rows(found.matrix.abs(), shift.abs().expand(box.batch, -1)) + found.offset.abs()

@@ -12,7 +12,7 @@ The members' weights have a sum of one up to :math:`2^{-51}`; what that changes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,15 +20,13 @@ from torch import Tensor
 
 from bnndp.activations import Sigmoid
 from bnndp.bounds import Affine, AffineBounds, Interval
-from bnndp.ensemble import Ensemble
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
-from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
 __all__ = [
-    "SHARES", "Lines", "LowerSum", "MemberMargins", "mixed", "of_affine", "plane_size", "tail_lines",
-    "weighted", "weighted_interval",
+    "SHARES", "Lines", "LowerSum", "MemberMargins", "mixed", "of_affine", "plane_size", "summed", "tail_lines",
+    "weighted_interval",
 ]  # fmt: skip
 
 SHARES = (0.05, 0.5)
@@ -39,10 +37,9 @@ _STEPS = 8  # of the grid for lines above a bound that is neither convex nor con
 _HALF_BEND = 0.0481126  # sqrt(3) / 36, rounded up: half of the largest curvature of the logistic function
 
 
-def weighted(ensemble: Ensemble) -> Iterator[tuple[BayesianNetwork, float]]:
-    """The members that count, with their weights."""
-    pairs = zip(ensemble.members, ensemble.probabilities.tolist(), strict=True)
-    return ((member, weight) for member, weight in pairs if weight > 0)
+def summed(weights: Tensor, values: Tensor) -> Tensor:  # (members,), (members * batch, ...) -> (batch, ...)
+    """The weighted sum over members whose values stand one member after the other."""
+    return torch.tensordot(weights, values.unflatten(0, (len(weights), -1)), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +57,16 @@ class LowerSum:
         flat = box.lower.new_zeros(box.batch, rows)
         return cls(box.lower.new_zeros(box.batch, rows, box.n), flat, flat)
 
-    def plus(self, weight: float, part: LowerSum) -> LowerSum:
-        """With ``weight`` times another sum; a negative weight turns functions above into functions below."""
+    def plus(self, weights: Tensor, part: LowerSum) -> LowerSum:
+        """With the ``weights`` (members,) times the sums of that many members, of batch members * batch.
+
+        Negative weights turn functions above into functions below.
+        """
         return LowerSum(
-            torch.add(self.matrix, part.matrix, alpha=weight),
-            torch.add(self.offset, part.offset, alpha=weight),
-            torch.add(self.size, part.size, alpha=abs(weight)),
-            self.terms + part.terms + 1,
+            self.matrix + summed(weights, part.matrix),
+            self.offset + summed(weights, part.offset),
+            self.size + summed(weights.abs(), part.size),
+            self.terms + len(weights) * (part.terms + 1),
         )
 
     def rounded(self) -> Affine:
@@ -87,22 +87,25 @@ def plane_size(plane: Affine, box: Box) -> Tensor:
     return torch.linalg.vector_norm(plane.matrix, ord=1, dim=-1) * largest + plane.offset.abs()
 
 
-def mixed(parts: Iterable[tuple[float, AffineBounds]], box: Box, outputs: int) -> AffineBounds:
-    """Affine bounds of the weighted sum from those of its parts on the same boxes, rounded outward."""
+def mixed(parts: Iterable[tuple[Tensor, AffineBounds]], box: Box, outputs: int) -> AffineBounds:
+    """Affine bounds of the weighted sum from those of its parts, rounded outward.
+
+    A part has weights (members,) and bounds on the boxes repeated for each of its members.
+    """
     low = high = LowerSum.zero(box, outputs)
-    for weight, part in parts:
-        low = low.plus(weight, of_affine(part.lower, box))
-        high = high.plus(-weight, of_affine(part.upper, box))
+    for weights, part in parts:
+        low = low.plus(weights, of_affine(part.lower, part.region))
+        high = high.plus(-weights, of_affine(part.upper, part.region))
     below, above = low.rounded(), high.rounded()
     return AffineBounds(below, Affine(-above.matrix, -above.offset), box)
 
 
-def weighted_interval(parts: Iterable[tuple[float, Interval]]) -> Interval:
-    """The weighted sum of intervals of non-negative numbers, rounded outward."""
+def weighted_interval(parts: Iterable[tuple[Tensor, Interval]]) -> Interval:
+    """The weighted sum of intervals of non-negative numbers, rounded outward; parts as those of :func:`mixed`."""
     pairs = list(parts)
-    slack = gamma(2 * len(pairs) + 16)
-    low = sum((weight * part.lower for weight, part in pairs), torch.zeros_like(pairs[0][1].lower))
-    high = sum((weight * part.upper for weight, part in pairs), torch.zeros_like(pairs[0][1].upper))
+    slack = gamma(2 * sum(len(weights) for weights, _ in pairs) + 16)
+    low = torch.stack([summed(weights, part.lower) for weights, part in pairs]).sum(0)
+    high = torch.stack([summed(weights, part.upper) for weights, part in pairs]).sum(0)
     return Interval((low * (1 - slack) - TINY).clamp_min(0), high * (1 + slack) + TINY)
 
 
@@ -110,8 +113,9 @@ def weighted_interval(parts: Iterable[tuple[float, Interval]]) -> Interval:
 class MemberMargins:
     """What is known of the margins D of some reference classes of one member, for every x of each box.
 
-    All but the planes are (batch, references, classes). The planes have finite coefficients; where nothing is known
-    they are zero, and ``least`` is minus infinity.
+    Of several members at once the batch holds all boxes of the first, then all of the second, and so on. All but the
+    planes are (batch, references, classes). The planes have finite coefficients; where nothing is known they are zero,
+    and ``least`` is minus infinity.
     """
 
     plane: Affine  # (batch, references * classes): functions of x below E D

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.mixture import SHARES, Lines, LowerSum, MemberMargins, tail_lines
+from bnndp.mixture import SHARES, Lines, LowerSum, MemberMargins, summed, tail_lines
 
 __all__ = ["Combination", "best_rows", "lower_classes", "plus", "upper_classes"]
 
@@ -37,18 +37,26 @@ class Combination:
     size: Tensor  # (batch, rows): of the terms of the constant
 
 
-def plus(total: LowerSum, weight: float, part: Combination, matrix: Tensor, offset: Tensor, size: Tensor) -> LowerSum:
-    """The sum with ``weight`` times a combination of the planes (batch, rows or 1, classes), matrix with (..., n)."""
-    tilt = weight * part.tilt
-    if matrix.shape[1] == 1:
-        rows = torch.baddbmm(total.matrix, tilt, matrix[:, 0])
+def plus(
+    total: LowerSum,
+    weights: Tensor,  # (members,)
+    part: Combination,  # of batch members * batch
+    matrix: Tensor,  # (members * batch, rows or 1, classes, n): of the planes
+    offset: Tensor,  # (members * batch, rows or 1, classes)
+    size: Tensor,  # as the offset
+) -> LowerSum:
+    """The sum with the weighted sum over the members of combinations of their planes."""
+    tilt, count = part.tilt, len(weights)
+    if matrix.shape[1] == 1:  # one matrix product for all members of a box
+        shares, planes = (t.unflatten(0, (count, -1)) for t in (tilt, matrix[:, 0]))
+        rows = torch.einsum("kbrc,kbcn->brn", weights[:, None, None, None] * shares, planes)
     else:
-        rows = total.matrix + (tilt[..., None, :] @ matrix)[..., 0, :]
+        rows = summed(weights, (tilt[..., None, :] @ matrix)[..., 0, :])
     return LowerSum(
-        rows,
-        total.offset + weight * part.constant + (tilt * offset).sum(-1),
-        total.size + weight * part.size + (tilt * size).sum(-1),
-        total.terms + 2 * tilt.shape[-1] + 2,
+        total.matrix + rows,
+        total.offset + summed(weights, part.constant + (tilt * offset).sum(-1)),
+        total.size + summed(weights, part.size + (tilt * size).sum(-1)),
+        total.terms + count * (2 * tilt.shape[-1] + 3),
     )
 
 

@@ -5,7 +5,7 @@ Whatever is known of one member by itself counts too: the better of both sums is
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.maths.softmax import consistent, second_order_bound, union_bound
 from bnndp.methods import expect_moment, moved_back
-from bnndp.mixture import SHARES, LowerSum, MemberMargins, plane_size, tail_lines, weighted, weighted_interval
+from bnndp.mixture import SHARES, LowerSum, MemberMargins, plane_size, summed, tail_lines, weighted_interval
+from bnndp.mixture_parts import Part, parts
 from bnndp.mixture_rows import best_rows, lower_classes, plus, upper_classes
 from bnndp.moment.exponential import margin_tails
 from bnndp.moment.forward import Parameters, hidden_layers
@@ -26,8 +27,9 @@ from bnndp.moment.softmax import class_interval
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import softmax as partition
-from bnndp.propagation.forward import hidden, mean_rows, row_variance
+from bnndp.propagation.forward import hidden, interval_rows, mean_rows, row_variance
 from bnndp.propagation.margins import gaussian_tails
+from bnndp.propagation.optimise import best_rows as best_planes
 from bnndp.regions import Box, apply_rows
 
 __all__ = ["CALM", "as_seen", "mixture_bound", "mixture_classes", "strongest_tails"]
@@ -54,36 +56,39 @@ def strongest_tails(network: BayesianNetwork, box: Box, known: Margins) -> Tenso
     return tails
 
 
-def mixture_classes(ensemble: Ensemble, box: Box, options: Options) -> tuple[Interval, str]:
-    """Ranges (batch, classes) of E softmax, of the added affine functions and of the added intervals of the members."""
+def mixture_classes(ensemble: Ensemble, box: Box, options: Options, *, together: int = 1) -> tuple[Interval, str]:
+    """Ranges (batch, classes) of E softmax, of the added affine functions and of the added intervals of the members.
+
+    At most so many members go through a pass ``together``, where they are alike.
+    """
     classes = ensemble.n_out
     every = torch.arange(classes, device=box.lower.device).expand(box.batch, -1)
-    found: list[tuple[float, Interval]] = []
+    found: list[tuple[Tensor, Interval]] = []
     lows, highs = ([LowerSum.zero(box, classes) for _ in SHARES] for _ in range(2))
     names: set[str] = set()
-    for member, weight in weighted(ensemble):
-        seen, inside = as_seen(member, box)
-        parts: list[Interval] = []
+    for part in parts(ensemble, together, stacked=_stacks(options)):
+        own: list[Interval] = []
         if options.method != "partition":
-            known = member_margins(member, box, every, options)
-            moments = Margins(known.least, known.variance)
-            if seen.plain and known.random:
-                known = replace(known, tails=torch.minimum(known.tails, strongest_tails(seen, inside, moments)))
-            parts.append(class_interval(moments, known.tails))
+            known = part_margins(part, box, every, options)
+            if known.random and part.members[0].plain:
+                tails = strongest_tails(*as_seen(part.members[0], box), Margins(known.least, known.variance))
+                known = replace(known, tails=torch.minimum(known.tails, tails))
+            own.append(class_interval(Margins(known.least, known.variance), known.tails))
             matrix = known.plane.matrix.unflatten(1, (classes, classes))
             planes = (matrix, known.plane.offset.unflatten(1, (classes, classes)), known.size)
             turned = tuple(part.transpose(1, 2) for part in planes)
             for i, (share, lines) in enumerate(zip(SHARES, tail_lines(known), strict=True)):
-                lows[i] = plus(lows[i], weight, lower_classes(known, lines, share), *planes)
-                highs[i] = plus(highs[i], weight, upper_classes(known, lines, share), *turned)
+                lows[i] = plus(lows[i], part.weights, lower_classes(known, lines, share), *planes)
+                highs[i] = plus(highs[i], part.weights, upper_classes(known, lines, share), *turned)
             names.add("moment")
         if options.method in ("partition", "best"):
+            seen, inside = as_seen(part.members[0], box)
             _expect_known(seen, options)
-            parts.append(partition.bound_softmax(seen, inside, cells=options.cells).probability)
+            own.append(partition.bound_softmax(seen, inside, cells=options.cells).probability)
             names.add("partition")
-        low = torch.stack([part.lower for part in parts]).amax(0)
-        high = torch.stack([part.upper for part in parts]).amin(0)
-        found.append((weight, Interval(*consistent(low, high))))
+        low = torch.stack([interval.lower for interval in own]).amax(0)
+        high = torch.stack([interval.upper for interval in own]).amin(0)
+        found.append((part.weights, Interval(*consistent(low, high))))
     ends = weighted_interval(found)
     if options.method != "partition":
         ends = Interval(torch.fmax(ends.lower, _least(lows, box)), torch.fmin(ends.upper, -_least(highs, box)))
@@ -96,53 +101,69 @@ def mixture_bound(
     rows: Tensor,  # (batch, rows, classes)
     label: Tensor,  # (batch,): the class whose margins are used
     options: Options,
+    *,
+    together: int = 1,
 ) -> Tensor:  # (batch, rows)
-    """Lower bound of ``rows . E softmax`` for every x of each box.
+    """Lower bound of ``rows . E softmax`` for every x of each box; at most so many members ``together``.
 
     By exponential moments too, where only the spread of the margins keeps that from deciding.
     """
-    bound, hope, spread = _rows(ensemble, box, rows, label, options, exponential=False)
+    asked = _Asked(ensemble, box, rows, label, options, together)
+    bound, hope, spread = _rows(asked, exponential=False)
     at = (~(bound > 0).all(-1) & (hope > 0).all(-1) & (spread > CALM)).nonzero()[:, 0]
     if at.numel():
-        again, _, _ = _rows(ensemble, box[at], rows[at], label[at], options, exponential=True)
+        again, _, _ = _rows(replace(asked, box=box[at], rows=rows[at], label=label[at]), exponential=True)
         bound[at] = torch.fmax(bound[at], again)
     return bound
 
 
-def _rows(
-    ensemble: Ensemble, box: Box, rows: Tensor, label: Tensor, options: Options, *, exponential: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The arguments of :func:`mixture_bound`."""
+
+    ensemble: Ensemble
+    box: Box
+    rows: Tensor  # (batch, rows, classes)
+    label: Tensor  # (batch,)
+    options: Options
+    together: int
+
+
+def _rows(asked: _Asked, *, exponential: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Bounds (batch, rows), what they would be without any spread, and the largest variance (batch,) of a margin.
 
     The better of the added affine functions and of the added bounds of each member by itself; no bound of a member is
     below the least coefficient of its row.
     """
-    floor = rows.amin(-1)
+    box, options = asked.box, asked.options
+    floor = asked.rows.amin(-1)
     separate = hope = size = torch.zeros_like(floor)
     spread = floor.new_zeros(box.batch)
-    total = LowerSum.zero(box, len(SHARES) * rows.shape[1])
-    for member, weight in weighted(ensemble):
-        seen, inside = as_seen(member, box)
-        best = hoped = floor
+    total = LowerSum.zero(box, len(SHARES) * asked.rows.shape[1])
+    for part in parts(asked.ensemble, asked.together, stacked=_stacks(options)):
+        times = len(part.members)
+        rows, label = asked.rows.repeat(times, 1, 1), asked.label.repeat(times)
+        best = hoped = floor.repeat(times, 1)  # (members * batch, rows)
         if options.method != "partition":
-            known = member_margins(member, box, label[:, None], options)
-            if seen.plain and known.random:
+            known = part_margins(part, box, asked.label[:, None], options)
+            if known.random and part.members[0].plain:
                 spread = torch.maximum(spread, known.variance.amax((-1, -2)))
                 if exponential:
-                    tails = margin_tails(seen, inside, label, known.least[:, 0], known.variance[:, 0])
+                    tails = margin_tails(*as_seen(part.members[0], box), label, known.least[:, 0], known.variance[:, 0])
                     known = replace(known, tails=torch.minimum(known.tails, tails[:, None]))
-            best = torch.fmax(floor, _by_itself(rows, label, known))
+            best = torch.fmax(best, _by_itself(rows, label, known))
             if known.random and not exponential and bool((spread > CALM).any()):
                 calm = torch.zeros_like(known.variance)
                 hoped = _by_itself(rows, label, replace(known, variance=calm, tails=_tails(known.least, None)))
             planes = (known.plane.matrix[:, None], known.plane.offset[:, None], known.size)
-            total = plus(total, weight, best_rows(rows, label, known), *planes)
+            total = plus(total, part.weights, best_rows(rows, label, known), *planes)
         if options.method in ("partition", "best"):
+            seen, inside = as_seen(part.members[0], box)
             _expect_known(seen, options)
             best = torch.fmax(best, partition.bound_rows(seen, inside, rows, cells=options.cells))
-        separate, size = separate + weight * best, size + weight * best.abs()
-        hope = hope + weight * torch.fmax(best, hoped)
-    bound = separate - gamma(2 * len(ensemble.members) + 32) * size - TINY
+        separate, size = separate + summed(part.weights, best), size + summed(part.weights, best.abs())
+        hope = hope + summed(part.weights, torch.fmax(best, hoped))
+    bound = separate - gamma(2 * len(asked.ensemble.members) + 32) * size - TINY
     if options.method != "partition":
         bound = torch.fmax(bound, _least([total], box).unflatten(1, (len(SHARES), -1)).amax(1))
     return bound, torch.fmax(hope, bound), spread
@@ -171,8 +192,32 @@ def _expect_known(network: BayesianNetwork, options: Options) -> None:
         expect_moment(network, options)
 
 
+def _stacks(options: Options) -> bool:
+    """Whether the method knows members that go together; the partition method takes them one by one."""
+    return options.method in ("auto", "moment")
+
+
+def part_margins(part: Part, box: Box, reference: Tensor, options: Options) -> MemberMargins:
+    """Margins of the reference classes (batch, references) of the members of a part, with planes in x.
+
+    Of several members the batch is that of the boxes repeated for each of them.
+    """
+    if not part.stacked:
+        return member_margins(part.members[0], box, reference, options)
+    every, shift = part.repeated(box), part.shift(box.batch)
+    reference = reference.repeat(len(part.members), 1)
+    passed = part.hidden(every if shift is None else every.moved(shift))
+    rows = _differences(reference, passed.output.weights.n_out)
+    plane = best_planes(passed, rows, options.optimise)
+    if shift is not None:
+        plane = moved_back(plane, shift, every, -1)
+    mean = interval_rows(passed, rows)
+    found = _on_box(plane, Margins(mean, torch.zeros_like(mean)), every, reference)
+    return replace(found, tails=_tails(found.least, None), random=False)
+
+
 def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, options: Options) -> MemberMargins:
-    """Margins of the reference classes (batch, references) of a member, with planes in x."""
+    """The same of one member of any kind."""
     seen, inside = as_seen(network, box)
     tails: Tensor | None = None
     random, gaussian = network.random, False
@@ -180,8 +225,7 @@ def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, option
         plane, known = _plain_planes(seen, inside, reference, options.optimise, random=random)
     else:
         passed = hidden(seen, inside)
-        one = torch.eye(seen.n_out, dtype=torch.float64, device=box.lower.device)
-        rows = (one[reference][:, :, None] - one).reshape(box.batch, -1, seen.n_out)
+        rows = _differences(reference, seen.n_out)
         plane = mean_rows(passed, rows)
         mean = inside.minimum(plane.matrix, plane.offset)
         known = Margins(mean, row_variance(passed, rows))
@@ -192,6 +236,12 @@ def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, option
     found = _on_box(plane, known, box, reference)
     own = _tails(found.least, found.variance if random else None)
     return replace(found, tails=own if tails is None else torch.minimum(own, tails), random=random, gaussian=gaussian)
+
+
+def _differences(reference: Tensor, classes: int) -> Tensor:  # (batch, references) -> (batch, references * classes, c)
+    """The rows of the margins of the reference classes against all."""
+    one = torch.eye(classes, dtype=torch.float64, device=reference.device)
+    return (one[reference][:, :, None] - one).reshape(reference.shape[0], -1, classes)
 
 
 def _plain_planes(

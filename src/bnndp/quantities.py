@@ -19,19 +19,20 @@ An ensemble has :math:`\operatorname{Var}f=\sum_kw_kV_k+\sum_kw_k(M_k-\bar M)^2`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnndp.bounds import AffineBounds, Interval
+from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.maths.normal import interval_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma, up
-from bnndp.methods import one_pass, piece_size
-from bnndp.mixture import LowerSum, mixed, of_affine, weighted, weighted_interval
+from bnndp.methods import members_together, one_pass, part_bounds, piece_size
+from bnndp.mixture import LowerSum, mixed, of_affine, weighted_interval
+from bnndp.mixture_parts import Part, parts
 from bnndp.moment.forward import Parameters, hidden_layers
 from bnndp.moment.variance import linear_variance
 from bnndp.network import BayesianNetwork
@@ -80,8 +81,7 @@ def probability(network: Posterior, box: Box, options: Options, between: Between
 
     def found(network: Posterior, box: Box, options: Options) -> Interval:
         if isinstance(network, Ensemble):
-            pairs = weighted(network)
-            ends = weighted_interval((weight, found(member, box, options)) for member, weight in pairs)
+            ends = weighted_interval(_each(network, lambda member: found(member, box, options)))
             return Interval(ends.lower.clamp(0, 1), ends.upper.clamp(0, 1))
         return _probability(_law(network, box, options), between)
 
@@ -93,8 +93,7 @@ def noise(network: Posterior, box: Box, options: Options) -> Interval:
 
     def found(network: Posterior, box: Box, options: Options) -> Interval:
         if isinstance(network, Ensemble):
-            pairs = weighted(network)
-            return weighted_interval((weight, found(member, box, options)) for member, weight in pairs)
+            return weighted_interval(_each(network, lambda member: found(member, box, options)))
         return _noise(network, _law(network, box, options))
 
     return _in_pieces(network, box, options, found)
@@ -117,8 +116,8 @@ def _in_pieces(network: Posterior, box: Box, options: Options, found: _Found) ->
     if options.method in ("partition", "best"):
         raise InputError(f"method {options.method!r} bounds the mean only; use method 'moment'.")
     size = piece_size(network, options)
-    parts = [found(network, box[start : start + size], options) for start in range(0, box.batch, size)]
-    low, high = torch.cat([part.lower for part in parts]), torch.cat([part.upper for part in parts])
+    pieces = [found(network, box[start : start + size], options) for start in range(0, box.batch, size)]
+    low, high = torch.cat([piece.lower for piece in pieces]), torch.cat([piece.upper for piece in pieces])
     return Interval(
         low.nan_to_num(0.0, posinf=torch.finfo(low.dtype).max), high.nan_to_num(torch.inf, posinf=torch.inf)
     )
@@ -127,21 +126,38 @@ def _in_pieces(network: Posterior, box: Box, options: Options, found: _Found) ->
 def _variance(network: Posterior, box: Box, options: Options) -> Interval:
     if not isinstance(network, Ensemble):
         return _network_variance(network, box)[0]
-    members = list(weighted(network))
-    means = [one_pass(member, box, options)[0] for member, _ in members]
-    within = weighted_interval((weight, _network_variance(member, box)[0]) for member, weight in members)
-    whole = mixed(((weight, mean) for (_, weight), mean in zip(members, means, strict=True)), box, network.n_out)
-    away = [_square(_difference(mean, whole)) for mean in means]
-    between = weighted_interval((weight, part) for (_, weight), part in zip(members, away, strict=True))
+    together = list(parts(network, members_together(box, piece_size(network, options), options)))
+    means = [(part.weights, part_bounds(part, box, options)[0]) for part in together]
+    within = weighted_interval((part.weights, _part_variance(part, box)) for part in together)
+    whole = mixed(means, box, network.n_out)
+    between = weighted_interval((weights, _square(_difference(mean, whole))) for weights, mean in means)
     return Interval((within.lower + between.lower) * (1 - gamma(8)), (within.upper + between.upper) * (1 + gamma(8)))
 
 
-def _difference(a: AffineBounds, b: AffineBounds) -> Interval:
-    """Range (batch, outputs) of the difference of two means, with their planes subtracted before minimising."""
-    box, ends = a.region, []
-    for one, other in ((a.lower, b.upper), (b.lower, a.upper)):
-        total = LowerSum.zero(box, one.offset.shape[1]).plus(1.0, of_affine(one, box)).plus(-1.0, of_affine(other, box))
-        plane = total.rounded()
+def _each(network: Ensemble, found: Callable[[BayesianNetwork], Interval]) -> Iterator[tuple[Tensor, Interval]]:
+    """Weight and interval of each member, one by one."""
+    return ((part.weights, found(part.members[0])) for part in parts(network, 1))
+
+
+def _part_variance(part: Part, box: Box) -> Interval:
+    """Variance of each member of a part on the boxes repeated for each; those that are stacked have none."""
+    if not part.stacked:
+        return _network_variance(part.members[0], box)[0]
+    none = box.lower.new_zeros(len(part.members) * box.batch, part.members[0].n_out)
+    return Interval(none, none)
+
+
+def _difference(each: AffineBounds, whole: AffineBounds) -> Interval:
+    """Range of the means of members less that of all, with their planes subtracted before minimising.
+
+    ``each`` is on the boxes of ``whole`` repeated for each member, as the answer (members * batch, outputs).
+    """
+    box, one, ends = each.region, whole.region.lower.new_ones(1), []
+    again = torch.arange(whole.region.batch, device=one.device).repeat(box.batch // whole.region.batch)
+    low, high = (Affine(side.matrix[again], side.offset[again]) for side in (whole.lower, whole.upper))
+    for above, below in ((each.lower, high), (low, each.upper)):
+        total = LowerSum.zero(box, above.offset.shape[1])
+        plane = total.plus(one, of_affine(above, box)).plus(-one, of_affine(below, box)).rounded()
         ends.append(box.minimum(plane.matrix, plane.offset))
     return Interval(ends[0], -ends[1])
 

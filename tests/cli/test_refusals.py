@@ -178,7 +178,7 @@ def test_bad_models(refused: Any, model: Path, inputs: Path, tmp_path: Path) -> 
     (tmp_path / "pickle").write_bytes(pickle.dumps({"a": 1}))
     (tmp_path / "folder").mkdir()
     words = {
-        "not-finite": "not finite",
+        "not-finite": "the file is damaged or was changed",
         "missing": "no such file",
         "folder": "no such file",
     }

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import InputError
-from bnndp.evasion import Effort, Reach, attack_radius, evade, radius
+from bnndp.evasion import Effort, Reach, attack_radius, decision_rows, evade, radius
 from bnndp.files import load
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.layers import Dropout
+from bnndp.network import BayesianNetwork, Linear, Relu
 from bnndp.regions import Box
-from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax, odds_direction
 
 NetworkFactory = Callable[..., BayesianNetwork]
 
@@ -113,6 +114,69 @@ def test_the_input_lies_in_its_ball_and_changes_the_decision(
     assert torch.equal(found.x[~hit], x[~hit])
 
 
+def dropped(seed: int) -> tuple[BayesianNetwork, Tensor, Tensor]:
+    """A small network with half of its units dropped: logits so noisy that a few draws often choose another class."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    first, last = Linear.fixed(normal(12, 4) / 2, 0.3 * normal(12)), Linear.fixed(normal(3, 12) / 3.5, 0.1 * normal(3))
+    network, x = BayesianNetwork((first, Relu(), Dropout(0.5), last), "classification"), inputs(24, 4)
+    return network, x, estimate_softmax(network, x, draw_softmax_noise(network, 8192, seed=99)).mean.argmax(-1)
+
+
+def plain_attack(network: BayesianNetwork, x: Tensor, label: Tensor, upper: float) -> Tensor:
+    """Where steps along the signs of the gradient of the mean, with many draws and restarts, succeed: (batch,)."""
+    noise = draw_softmax_noise(network, 2048, seed=1000, replicates=1)
+    fresh = draw_softmax_noise(network, 16384, seed=1001)
+    rows, _ = decision_rows(label, network.n_out)
+    generator, success = torch.Generator().manual_seed(0), torch.zeros(x.shape[0], dtype=torch.bool)
+    for _ in range(4):
+        end = x + upper * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1)
+        for step in range(20):
+            _, slope = odds_direction(network, end, rows, noise)
+            end = (end + upper * 0.5 * (1 - step / 20) * slope.sign()).clamp(x - upper, x + upper)
+        found = estimate_softmax(network, end, fresh)
+        margin = found.mean.gather(1, label[:, None])[:, 0] - found.mean.scatter(1, label[:, None], -1).amax(-1)
+        success |= margin + 6 * found.std_error.amax(-1) < 0
+    return success
+
+
+@pytest.mark.parametrize(("seed", "upper"), [(4, 4.0), (4, 0.8)])
+def test_margins_within_the_noise_of_climbing_are_attacked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, seed: int, upper: float
+) -> None:
+    network, x, label = dropped(seed)
+    reach, few = Reach(upper=upper), Effort(draws=4, samples=512, restarts=2, steps=8, targets=2)
+    reachable = plain_attack(network, x, label, upper)
+    assert reachable.sum() >= 5
+    found = attack_radius(network, x, label, reach=reach, effort=few)
+    hit = found.radius.isfinite()
+    assert (hit | ~reachable).all()
+    assert (found.radius[hit] <= upper * (1 + 1e-12)).all()
+    assert Box.ball(x[hit], found.radius[hit]).contains(found.x[hit]).all()
+    assert (found.margin + found.error < 0)[hit].all()
+    p = estimate_softmax(network, found.x, draw_softmax_noise(network, 65536, seed=1002)).mean
+    assert (p.argmax(-1) != label)[hit].all()  # the witnesses are real: another class is the largest with many draws
+    monkeypatch.setattr(radius, "_AGAIN", 0)
+    without = attack_radius(network, x, label, reach=reach, effort=few)
+    assert (without.radius.isinf() & reachable).any()  # what the search outward is for
+    same = without.radius.isfinite()
+    assert torch.equal(without.radius[same], found.radius[same])
+
+
+def test_nothing_is_found_outward_where_nothing_is() -> None:
+    """A class that wins by far for every weight that the posterior can have within the largest radius."""
+    last = Linear.fixed(torch.tensor([[0.1, 0.1], [-0.1, -0.1]]), torch.tensor([5.0, -5.0]))
+    network = BayesianNetwork((Linear.fixed(torch.eye(2)), Relu(), Dropout(0.5), last), "classification")
+    x = inputs(3, 2)
+    found = attack_radius(network, x, torch.zeros(3, dtype=torch.int64), effort=Effort(draws=4, samples=256))
+    assert found.radius.isinf().all()
+    assert torch.equal(found.x, x)
+    assert (found.margin > 0).all()
+
+
 def test_a_smaller_ball_is_not_broken_by_more_effort(random_network: NetworkFactory) -> None:
     network, x = random_network((8, 16, 16, 4), seed=5, std=0.3), inputs(6, 8)
     label = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=99)).mean.argmax(-1)
@@ -133,6 +197,10 @@ def test_only_what_fresh_noise_confirms_is_reported(monkeypatch: pytest.MonkeyPa
     assert (late.radius < 1.1 * truth).all()
     assert (margin(network, late.x) < 0).all()
     monkeypatch.setattr(radius, "_crossing", lambda task, ray, row: torch.full_like(ray.radius, 0.5))
+    outward = attack_radius(network, x, label)  # half as far does not do, but half of a larger radius
+    assert (outward.radius > truth).all()
+    assert (margin(network, outward.x) < 0).all()
+    monkeypatch.setattr(radius, "_AGAIN", 0)
     never = attack_radius(network, x, label)
     assert never.radius.isinf().all()
     assert torch.equal(never.x, x)

@@ -52,20 +52,20 @@ def certify_boxes(network: Any, model: Path, box: Any, label: Any, folder: Path,
     return f"certificates: {sum(one is not None for one in found)} of {box.batch} in {folder}{told}"
 
 
-def certify_radii(network: Any, model: Path, points: Any, radius: Any, domain: Any, folder: Path) -> str:
-    """Certificates of the decisions on balls, as large as the checker proves them up to ``radius``; a summary."""
+def certify_radii(network: Any, model: Path, x: Any, done: Any, domain: Any, folder: Path) -> str:
+    """Certificates of the decisions on balls, as large as the checker proves them up to the radii; a summary."""
     from bnndp.proofs.issue import Office
 
     office = Office(network, model, folder)
     radii: list[float] = []
 
     def seen() -> Iterable[Any]:
-        for one in office.of_radii(points.x, points.label, radius, domain):
+        for one in office.of_radii(x, done.label, done.radius, domain):
             if one.radius is not None:
                 radii.append(one.radius)
             yield one
 
-    found = _written(seen(), points.x.shape[0], folder)
+    found = _written(seen(), x.shape[0], folder)
     mean = f", mean radius {sum(radii) / len(found):.6g} (0 where there is none)" if radii else ""
     return f"certificates: {len(radii)} of {len(found)} in {folder}{mean}"
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from bnndp.cli.certificates import Certificates, certify_boxes, expect_checkable
 from bnndp.cli.parameters import (
     Branch,
     Domain,
@@ -16,6 +17,7 @@ from bnndp.cli.parameters import (
     Norm,
     Optimise,
     Refine,
+    Run,
     TimeLimit,
     finite,
     given,
@@ -25,12 +27,15 @@ __all__ = ["certify"]
 
 
 def certify(  # noqa: PLR0913 (the options of the command)
+    context: typer.Context,
     model: Model,
     inputs: Annotated[
         Path,
         typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x."),
     ],
-    out: Annotated[Path, typer.Option(help="Where the bounds go: one JSON object a line.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Where the bounds go: one JSON object a line.")] = None,
+    run: Run = None,
+    certificates: Certificates = None,
     eps: Annotated[
         float | None, typer.Option(min=0, callback=finite, help="Radius of the ball around every row of x.")
     ] = None,
@@ -76,19 +81,27 @@ def certify(  # noqa: PLR0913 (the options of the command)
     whole box; falsified, with the class that is ahead at the witness; or undecided.
 
     All boxes get one pass first. When the time is over, or on Ctrl-C, after that, the bounds reached until then are
-    written: all of them hold.
+    written: all of them hold. With --run they are kept as they are found, and nothing that was done is done again, even
+    if the process is killed; docs/runs.md says how. With --certificates what bnndp-check proves of each box is written
+    too, as files of their own: a little less than the bounds, by fewer inequalities.
     """
     from rich.console import Console
 
     from bnndp.cli.inputs import Neighbourhood, load_network, read_boxes
-    from bnndp.cli.job import Job, run
+    from bnndp.cli.job import Job, written
+    from bnndp.cli.kept import Kept
     from bnndp.cli.labelled import labels_in_question
-    from bnndp.cli.rows import RowFile
+    from bnndp.cli.rows import RowFile, no_file
+    from bnndp.cli.stopped import Remarks
     from bnndp.options import Options
     from bnndp.quantities import Between
+    from bnndp.runs.work import Budget
 
+    kept = Kept(run, out, context.find_object(Remarks))
+    kept.expect_place()
     network = load_network(model)
-    box = read_boxes(inputs, network.n_in, Neighbourhood(eps, float(norm), domain))
+    around = Neighbourhood(eps, float(norm), domain)
+    box = read_boxes(inputs, network.n_in, around)
     labels = labels_in_question(inputs, network, box.batch, label)
     if attack and network.task == "classification":
         raise typer.BadParameter("the range from inside is for regression; give labels, or use bnndp radius.")
@@ -100,9 +113,15 @@ def certify(  # noqa: PLR0913 (the options of the command)
         raise typer.BadParameter(f"the range from inside is that of the mean; leave out --attack or {other}.")
     if quantity != "mean" and between is not None:
         raise typer.BadParameter(f"give either --quantity {quantity} or --between, not both.")
+    expect_checkable(certificates, norm, other)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
     options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
-    with RowFile(out, keep=(model, inputs)) as rows:
-        done = run(Job(network, box, options, attack, seed, labels, quantity, wanted), rows, source=inputs)
-    Console().print(done.summary)
-    done.expect_whole(out)
+    job = Job(network, box, options, attack, seed, labels, quantity, wanted, inputs)
+    file = no_file() if out is None else RowFile(out, keep=(model, inputs, *kept.files))
+    with kept.journal(job, lambda: job.asked(around)) as journal, file as rows:
+        interrupted = kept.fill(job, journal, "certify", Budget(time_limit, shared=run is None))
+        summary = written(job, journal, rows)
+    Console().print(summary)
+    if certificates is not None and not interrupted:
+        typer.echo(certify_boxes(network, model, box, labels, certificates, effort))
+    kept.end(interrupted=interrupted, holds="the bounds that were reached until then, all of which hold")

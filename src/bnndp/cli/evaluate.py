@@ -24,6 +24,7 @@ from bnndp.cli.parameters import (
     Optimise,
     Refine,
     RelativeTolerance,
+    Run,
     Split,
     TimeLimit,
     finite,
@@ -61,6 +62,7 @@ def _radii(values: list[float]) -> list[float]:
 
 
 def evaluate(  # noqa: PLR0913 (the options of the command)
+    context: typer.Context,
     model: Model,
     eps: Annotated[list[float], typer.Option(callback=_radii, metavar="E ...", help="The radii.", show_default=False)],
     inputs: Labelled = None,
@@ -81,6 +83,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     attack: Attacked = True,
     out: Annotated[Path | None, typer.Option(help="Where the figures go: one JSON object a radius.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
+    run: Run = None,
 ) -> None:
     """Count the inputs of a test set that a classifier gets right, however they are moved within each radius.
 
@@ -91,19 +94,24 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     accuracy may be too low by the inputs within that of a radius, never too high.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the
-    figures reached until then are given.
+    figures reached until then are given. With --run the radii are kept as they are found, and nothing that was done is
+    done again, even if the process is killed; docs/runs.md says how.
     """
     from rich.console import Console
 
     from bnndp.cli.inputs import load_classifier
+    from bnndp.cli.kept import Kept
     from bnndp.cli.labelled import Source, read_points
-    from bnndp.cli.radii import RadiusJob, run
+    from bnndp.cli.radii import DoneRadii, RadiusJob
     from bnndp.cli.rows import RowFile, no_file
+    from bnndp.cli.stopped import Remarks
     from bnndp.errors import InputError
     from bnndp.options import Options
     from bnndp.radius import Search
     from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
+    from bnndp.runs.work import Budget
 
+    kept = Kept(run, out, context.find_object(Remarks))
     network = load_classifier(model)
     points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
     if points.label is None:
@@ -114,9 +122,11 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     search = Search(norm=float(norm), upper=max(eps) * (1 + tolerance) or 1.0, tolerance=tolerance, attack=attack)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
     job = RadiusJob(network, points, domain, search, Options.of(effort, **chosen, time_limit=time_limit))
-    keep = (model,) if inputs is None else (model, inputs)
-    with no_file() if out is None else RowFile(out, keep=keep) as rows:
-        done = run(job)
+    keep = (model, *kept.files) if inputs is None else (model, inputs, *kept.files)
+    file = no_file() if out is None else RowFile(out, keep=keep)
+    with kept.journal(job, lambda: job.asked("evaluate")) as journal, file as rows:
+        interrupted = kept.fill(job, journal, "radius", Budget(time_limit))
+        done = DoneRadii.read(job, journal)
         curve = done.found.curve(sorted(set(eps)))
         if rows is not None:
             for row in curve_rows(curve):
@@ -124,4 +134,4 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     Console().print(curve_table(curve))
     if plot is not None:
         draw_curve(done.found, curve.eps, plot)
-    done.expect_whole(out)
+    kept.end(interrupted=interrupted, holds="what was reached until then, all of it proved")

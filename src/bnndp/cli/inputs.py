@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import typer
 
 from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
-from bnndp.files import load
+from bnndp.files import read_model
 from bnndp.regions import Box
 
 __all__ = [
@@ -35,10 +36,17 @@ class Neighbourhood:
 
 
 def load_network(path: Path) -> Posterior:
-    """The network of a file, or the ensemble."""
+    """The network of a file, or the ensemble; a file without a digest is said to have none."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; MODEL must be a bnndp-posterior-1 file.")
-    return load(path)
+    found = read_model(path)
+    if found.sha256 is None:
+        typer.echo(
+            f"bnndp: {path} has no digest, so that a damaged value in it would not be noticed; "
+            "bnndp convert writes a sealed copy.",
+            err=True,
+        )
+    return found.posterior
 
 
 def load_classifier(path: Path) -> Posterior:

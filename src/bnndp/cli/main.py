@@ -21,11 +21,12 @@ from typing import Annotated
 import typer
 
 from bnndp.cli.certify import certify
+from bnndp.cli.convert import convert
 from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
 from bnndp.cli.radius import radius
 from bnndp.cli.reproduce import reproduce
-from bnndp.cli.stopped import Stopped
+from bnndp.cli.stopped import Remarks, Stopped
 from bnndp.cli.train import train
 from bnndp.errors import CertError
 
@@ -44,6 +45,7 @@ app.command()(certify)
 app.command()(radius)
 app.command(cls=SeveralRadii)(evaluate)
 app.command()(train)
+app.command()(convert)
 app.command()(reproduce)
 app.command()(demo)
 
@@ -69,11 +71,15 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments (those of the process by default) and give its exit status."""
-    remarks: list[str] = []  # of the command, on what it leaves behind when it is told to stop
+    remarks = Remarks(sys.argv[1:] if arguments is None else arguments)
     try:
         status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=remarks)
     except CertError as error:
         return _complain(str(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        return _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
     except typer.TyperException as error:
         return _complain(f"{error.format_message().rstrip('.')}; see bnndp --help.", 2)
     except Stopped as stopped:
@@ -95,6 +101,12 @@ def run() -> None:
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise _Terminated
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether Python or torch could not allocate; torch says so by errors of its own."""
+    own = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    return isinstance(error, MemoryError) or own
 
 
 def _complain(message: str, status: int) -> int:

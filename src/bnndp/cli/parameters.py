@@ -10,8 +10,8 @@ import typer
 
 __all__ = [
     "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "EffortLevel", "Fold", "Labelled",
-    "Limit", "Method", "Model", "Norm", "Optimise", "Refine", "RelativeTolerance", "Split", "TimeLimit", "finite",
-    "given", "positive",
+    "Limit", "Method", "Model", "Norm", "Optimise", "Refine", "RelativeTolerance", "Run", "Split", "TimeLimit",
+    "finite", "given", "positive",
 ]  # fmt: skip
 
 # The data sets of the registry, for --help, which must not import it; a test compares them.
@@ -70,6 +70,12 @@ Branch = Annotated[
 TimeLimit = Annotated[
     float | None,
     typer.Option(callback=positive, metavar="SECONDS", help="Time for what goes beyond one pass, in all."),
+]
+Run = Annotated[
+    Path | None,
+    typer.Option(
+        "--run", metavar="FOLDER", help="Keep every answer in this folder at once; the same command goes on from there."
+    ),
 ]
 RelativeTolerance = Annotated[
     float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+import torch
 from rich.table import Table
 from torch import Tensor
 
-from bnndp.cli.job import show_progress
+from bnndp.cli.kept import Asked
 from bnndp.cli.labelled import Points
-from bnndp.cli.rows import RowFile
-from bnndp.cli.stopped import Stopped
 from bnndp.effort import Stage
 from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
@@ -25,8 +23,11 @@ from bnndp.evaluate import Evaluation, better_evaluations
 from bnndp.methods import plan
 from bnndp.options import LEVELS, Options
 from bnndp.radius import Search
+from bnndp.runs.identity import data_digest
+from bnndp.runs.journal import Answer, Journal
+from bnndp.runs.lines import exact, number
 
-__all__ = ["DoneRadii", "RadiusJob", "run", "summary"]
+__all__ = ["DoneRadii", "FoundRadii", "RadiusJob", "summary"]
 
 _INPUTS = 256  # inputs a batch; fixed, so that the same command gives the same bits
 _ATTACKED = 64  # inputs a batch when they are attacked too
@@ -34,13 +35,39 @@ _STAGED = 16  # inputs a batch of a later stage: a trial of a batch is what an i
 
 
 @dataclass(frozen=True, slots=True)
+class FoundRadii:
+    """What is known of some inputs."""
+
+    evaluation: Evaluation
+    seconds: Tensor  # (inputs,)
+
+    @classmethod
+    def read(cls, answers: Sequence[Answer], upper: float) -> FoundRadii:
+        """From the answers of a journal, of radii up to ``upper``."""
+        label, decision = (torch.tensor([answer[name] for answer in answers]) for name in _KEYS[:2])
+        columns = ([number(answer[name]) for answer in answers] for name in _KEYS[2:])
+        radius, attack, seconds = (torch.tensor(column, dtype=torch.float64) for column in columns)
+        return cls(Evaluation(label, decision, radius, attack, upper), seconds)
+
+    def answers(self) -> list[Answer]:
+        """One an input, exact."""
+        found = self.evaluation
+        whole = (found.label.tolist(), found.decision.tolist())
+        real = (exact(column.tolist()) for column in (found.radius, found.attack, self.seconds))
+        return [dict(zip(_KEYS, values, strict=True)) for values in zip(*whole, *real, strict=True)]
+
+
+_KEYS = ("label", "decision", "radius", "attack", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
 class RadiusJob:
-    """What one command computes."""
+    """What one command computes: a :class:`bnndp.runs.work.Job`."""
 
     network: Posterior
-    points: Points
+    inputs: Points
     domain: tuple[float, float] | None
-    search: Search
+    how: Search
     options: Options
 
     @property
@@ -48,23 +75,54 @@ class RadiusJob:
         """What is done one after the other."""
         return plan(self.network, self.options)
 
-    def batches(self, size: int) -> Iterator[slice]:
-        """The inputs that are worked on at once."""
-        total = self.points.x.shape[0]
-        for start in range(0, total, size):
-            yield slice(start, min(start + size, total))
+    @property
+    def points(self) -> int:
+        """How many inputs there are."""
+        return self.inputs.x.shape[0]
 
-    def answers(self, part: slice, stage: Stage, known: Evaluation | None = None) -> Iterator[Evaluation]:
-        """Better and better answers for some inputs."""
-        points = self.points[part]
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The levels that are completed one after the other."""
+        return tuple(stage.level for stage in self.plan)
+
+    def parts(self, stage: int) -> Iterator[range]:
+        """The inputs that are worked on at once."""
+        size = _STAGED if stage else _ATTACKED if self.how.attack else _INPUTS
+        for start in range(0, self.points, size):
+            yield range(start, min(start + size, self.points))
+
+    def search(self, stage: int, part: range, known: Sequence[Answer]) -> Iterator[FoundRadii]:
+        """One pass and the attack in the first stage; in the others the radii after every trial."""
+        begin = time.perf_counter()
+        before = FoundRadii.read(known, self.how.upper) if stage else None
+        spent = 0.0 if before is None else before.seconds
+        for found in self._evaluations(stage, part, None if before is None else before.evaluation):
+            each = (time.perf_counter() - begin) / len(part)
+            yield FoundRadii(found, spent + torch.full((len(part),), each, dtype=torch.float64))
+            if stage == 0:
+                return
+
+    def answers(self, found: FoundRadii) -> list[Answer]:
+        """One an input."""
+        return found.answers()
+
+    def asked(self, command: str) -> Asked:
+        """What the answers depend on."""
+        how = self.how
+        more = {"norm": how.norm, "upper": how.upper, "radius_tolerance": how.tolerance, "attack": how.attack}
+        data = data_digest(x=self.inputs.x, label=self.inputs.label)
+        return Asked(command, self.network.digest(), data, self.options, more | {"domain": self.domain})
+
+    def _evaluations(self, stage: int, part: range, known: Evaluation | None) -> Iterator[Evaluation]:
+        points = self.inputs[part.start : part.stop]
         try:
             yield from better_evaluations(
                 self.network,
                 points.x,
                 points.label,
                 self.domain,
-                search=self.search,
-                options=stage.options,
+                search=self.how,
+                options=self.plan[stage].options,
                 known=known,
             )
         except CertError as error:
@@ -72,85 +130,38 @@ class RadiusJob:
             raise InputError(f"{where}: {error}") from error
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DoneRadii:
-    """What is known of every input so far; it only gets better."""
+    """The answers for all inputs."""
 
     found: Evaluation
-    levels: list[str]  # of every input: the last that was completed
-    seconds: list[float]  # of every input
-    interrupted: bool = False
+    levels: tuple[str, ...]  # of every input: the last that was completed
+    seconds: Tensor  # (inputs,)
+
+    @classmethod
+    def read(cls, job: RadiusJob, journal: Journal) -> DoneRadii:
+        """The best ones of a journal that has one for every input."""
+        levels, parts = [], []
+        for part in job.parts(0):
+            best = [journal.best(index) for index in part]
+            levels += [job.stages[stage] for stage, _ in best]
+            parts.append(FoundRadii.read([answer for _, answer in best], job.how.upper))
+        found = Evaluation.joined([part.evaluation for part in parts])
+        return cls(found, tuple(levels), torch.cat([part.seconds for part in parts]))
 
     @property
     def level(self) -> str:
         """The last that was completed for all inputs."""
         return min(self.levels, key=LEVELS.index)
 
-    def expect_whole(self, out: Path | None) -> None:
-        """Tell the user if the work was interrupted."""
-        if self.interrupted:
-            raise Stopped(f"interrupted; {out or 'the table'} has what was reached until then, all of it proved")
-
-
-def run(job: RadiusJob, rows: RowFile | None = None) -> DoneRadii:
-    """The radii of all inputs; the progress is shown on a terminal, and a row is written for each if wanted."""
-    first, *others = job.plan
-    done = _first(job, first)
-    try:
-        _improve(job, others, done)
-    except KeyboardInterrupt:
-        done.interrupted = True
-    if rows is not None:
-        for row in _rows(done):
-            rows.write(row)
-    return done
-
-
-def _first(job: RadiusJob, stage: Stage) -> DoneRadii:
-    parts: list[Evaluation] = []
-    seconds: list[float] = []
-    with show_progress("radius", job.points.x.shape[0]) as advance:
-        for part in job.batches(_ATTACKED if job.search.attack else _INPUTS):
-            count, begin = part.stop - part.start, time.perf_counter()
-            parts.append(next(job.answers(part, stage)))
-            seconds += [(time.perf_counter() - begin) / count] * count
-            advance(count)
-    return DoneRadii(Evaluation.joined(parts), [stage.level] * len(seconds), seconds)
-
-
-def _improve(job: RadiusJob, plan: list[Stage], done: DoneRadii) -> None:
-    """The later stages, one after the other over all inputs, until the time is over; ``done`` is updated."""
-    limit = job.options.time_limit
-    deadline = math.inf if limit is None else time.monotonic() + limit
-    for stage in plan:
-        with show_progress(f"radius, {stage.level} effort", len(done.levels)) as advance:
-            for part in job.batches(_STAGED):
-                if not _improve_batch(job, stage, part, done, deadline):
-                    return
-                advance(part.stop - part.start)
-
-
-def _improve_batch(job: RadiusJob, stage: Stage, part: slice, done: DoneRadii, deadline: float) -> bool:
-    """One stage for some inputs; whether it was completed in time."""
-    begin, count = time.perf_counter(), part.stop - part.start
-    radius = done.found.radius
-    for answer in job.answers(part, stage, done.found[part]):
-        radius[part] = answer.radius
-        if not time.monotonic() < deadline:
-            return False
-    done.levels[part] = [stage.level] * count
-    each = (time.perf_counter() - begin) / count
-    done.seconds[part] = [seconds + each for seconds in done.seconds[part]]
-    return True
-
-
-def _rows(done: DoneRadii) -> Iterator[dict[str, object]]:
-    found = done.found
-    columns = {"label": found.label, "radius": found.radius, "attack_radius": found.attack, "ratio": found.ratio}
-    lists = {name: [_plain(value) for value in column.tolist()] for name, column in columns.items()}
-    for i, (level, seconds) in enumerate(zip(done.levels, done.seconds, strict=True)):
-        row: dict[str, object] = {"index": i}
-        yield row | {name: values[i] for name, values in lists.items()} | {"effort": level, "seconds": seconds}
+    def rows(self) -> Iterator[dict[str, object]]:
+        """One an input."""
+        found = self.found
+        columns = {"label": found.label, "radius": found.radius, "attack_radius": found.attack, "ratio": found.ratio}
+        lists = {name: [_plain(value) for value in column.tolist()] for name, column in columns.items()}
+        for i, (level, seconds) in enumerate(zip(self.levels, self.seconds.tolist(), strict=True)):
+            row: dict[str, object] = {"index": i}
+            yield row | {name: values[i] for name, values in lists.items()} | {"effort": level, "seconds": seconds}
 
 
 def _plain(value: float) -> float | None:
@@ -158,8 +169,9 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def summary(found: Evaluation, seconds: float) -> Table:
+def summary(done: DoneRadii) -> Table:
     """Means over the inputs that are classified correctly; what is not certified counts as a radius of zero."""
+    found = done.found
     right = found.correct
     table = Table("inputs", "correct", "certified", "mean certified radius")
     cells = [str(right.numel()), str(int(right.sum())), str(int(found.radius.isfinite().sum()))]
@@ -170,7 +182,7 @@ def summary(found: Evaluation, seconds: float) -> Table:
         broken, ratio = found.attack[right], found.ratio[right]
         cells += [_mean(broken[broken.isfinite()]), _mean(ratio[ratio.isfinite()])]
     table.add_column("seconds")
-    table.add_row(*cells, f"{seconds:.3g}")
+    table.add_row(*cells, f"{done.seconds.sum().item():.3g}")
     return table
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bnndp.cli.certificates import Certificates, certify_radii, expect_checkable
 from bnndp.cli.parameters import (
     Attacked,
     Branch,
@@ -23,6 +24,7 @@ from bnndp.cli.parameters import (
     Optimise,
     Refine,
     RelativeTolerance,
+    Run,
     Split,
     TimeLimit,
     finite,
@@ -39,8 +41,8 @@ def _positive(value: float) -> float:
 
 
 def radius(  # noqa: PLR0913 (the options of the command)
+    context: typer.Context,
     model: Model,
-    out: Annotated[Path, typer.Option(help="Where the radii go: one JSON object a line.", show_default=False)],
     inputs: Labelled = None,
     data: Dataset = None,
     split: Split = "test",
@@ -58,6 +60,9 @@ def radius(  # noqa: PLR0913 (the options of the command)
     branch: Branch = None,
     time_limit: TimeLimit = None,
     attack: Attacked = True,
+    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object a line.")] = None,
+    run: Run = None,
+    certificates: Certificates = None,
 ) -> None:
     """Find the largest radius for which the decision of a classifier provably stays the label, for every input.
 
@@ -69,26 +74,39 @@ def radius(  # noqa: PLR0913 (the options of the command)
     counts a null radius of a correctly classified input as 0.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the radii
-    reached until then are written: all of them are proved.
+    reached until then are written: all of them are proved. With --run they are kept as they are found, and nothing that
+    was done is done again, even if the process is killed; docs/runs.md says how. With --certificates the decision on a
+    ball, as large as bnndp-check proves it, is written for every input as a file of its own.
     """
-    import time
-
     from rich.console import Console
 
     from bnndp.cli.inputs import load_classifier
+    from bnndp.cli.kept import Kept
     from bnndp.cli.labelled import Source, read_points
-    from bnndp.cli.radii import RadiusJob, run, summary
-    from bnndp.cli.rows import RowFile
+    from bnndp.cli.radii import DoneRadii, RadiusJob, summary
+    from bnndp.cli.rows import RowFile, no_file
+    from bnndp.cli.stopped import Remarks
     from bnndp.options import Options
     from bnndp.radius import Search
+    from bnndp.runs.work import Budget
 
+    kept = Kept(run, out, context.find_object(Remarks))
+    kept.expect_place()
+    expect_checkable(certificates, norm)
     network = load_classifier(model)
     points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
     search = Search(norm=float(norm), upper=upper, tolerance=tolerance, attack=attack)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
     job = RadiusJob(network, points, domain, search, Options.of(effort, **chosen, time_limit=time_limit))
-    begin = time.perf_counter()
-    with RowFile(out, keep=(model,) if inputs is None else (model, inputs)) as rows:
-        done = run(job, rows)
-    Console().print(summary(done.found, time.perf_counter() - begin))
-    done.expect_whole(out)
+    keep = (model, *kept.files) if inputs is None else (model, inputs, *kept.files)
+    file = no_file() if out is None else RowFile(out, keep=keep)
+    with kept.journal(job, lambda: job.asked("radius")) as journal, file as rows:
+        interrupted = kept.fill(job, journal, "radius", Budget(time_limit))
+        done = DoneRadii.read(job, journal)
+        if rows is not None:
+            for row in done.rows():
+                rows.write(row)
+    Console().print(summary(done))
+    if certificates is not None and not interrupted:
+        typer.echo(certify_radii(network, model, points.x, done.found, domain, certificates))
+    kept.end(interrupted=interrupted, holds="what was reached until then, all of it proved")

@@ -148,7 +148,7 @@ def _resumable(remarks: list[str] | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _shown() -> Iterator[Told]:
     """One line on stderr for each network and column; a bar below it while a network is trained, on a terminal."""
-    from bnndp.cli.job import show_progress
+    from bnndp.cli.progress import show_progress
 
     with contextlib.ExitStack() as stack:
 

@@ -6,12 +6,14 @@ import contextlib
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 from bnndp.errors import InputError
+from bnndp.files import sync_folder
 
 __all__ = ["RowFile", "no_file", "plain"]
 
@@ -31,7 +33,7 @@ class RowFile:
         with self._one_line():
             self._target = self.path.resolve()
             self._check()
-            self._scratch = self._target.with_name(f".{self._target.name}.{os.getpid()}.part")
+            self._scratch = self._target.with_name(f".{self._target.name}.{secrets.token_hex(8)}.part")
             self._file: TextIO = self._scratch.open("x", encoding="utf-8")
         return self
 
@@ -68,6 +70,7 @@ class RowFile:
                     self._file.flush()
                     os.fsync(self._file.fileno())
                     os.replace(self._scratch, self._target)
+                    sync_folder(self._target.parent)
         finally:
             self._scratch.unlink(missing_ok=True)
 

@@ -200,7 +200,7 @@ def _sizes(hidden: str) -> tuple[int, int]:
 @contextlib.contextmanager
 def _watched(plan: Plan) -> Iterator[Watcher]:
     """A bar over the steps of both passes, and a line on stderr if the training does not start at its beginning."""
-    from bnndp.cli.job import show_progress
+    from bnndp.cli.progress import show_progress
 
     with show_progress("train", plan.all_steps) as advance:
         done = {"noise": 0, "train": 0}

@@ -5,12 +5,16 @@ bisection, for all inputs at once. Every search goes on from the best input of t
 climbing noise; at the end each input is moved on the ray from the centre to where the choosing noise, less its error,
 gives a change of the decision, and is reported only if fresh noise confirms it there or, with noise of its own each
 time, a little further out.
+
+Where margins lie within the error of the few climbing draws, the change that they predict is none, or comes far too
+early, and nothing on that ray is confirmed. Such inputs are searched again, outward from the radius that failed, with
+many more draws, and the choosing noise decides which radius succeeds.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +23,7 @@ from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.evasion.decision import decision_rows
 from bnndp.evasion.region import Evasion, check_inputs, measured
-from bnndp.evasion.search import EFFORT, Effort, Task, choose, in_pieces, margin_at, search
+from bnndp.evasion.search import EFFORT, Effort, Task, choose, in_pieces, many_draws, margin_at, search
 from bnndp.maths.rounding import gamma
 from bnndp.regions import Box
 from bnndp.sampling_softmax import odds_direction
@@ -30,6 +34,12 @@ _ROUNDS = 24  # radii tried, at most
 _RAY = (0.8, 1.6)  # where on the ray the choosing noise looks for the change, as shares of the radius
 _CELLS = 5  # into which that part is cut, then the cell with the change, and once more
 _STRETCHES = (1.0, 1.003, 1.01, 1.03, 1.1, 1.3)  # of the radius, until fresh noise confirms
+_AGAIN = 3  # searches outward, at most, of what was not confirmed
+_MORE = 4  # times as many climbing draws as before in each of them
+_GROWTH = 4.0  # of the radius from one that fails to the next
+_NEAR = 1.2  # a radius that succeeds is near enough to one that fails
+_OUTWARD_ROUNDS = 20  # radii tried in one search outward, at most: from 1e-5 to 1, and between the last two
+_UNKNOWN = 1 / 16  # of the largest radius: where the search begins if no radius had succeeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,11 @@ class AttackRadius:
     margin: Tensor  # (batch,)
     error: Tensor  # (batch,)
     runner_up: Tensor  # (batch,)
+
+    def with_rows(self, index: Tensor, other: AttackRadius) -> AttackRadius:
+        """The same with the rows at ``index`` (k,) from a record of that many."""
+        names = [field.name for field in fields(self)]
+        return AttackRadius(*(getattr(self, name).index_copy(0, index, getattr(other, name)) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +129,51 @@ def attack_radius(
         start = centre[part]
         own = measured(task, *choose(task, start[None]), 0)
         found, radius = _bracket(task, start, ~own.succeeds, reach)
-        return _settle(task, own, found, radius, reach)
+        return _confirmed(task, own, _settle(task, own, found, radius, reach, 0), radius, reach)
 
     return in_pieces(network, centre, attack)
+
+
+def _confirmed(task: Task, own: Evasion, first: AttackRadius, radius: Tensor, reach: Reach) -> AttackRadius:
+    """The record ``first``, and for inputs that it has not, though ``radius`` seemed to do, one of a search outward."""
+    result = first
+    if not task.network.random:
+        return result
+    most = reach.upper / _GROWTH  # from there the next radius is the largest
+    low = torch.where(radius.isfinite(), radius.clamp_max(most), _UNKNOWN * reach.upper)
+    for again in range(_AGAIN):
+        at = result.radius.isinf().nonzero()[:, 0]
+        if at.numel() == 0:
+            break
+        part, at_input = replace(task[at], climb=many_draws(task, _MORE ** (1 + again))), own[at]
+        found, high = _outward(part, at_input.x, low[at], reach, seed=task.effort.seed + again)
+        result = result.with_rows(at, _settle(part, at_input, found, high, reach, 1 + again))
+        low = low.index_copy(0, at, (_STRETCHES[-1] * high).clamp_max(most))
+    return result
+
+
+def _outward(task: Task, x: Tensor, low: Tensor, reach: Reach, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs (batch, n) and radii (batch,) above ``low`` at which the choosing noise, less its error, sees a change.
+
+    Radii grow until one succeeds, and then close in on it between that and the last that failed; infinite where none.
+    """
+    high, best, last = torch.full_like(low, torch.inf), x.clone(), x.clone()
+    for index in range(_OUTWARD_ROUNDS):
+        between = (low * high).sqrt()
+        trial = torch.where(high.isfinite(), between, (_GROWTH * low).clamp_max(reach.upper))
+        at = torch.where(high.isfinite(), high > _NEAR * low, low < reach.upper).nonzero()[:, 0]
+        if at.numel() == 0:
+            break
+        part, box = task[at], Box.ball(x[at], trial[at], domain=reach.domain, norm=reach.norm)
+        ends, _ = search(part, box, box.project(last[at])[None], seed=seed + index)
+        end, row = choose(part, ends)
+        margin, error = margin_at(part, end, row, task.choose)
+        hit = margin + error < 0
+        last[at] = end
+        best[at] = torch.where(hit[:, None], end, best[at])
+        high = high.index_copy(0, at, torch.where(hit, trial[at], high[at]))
+        low = low.index_copy(0, at, torch.where(hit, low[at], trial[at]))
+    return best, high
 
 
 def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor, Tensor]:
@@ -144,8 +201,11 @@ def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor
     return best, state.high
 
 
-def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reach) -> AttackRadius:
-    """The record: the inputs ``found`` at ``radius`` moved to where fresh noise confirms that they succeed."""
+def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reach, times: int) -> AttackRadius:
+    """The record: the inputs ``found`` at ``radius`` moved to where fresh noise confirms that they succeed.
+
+    ``times`` counts the calls before for the same task: no noise confirms twice.
+    """
     x, unmoved = own.x, torch.zeros_like(own.margin).masked_fill(~own.succeeds, torch.inf)
     result = AttackRadius(unmoved, x, own.margin, own.error, own.runner_up)
     at = radius.isfinite().nonzero()[:, 0]
@@ -161,7 +221,7 @@ def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reac
         if left.numel() == 0:
             break
         end = ray[left].at(share[left] * stretch)
-        new = measured(part[left], end, row[left], 1 + index)
+        new = measured(part[left], end, row[left], 1 + times * len(_STRETCHES) + index)
         good = left[new.succeeds]
         values = (ray[left].distance(end), end, new.margin, new.error, new.runner_up)
         for whole, value in zip(fields, values, strict=True):

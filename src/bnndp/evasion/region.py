@@ -35,6 +35,10 @@ class Evasion:
         """Where ``x`` changes the decision, with that confidence: (batch,)."""
         return self.margin + self.error < 0
 
+    def __getitem__(self, index: Tensor) -> Evasion:
+        """The record of some of the regions."""
+        return Evasion(self.x[index], self.margin[index], self.error[index], self.runner_up[index])
+
 
 def evade(
     network: Posterior,

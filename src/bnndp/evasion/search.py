@@ -33,7 +33,7 @@ from bnndp.sampling_softmax import (
     odds_direction,
 )
 
-__all__ = ["EFFORT", "NARROW", "Effort", "Task", "choose", "in_pieces", "margin_at", "search"]
+__all__ = ["EFFORT", "NARROW", "Effort", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
 
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
@@ -43,6 +43,8 @@ _FINALISTS = 4  # ends of climbs that are compared with the choosing noise
 _MOMENTUM = 0.25
 _LAST_STEP = 0.02  # of the half-width of the region; the first is the whole
 _RETURN = 0.25  # first step of a climb that goes on from the end of another
+_SEEDS = 64  # of the noises of one effort
+_MANY = 63  # the last of them: of many climbing draws
 _MEMORY = 2**28  # bytes for the starting points of the regions attacked at a time
 
 _Record = TypeVar("_Record")
@@ -98,6 +100,11 @@ class Task:
     def __getitem__(self, index: Tensor) -> Task:
         """The task for some of its inputs."""
         return replace(self, rows=self.rows[index], classes=self.classes[index])
+
+
+def many_draws(task: Task, times: int) -> AnyNoise:
+    """Climbing noise of ``times`` as many draws, of the posterior also where it is narrow."""
+    return draw_softmax_noise(task.network, times * task.effort.draws, seed=_seed(task.effort, _MANY), replicates=1)
 
 
 def search(task: Task, box: Box, warm: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
@@ -230,4 +237,4 @@ def _fresh(network: Posterior, effort: Effort, narrow: bool, index: int) -> AnyN
 
 
 def _seed(effort: Effort, index: int) -> int:
-    return 16 * effort.seed + index
+    return _SEEDS * effort.seed + index

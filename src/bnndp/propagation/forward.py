@@ -6,7 +6,7 @@ expectation of its activation and the planes (docs/layers.md). What is random is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,23 +20,26 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import WEIGHTED, Residual
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.network import BayesianNetwork, Layer, is_activation
-from bnndp.propagation.activated import activated, activated_signal
-from bnndp.propagation.expectation import around
+from bnndp.propagation.activated import Linearised, activated, activated_signal
+from bnndp.propagation.expectation import Around, around
 from bnndp.propagation.hinge import hinge_of
 from bnndp.propagation.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
-from bnndp.propagation.planes import planes, planes_of_fixed
+from bnndp.propagation.planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.propagation.pre import pre_of_signal, pre_of_weights
+from bnndp.propagation.rests import Rests
 from bnndp.propagation.rows import DenseRows, minimum
 from bnndp.propagation.rules.residual import added
-from bnndp.propagation.signal import UP, Tails, of_box
+from bnndp.propagation.signal import UP, Tails, fixed, of_box
+from bnndp.propagation.stacked import StackedLinear
 from bnndp.propagation.steps import step
 from bnndp.propagation.weights import Weights, expect_squares, weights_of
 from bnndp.propagation.weights import row_variance as noise_of_rows
 from bnndp.regions import Box
 
-__all__ = ["Passed", "bound", "hidden"]
+__all__ = ["Passed", "bound", "hidden", "hidden_layers", "interval_rows", "mean_rows", "output_bounds", "row_variance"]
 
 _NUMBERS = 2**23  # entries of the matrices of rows held at a time
+_WEIGHTED = (*WEIGHTED, StackedLinear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,17 @@ class Passed:
 
 def hidden(network: BayesianNetwork, box: Box) -> Passed:
     """The pass up to the last layer with weights."""
-    last = max(i for i, layer in enumerate(network.layers) if isinstance(layer, WEIGHTED))
+    return hidden_layers(network.layers, network.shapes, box)
+
+
+def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], box: Box) -> Passed:
+    """The same for the layers of a network, or for stacked ones; ``shapes`` are those before each of them."""
+    last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
     chain: list[Node] = [Input(of_box(box))]
-    weighted = _walk(network.layers[: last + 1], network.shapes, chain, box)
+    weighted = _walk(layers[: last + 1], shapes, chain, box)
     if weighted is None:
-        raise UnsupportedLayerError(f"{network!r} does not end in a layer with weights.")
+        kinds = " ".join(layer.kind for layer in layers)
+        raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
     return Passed(chain, weighted, box)
 
 
@@ -73,7 +82,7 @@ def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: lis
                 chain.append(_activated(layer, chain, pending, box))
                 continue
             chain.append(_activated(Identity(), chain, pending, box))
-        if isinstance(layer, WEIGHTED):
+        if isinstance(layer, _WEIGHTED):
             expect_squares(layer)
             weighted = _weighted(weights_of(layer, shape), chain[-1])
         elif isinstance(layer, Residual):
@@ -99,11 +108,14 @@ def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], box: Box)
 
 def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
     """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
-    passed = hidden(network, box)
-    weights = passed.output.weights
-    identity = torch.eye(weights.n_out, dtype=torch.float64, device=box.lower.device)
-    found = mean_rows(passed, torch.cat([identity, -identity]).expand(box.batch, -1, -1))
-    n = weights.n_out
+    return output_bounds(hidden(network, box), mean_rows)
+
+
+def output_bounds(passed: Passed, carried: Callable[[Passed, Tensor], Affine]) -> AffineBounds:
+    """The same from a pass that is known already, with the lower bounds of rows that ``carried`` finds."""
+    n, box = passed.output.weights.n_out, passed.box
+    identity = torch.eye(n, dtype=torch.float64, device=box.lower.device)
+    found = carried(passed, torch.cat([identity, -identity]).expand(box.batch, -1, -1))
     fine = found.offset.isfinite() & found.matrix.isfinite().all(-1)
     matrix, offset = torch.where(fine[..., None], found.matrix, 0.0), torch.where(fine, found.offset, -torch.inf)
     return AffineBounds(Affine(matrix[:, :n], offset[:, :n]), Affine(-matrix[:, n:], -offset[:, n:]), box)
@@ -114,6 +126,16 @@ def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_o
     found, constant = passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
     found, constant = lower_bound(passed.chain, found, constant)
     return Affine(found.dense().values, constant)
+
+
+def interval_rows(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
+    """Lower bound of ``rows . E f(x)`` on the box from the ranges of the means below alone: (batch, rows)."""
+    weights, mean = passed.output.weights, passed.last.signal.mean
+    u = DenseRows(rows)
+    found = weights.pull(u).dense()
+    low = found.map(lambda v: v.clamp_min(0)).dot(mean.lower) + found.map(lambda v: v.clamp_max(0)).dot(mean.upper)
+    lost = u.abs().dot(passed.output.scale)
+    return low + u.dot(weights.bias) - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - TINY
 
 
 def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
@@ -131,11 +153,29 @@ def _weighted(weights: Weights, below: Node) -> Weighted:
 def _activated(phi: Activation, chain: list[Node], weighted: Weighted, box: Box) -> Node:
     weights, below = weighted.weights, weighted.below
     mean = _range(chain, weighted, box)
+    if below.signal.fixed and not weights.random:
+        return _exact(phi, mean, weighted)
     x = pre_of_weights(weights, below.signal, mean, lambda: _through(weighted))
     near = around(phi, x)
     found = planes_of_fixed(phi, x, near) if x.fixed else planes(phi, x, near)
     signal, linear = activated(phi, x, found, independent=weights.groups == weights.n_out)
     return Activated(found, linear, signal, weighted, below, hinge_of(phi, x, near))
+
+
+def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
+    """An activation of a function of x: nothing is random, so there are planes and no moments."""
+    x, zero = pre_of_signal(fixed(mean)), torch.zeros_like(mean.lower)
+    found, near = planes_of_exact(phi, x), Around(zero, zero, zero, zero)
+    signal = fixed(found.range)
+    rest = Rests(zero, zero, signal.norms, signal.norms, signal.norms, zero)
+    return Activated(
+        found,
+        Linearised(phi.shape.steepest, zero, zero, rest, x),
+        signal,
+        weighted,
+        weighted.below,
+        hinge_of(phi, x, near),
+    )
 
 
 def _on_signal(phi: Activation, chain: list[Node]) -> Node:
@@ -156,7 +196,7 @@ def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     for part, rows in weights.own_rows(_NUMBERS // box.batch):
         for sign, end in ((1, low), (-1, high)):
             own = rows if sign > 0 else rows.map(torch.neg)
-            start = weights.bias[part] * sign - gamma(8) * weighted.scale[:, part] - TINY
+            start = weights.bias[..., part] * sign - gamma(8) * weighted.scale[:, part] - TINY
             end[:, part] = sign * minimum(*lower_bound(chain, own, start), box)
     return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
 

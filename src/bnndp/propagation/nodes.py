@@ -213,6 +213,8 @@ def _negative(values: Tensor) -> Tensor:
 def interval_means(weights: Weights, mean: Interval, scale: Tensor) -> Interval:
     """Range of E X from the range of E z alone."""
     middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower)
-    at, away = weights.apply(middle) + weights.bias, weights.power(radius, 1) * UP
+    at, away = weights.apply(middle) + weights.bias, weights.power(radius, 1)
+    # Middle, radius, both products and the sum are off by less than 2 terms + 8 units of ``scale``: radii are no larger
+    # than magnitudes, and gamma is twice that.
     lost = gamma(2 * weights.terms + 16) * scale + TINY
     return Interval(at - away - lost, at + away + lost)

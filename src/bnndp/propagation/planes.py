@@ -19,10 +19,12 @@ from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.propagation.expectation import Around
 from bnndp.propagation.signal import UP, Pre
 
-__all__ = ["Planes", "planes", "planes_of_fixed"]
+__all__ = ["Planes", "planes", "planes_of_exact", "planes_of_fixed"]
 
 _STEPS = 8  # steps of the grid in m
 _STEPS_S = 2  # and in s
+_FEW = 4  # kinks up to which their points are the grid
+_CLEAR = 1e-12  # by which a line must be better to be taken for another
 _SLOPE = 1e-9  # error granted to the slope of a convex activation
 
 
@@ -53,6 +55,20 @@ def planes(phi: Activation, x: Pre, near: Around) -> Planes:
     return _made(x, (low[0], zero, offset_low), (high[0], zero, offset_high), Interval(least, most))
 
 
+def planes_of_exact(phi: Activation, x: Pre) -> Planes:
+    """Planes in m for an X that is the function m(x), without any spread.
+
+    What is affine between few kinks, less any line, is extreme at a kink or at an end: no grid and no slope has to be
+    trusted.
+    """
+    zero, affine = torch.zeros_like(x.mean.lower), phi.shape.kinks or phi.shape.slopes[0] == phi.shape.slopes[1]
+    if affine and len(phi.shape.kinks) <= _FEW:
+        low, high = (_kinked_line(phi, x.mean, sign) for sign in (-1, 1))
+    else:
+        low, high = _line_below(phi, x.mean, zero), _line_above(phi, x.mean, zero)
+    return _made(x, (low[0], zero, low[1]), (high[0], zero, high[1]), Interval(low[2], high[2]))
+
+
 def planes_of_fixed(phi: Activation, x: Pre, near: Around) -> Planes:
     """Planes in (m, s) for a Gaussian X of mean m(x) and variance s(x); in m alone where that is not worse."""
     flat = planes(phi, x, near)
@@ -77,11 +93,17 @@ def _made(x: Pre, low: tuple[Tensor, Tensor, Tensor], high: tuple[Tensor, Tensor
     return Planes(low[0], low[1], low[2] - slack, high[0], high[1], high[2] + slack, ends, size * UP)
 
 
+def _mean(phi: Activation, m: Tensor, rho: Tensor) -> Tensor:
+    """G(m, rho): the activation itself where nothing spreads, at a fraction of the cost of a rule."""
+    at_rest = not phi.tensors and bool((rho == 0).all())
+    return phi(m) if at_rest else phi.mean(m, rho)
+
+
 def _line_above(phi: Activation, m: Interval, rho: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Slope and offset of a line above G(., rho) on the interval, and the largest value of G there."""
     a, b = m.lower, m.upper
     if phi.shape.fall == 0:  # convex: the chord
-        ends = [phi.mean(t, rho) + phi.error(t, rho) for t in (a, b)]
+        ends = [_mean(phi, t, rho) + phi.error(t, rho) for t in (a, b)]
         slope = ((ends[1] - ends[0]) / (b - a).clamp_min(TINY)).clamp(*phi.shape.slopes)
         offset = torch.maximum(ends[0] - slope * a, ends[1] - slope * b)
         return slope, offset, torch.maximum(*ends)
@@ -93,27 +115,49 @@ def _line_below(phi: Activation, m: Interval, rho: Tensor) -> tuple[Tensor, Tens
     if phi.shape.fall == 0 and phi.shape.slopes[0] >= 0:  # convex and increasing: the tangent in the middle
         at = (0.5 * m.lower + 0.5 * m.upper).clamp(m.lower, m.upper)
         slope = phi.slope(at, rho).clamp(*phi.shape.slopes)
-        offset = phi.mean(at, rho) - phi.error(at, rho) - slope * at - _SLOPE * (m.upper - m.lower)
-        return slope, offset, phi.mean(m.lower, rho) - phi.error(m.lower, rho)
+        offset = _mean(phi, at, rho) - phi.error(at, rho) - slope * at - _SLOPE * (m.upper - m.lower)
+        return slope, offset, _mean(phi, m.lower, rho) - phi.error(m.lower, rho)
     return _grid_line(phi, m, rho, -1)
 
 
 def _grid_line(phi: Activation, m: Interval, rho: Tensor, sign: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The better, in the middle, of the chord and of the slope there; ``sign`` 1 above and -1 below."""
+    """A line above (``sign`` 1) or below (-1) G(., rho), from a grid and the curvature between its points."""
     a, b = m.lower, m.upper
     points = [a + (b - a) * (i / _STEPS) for i in range(_STEPS)] + [b]
-    values = [phi.mean(t, rho) + sign * phi.error(t, rho) for t in points]
-    step = (b - a) / _STEPS * UP
     down, up = phi.shape.curvature(rho)
-    bump = _bump(phi, down if sign > 0 else up, step)
-    middle = points[_STEPS // 2]
+    bump = _bump(phi, down if sign > 0 else up, (b - a) / _STEPS * UP)
+    return _best_line(phi, points, rho, bump, sign)
+
+
+def _kinked_line(phi: Activation, m: Interval, sign: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for phi itself, which is affine between its kinks: they and the ends are the grid, and it is exact."""
+    a, b = m.lower, m.upper
+    kinks = [torch.full_like(a, where).clamp(a, b) for where, _ in phi.shape.kinks]
+    zero = torch.zeros_like(a)
+    return _best_line(phi, [a, *kinks, b], zero, zero, sign)
+
+
+def _best_line(
+    phi: Activation, points: list[Tensor], rho: Tensor, bump: Tensor, sign: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The better, in the middle, of the chord and of the slope there; ``sign`` 1 above and -1 below.
+
+    Between two of the points G less any line exceeds its values there by at most ``bump``.
+    """
+    a, b = points[0], points[-1]
+    values = [_mean(phi, t, rho) + sign * phi.error(t, rho) for t in points]
+    middle = (0.5 * a + 0.5 * b).clamp(a, b)
     chord = (values[-1] - values[0]) / (b - a).clamp_min(TINY)
     slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(middle, rho))]
     offsets = []
     for slope in slopes:
         gaps = torch.stack([sign * (v - slope * t) for v, t in zip(values, points, strict=True)])
         offsets.append(sign * (gaps.amax(0) + bump))
-    take = sign * (slopes[1] * middle + offsets[1]) < sign * (slopes[0] * middle + offsets[0])
+    heights = [slope * middle + offset for slope, offset in zip(slopes, offsets, strict=True)]
+    clear = _CLEAR * (
+        (slopes[0] * middle).abs() + offsets[0].abs()
+    )  # both often touch in the middle: no matter of rounding
+    take = sign * heights[1] < sign * heights[0] - clear
     best = torch.where(take, slopes[1], slopes[0]), torch.where(take, offsets[1], offsets[0])
     extreme = sign * (torch.stack([sign * v for v in values]).amax(0) + bump)
     return *best, extreme

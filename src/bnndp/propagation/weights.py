@@ -49,7 +49,7 @@ class Weights(Protocol):
         ...
 
     @property
-    def bias(self) -> Tensor:  # (n_out,)
+    def bias(self) -> Tensor:  # (n_out,), or (batch, n_out) where networks are stacked
         """Mean of the biases."""
         ...
 

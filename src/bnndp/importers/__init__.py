@@ -1,0 +1,1 @@
+"""Networks from other people's files: pickles opened in a child process, and tables of names for what is in them."""

@@ -1,0 +1,62 @@
+"""A small job whose answers depend on the parts it is cut into, as rounding does, and that counts what it computes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bnndp.runs.identity import Identity
+from bnndp.runs.journal import Answer, Journal
+from bnndp.runs.lines import number
+
+
+@dataclass
+class Squares:
+    """Adds up squares; a later stage goes on in rounds. Every answer names the start of the part it was computed in."""
+
+    points: int = 10
+    sizes: tuple[int, ...] = (4, 3)  # of the parts, by stage
+    rounds: int = 2
+    calls: list[tuple[int, int]] = field(default_factory=list)  # stage and start of every part that was begun
+    before_round: Callable[[int, range, int], None] = lambda stage, part, round_: None
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return ("low", "medium", "high")[: len(self.sizes)]
+
+    def parts(self, stage: int) -> Iterator[range]:
+        for start in range(0, self.points, self.sizes[stage]):
+            yield range(start, min(start + self.sizes[stage], self.points))
+
+    def search(self, stage: int, part: range, known: Sequence[Answer]) -> Iterator[list[Answer]]:
+        self.calls.append((stage, part.start))
+        for round_ in range(self.rounds if stage else 1):
+            self.before_round(stage, part, round_)
+            start = [0.0] * len(part) if stage == 0 else [number(answer["value"]) for answer in known]
+            values = [old + (point + 0.1) ** 2 / 3 + round_ for old, point in zip(start, part, strict=True)]
+            yield [{"value": value, "part": [stage, part.start]} for value in values]
+
+    def answers(self, found: list[Answer]) -> list[Answer]:
+        return found
+
+
+@contextlib.contextmanager
+def silent(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """No progress."""
+    yield lambda count: None
+
+
+def identity_of(job: Squares, **changes: object) -> Identity:
+    given: dict[str, object] = {
+        "model": "a" * 64,
+        "data": "b" * 64,
+        "options": {"refine": 1},
+        "version": {"bnndp": "1"},
+    }
+    given |= changes
+    return Identity("squares", points=job.points, stages=job.stages, **given)  # type: ignore[arg-type]
+
+
+def answers_of(job: Squares, journal: Journal) -> list[tuple[int, Answer]]:
+    return [journal.best(point) for point in range(job.points)]
