@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-files campaign-faults campaign-runs reproduce \
+.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -71,6 +71,14 @@ campaign-classification: $(READY)  ## the same for classifiers
 campaign-layers: export OMP_NUM_THREADS := 1
 campaign-layers: $(READY)  ## the same for networks of every kind of layer and posterior
 	$(BIN)/python -m benchmarks.campaign_layers $(ARGS)
+
+campaign-certificates: export OMP_NUM_THREADS := 1
+campaign-certificates: $(READY)  ## genuine certificates of every kind are accepted, tampered ones never
+	$(BIN)/python -m benchmarks.campaign_certificates $(ARGS)
+
+campaign-checker: export OMP_NUM_THREADS := 1
+campaign-checker: $(READY)  ## attack the checker: changed certificates must not prove more than is true
+	$(BIN)/python -m benchmarks.campaign_checker $(ARGS)
 
 campaign-runs: export OMP_NUM_THREADS := 1
 campaign-runs: $(READY)  ## kill a long run 200 times, tear its journal: it must end as if nothing had been

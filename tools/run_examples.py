@@ -1,8 +1,8 @@
 """Run the examples of README.md and docs/*.md, so that they cannot rot.
 
 The ``python`` blocks of a file run in one namespace, in a temporary folder; a ``text`` block right after one must be
-what it prints. In ``console`` blocks every line ``$ bnndp ...`` or ``$ cat ...`` runs in the same folder and has to
-succeed (its output holds times and is not compared). A block marked ``no-run`` is left alone.
+what it prints. In ``console`` blocks every line that starts with ``$`` and one of RUNNABLE runs in the same folder and
+has to succeed (its output holds times and is not compared). A block marked ``no-run`` is left alone.
 
     python tools/run_examples.py            check
     python tools/run_examples.py --update   write the real output into the files
@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(?P<kind>python|text|console)(?P<mark>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-RUNNABLE = ("bnndp", "cat")
+RUNNABLE = ("bnndp", "bnndp-check", "cat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ def run_console(block: Block) -> str:
             )
         if arguments[0] == "bnndp":
             arguments = [sys.executable, "-c", "from bnndp.cli.main import run; run()", *arguments[1:]]
+        elif arguments[0] == "bnndp-check":
+            arguments = [sys.executable, "-m", "bnndp_checker", *arguments[1:]]
         result = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if result.returncode:
             raise ExampleError(f"line {block.line}: {command}\nexit status {result.returncode}: {result.stderr}")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.campaign_layers_cases import KINDS, make_case
+from benchmarks.campaign_layers_cases import ACTS, KINDS, make_case
 from torch import Tensor
 
+from bnndp.activations import PiecewiseAffine
 from bnndp.certify import certify
 from bnndp.draws import draw_networks, evaluate
 from bnndp.ensemble import Ensemble, Posterior
@@ -71,7 +72,8 @@ def _least_seen(claim: Claim, draws: int = 4_000) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("index", [1, 4])
 def test_every_kind_of_layer(kind: str, index: int, tmp_path: Path) -> None:
-    case = make_case(3, kind, index + KINDS.index(kind), boxes=2)
+    at = index + KINDS.index(kind)
+    case = make_case(3, kind, at + (ACTS[at % len(ACTS)] == "piecewise_affine"), boxes=2)  # that one below
     claims = [interval_claim(case.network, case.box)]
     if case.network.n_out > 1:
         classifier = replace(case.network, task="classification")
@@ -96,6 +98,18 @@ def test_moments_of_dense_networks(hidden: tuple[int, ...], inputs: int, tmp_pat
     low, high = proof.at_least[:, :2], -proof.at_least[:, 2:]
     bounds = certify(network, box)
     assert bool((high - low <= 2.0 * (bounds.upper - bounds.lower)).all())  # not far from what needs no certificate
+
+
+def test_a_function_of_the_user_is_proved_between_its_knots_only(tmp_path: Path) -> None:
+    first, last = _dense(2, 4, 1, std=0.05, seed=2).linears
+    for reach, proved in ((9.0, True), (0.5, False)):
+        sine = PiecewiseAffine.of(torch.sin, 1.0, reach=reach, pieces=16, curvature=1.0)
+        network = BayesianNetwork((first, sine, last))
+        proof = prove(interval_claim(network, Box.ball([[0.3, -0.2]], 0.05)))
+        assert bool(proof.at_least.isfinite().all()) == proved
+        if proved:
+            assert bool((proof.at_least <= _least_seen(proof.claim)).all())
+            assert _accepted(proof, network, tmp_path)
 
 
 def test_a_layer_without_variance_costs_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Every probability of leaving a rectangle is counted: against sampling, quadrature and the normal law itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from bnndp.network import BayesianNetwork, Linear
+from bnndp.partition.chain import links_of
+from bnndp.partition.layers import Layer, Ranges
+from bnndp.partition.softmax import bound_rows
+from bnndp.partition.spreads import lipschitz_excess
+from bnndp.regions import Box
+
+F64 = torch.float64
+NetworkFactory = Callable[..., BayesianNetwork]
+
+
+@pytest.mark.parametrize("chance", [0.3, 0.1, 1e-2, 1e-4, 1e-8])
+@pytest.mark.parametrize("std", [0.5, 2.0])
+def test_a_deviation_that_is_linear_in_the_noise(std: float, chance: float) -> None:
+    """r(z) = |sigma z| with z = 1e6 + std xi: P(r > sqrt(E r^2) + excess) is a normal tail, and no Lipschitz bound."""
+    one = torch.ones(1, 1, dtype=F64)
+    sigma = 0.7
+    layer = Layer.of(Linear(one, sigma * one, torch.zeros(1, dtype=F64), torch.zeros(1, dtype=F64)))
+    m, r = 1e6 * one[None], std * one[None]
+    excess = lipschitz_excess(layer, Ranges(m, m, r, r), chance).item() / sigma
+    t = (math.sqrt(1e12 + std**2) - 1e6 + excess) / std
+    assert 0.5 * math.erfc(t / math.sqrt(2)) <= chance
+    assert math.exp(-0.5 * t * t) >= 0.99 * chance  # and hardly more than that is asked for
+
+
+@pytest.mark.parametrize("mass", [0.05, 0.3])
+def test_all_neurons_stay_in_their_ranges_at_once(random_network: NetworkFactory, mass: float) -> None:
+    """Means and deviations of a wide layer whose inputs are random: drawn 2000 times at one x."""
+    network = random_network((3, 120, 150, 2), seed=4, std=1.5)
+    first, second = network.linears[:2]
+    x = torch.tensor([[0.4, -0.7, 0.9]], dtype=F64)
+    chain = links_of(BayesianNetwork.from_linears([first, network.linears[1]], "classification"), Box(x, x), mass)
+    found = chain.ranges(Layer.of(second), mass)
+    draws = 2000
+    mean = x @ first.weight_mean.T + first.bias_mean
+    std = (x.square() @ first.weight_std.square().T + first.bias_std.square()).sqrt()
+    noise = torch.randn(draws, first.n_out, generator=torch.Generator().manual_seed(0), dtype=F64)
+    z = (mean + std * noise).clamp_min(0)
+    m = z @ second.weight_mean.T + second.bias_mean
+    r = (z.square() @ second.weight_std.square().T + second.bias_std.square()).sqrt()
+    inside = (m >= found.mean_lower[0]) & (m <= found.mean_upper[0]) & (r <= found.std_upper[0])
+    failed = 1 - inside.all(-1).double().mean().item()
+    allowed = min(mass + chain.outside, 1.0)
+    assert failed <= allowed + 5 * math.sqrt(allowed / draws)
+
+
+@pytest.mark.parametrize("cells", [2, 4])
+@pytest.mark.parametrize("mass", [0.5, 0.2, 0.02])
+@pytest.mark.parametrize("lead", [0.3, 1.0, 1.3, 2.0, 3.0])
+def test_logits_that_are_nothing_but_noise(lead: float, mass: float, cells: int) -> None:
+    """Two logits of a wide difference D ~ N(lead s, s^2): E[p_1 - p_2] = E tanh(D / 2), by a fine sum."""
+    s = 200.0
+    bias = torch.tensor([lead * s, 0.0], dtype=F64)
+    zero = torch.zeros(2, 1, dtype=F64)
+    layer = Linear(zero, zero, bias, torch.full((2,), s / math.sqrt(2), dtype=F64))
+    network = BayesianNetwork((layer,), "classification")
+    x = torch.zeros(1, 1, dtype=F64)
+    rows = torch.tensor([[[1.0, -1.0], [1.0, 0.0], [0.0, -1.0]]], dtype=F64)
+    found = bound_rows(network, Box(x, x), rows, mass=mass, cells=cells)[0]
+    xi = torch.linspace(-10, 10, 200_001, dtype=F64)
+    weight = torch.exp(-0.5 * xi**2)
+    p = (torch.sigmoid(s * (lead + xi)) * weight).sum() / weight.sum()
+    truth = torch.stack([2 * p - 1, p, p - 1])
+    assert (found <= truth + 1e-4).all()  # the step of the sum, where the sigmoid is steep
