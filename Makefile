@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs reproduce \
+.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -93,6 +93,14 @@ campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no f
 	$(BIN)/python -m benchmarks.campaign_faults $(ARGS)
 	$(BIN)/python -O -W error -m benchmarks.campaign_faults --claims 1 $(ARGS)
 	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
+
+seeded-faults: export PYTHONPATH := tools
+seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a time: its tests must fail
+	$(BIN)/python -m seeded_faults $(ARGS)
+
+mutants: export PYTHONPATH := tools
+mutants: $(READY)  ## the same with random mutants of maths, moment, partition and the checker
+	$(BIN)/python -m seeded_faults.mutants $(ARGS)
 
 REPRODUCE = $(BIN)/bnndp reproduce
 REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks

@@ -7,12 +7,13 @@ The mean of :math:`\varphi(m+r\xi)` over a standard Gaussian :math:`\xi` is exac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
 from flint import arb
 
 from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, pdf, require, smaller
-from bnndp_checker.reading import Layer, Unreadable
+from bnndp_checker.reading import Layer
 
 __all__ = ["Activation", "activation"]
 
@@ -33,18 +34,24 @@ def _sigmoid(x: arb) -> arb:
     return ONE / (ONE + (-x).exp())
 
 
-_ROOT3 = arb(3).sqrt()
+def _softplus(x: arb) -> arb:
+    return x.exp().log1p() if x < 30 else x + (-x).exp().log1p()
+
+
+def _gelu_slope(x: arb) -> arb:
+    return cdf(x) + x * pdf(x)
+
+
+_T, _S, _ROOT2 = 4 / (3 * arb(3).sqrt()), 1 / (6 * arb(3).sqrt()), arb(2).sqrt()
 _SMOOTH = {
-    "tanh": Smooth(arb.tanh, lambda x: ONE - x.tanh() ** 2, (ZERO, ONE), (-4 / (3 * _ROOT3), 4 / (3 * _ROOT3))),
-    "sigmoid": Smooth(
-        _sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x), (ZERO, ONE / 4), (-1 / (6 * _ROOT3), 1 / (6 * _ROOT3))
-    ),
-    "softplus": Smooth(lambda x: x.exp().log1p() if x < 30 else x + (-x).exp().log1p(), _sigmoid, (ZERO, ONE), (ZERO, ONE / 4)),
+    "tanh": Smooth(arb.tanh, lambda x: ONE - x.tanh() ** 2, (ZERO, ONE), (-_T, _T)),
+    "sigmoid": Smooth(_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x), (ZERO, ONE / 4), (-_S, _S)),
+    "softplus": Smooth(_softplus, _sigmoid, (ZERO, ONE), (ZERO, ONE / 4)),
     # x Phi(x): the second derivative (2 - x^2) phi(x) is extreme at 0 and +-2, the first at +-sqrt 2.
     "gelu": Smooth(
         lambda x: x * cdf(x),
-        lambda x: cdf(x) + x * pdf(x),
-        (cdf(-arb(2).sqrt()) - arb(2).sqrt() * pdf(arb(2).sqrt()), cdf(arb(2).sqrt()) + arb(2).sqrt() * pdf(arb(2).sqrt())),
+        _gelu_slope,
+        (_gelu_slope(-_ROOT2), _gelu_slope(_ROOT2)),
         (-2 * pdf(arb(2)), 2 * pdf(ZERO)),
     ),
     # x sigma(x): f' = sigma + x sigma(1 - sigma), f'' = sigma(1 - sigma)(2 + x(1 - 2 sigma)), at most 1/2 (at 0).
@@ -58,12 +65,12 @@ _SMOOTH = {
     "elu": Smooth(
         lambda x: smaller(x, ZERO).expm1() + larger(x, ZERO), lambda x: smaller(x, ZERO).exp(), (ZERO, ONE), (ZERO, ONE)
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Activation:
-    """See the module; ``slopes`` bounds the derivative of the whole where the parts do not."""
+    """The parts; a function given by its user has a Lipschitz constant, and is near them between its knots."""
 
     smooth: Smooth | None = None
     weight: arb = ONE  # of the smooth part, >= 0
@@ -79,53 +86,59 @@ class Activation:
         found = self.line * x + self.constant + sum((j * larger(x - t, ZERO) for t, j in self.hinges), ZERO)
         return found if self.smooth is None else found + self.weight * self.smooth.value(x)
 
+    def _kinks(self, low: arb | None = None, high: arb | None = None) -> tuple[arb, arb]:
+        """Bounds of the slopes of line and hinges on [low, high], or on the whole line."""
+        at = self.line + sum((j for t, j in self.hinges if low is not None and t <= low), ZERO)
+        seen = [at]
+        for t, j in self.hinges:
+            if not (low is not None and t <= low) and not (high is not None and t >= high):
+                at += j
+                seen.append(at)
+        return smaller(*seen), larger(*seen)
+
     def slopes(self, low: arb, high: arb) -> tuple[arb, arb]:
-        """Bounds of the derivative on [low, high]; wider than the interval is no harm."""
+        """Bounds of the derivative on [low, high]."""
         if self.lipschitz is not None:
             return -self.lipschitz, self.lipschitz
-        ends = self.line + sum((j for t, j in self.hinges if t <= low), ZERO)
-        least = most = ends
-        for t, j in self.hinges:
-            if not (t <= low or t >= high):
-                ends += j
-                least, most = smaller(least, ends), larger(most, ends)
+        least, most = self._kinks(low, high)
         if self.smooth is not None:
-            at, half = self.smooth.slope((low + high) / 2), (high - low) / 2
-            down, up = self.smooth.curvature
-            reach = larger(-down, up) * half
-            least += self.weight * larger(at - reach, self.smooth.slopes[0])
-            most += self.weight * smaller(at + reach, self.smooth.slopes[1])
+            at, bend = self.smooth.slope((low + high) / 2), larger(*map(abs, self.smooth.curvature)) * (high - low) / 2
+            least += self.weight * larger(at - bend, self.smooth.slopes[0])
+            most += self.weight * smaller(at + bend, self.smooth.slopes[1])
         return least, most
 
+    @property
     def steepest(self) -> arb:
         """A Lipschitz constant on the whole line."""
         if self.lipschitz is not None:
             return self.lipschitz
-        found = larger(abs(self.line), ZERO)
-        at = self.line
-        for _, j in self.hinges:
-            at += j
-            found = larger(found, abs(at))
-        if self.smooth is not None:
-            found += self.weight * larger(abs(self.smooth.slopes[0]), abs(self.smooth.slopes[1]))
-        return found
+        found = larger(*map(abs, self._kinks()))
+        return found if self.smooth is None else found + self.weight * larger(*map(abs, self.smooth.slopes))
+
+    @property
+    def turn(self) -> arb:
+        """By how much two slopes of the parts can differ; of a user's function from zero, to which it is cut off."""
+        least, most = self._kinks()
+        if self.lipschitz is not None:
+            return larger(abs(least), abs(most))
+        down, up = (ZERO, ZERO) if self.smooth is None else self.smooth.slopes
+        return most - least + self.weight * (up - down)
 
     def range(self, low: arb, high: arb) -> tuple[arb, arb]:
         """Bounds of the function on [low, high]."""
         if self.within is not None:
             require(self.within[0] <= low and high <= self.within[1], "a pre-activation leaves the knots of a function")
-        middle, half = (low + high) / 2, (high - low) / 2
         least, most = self.slopes(low, high)
-        if least >= 0 and self.lipschitz is None:
+        if least >= 0:
             return self.value(low) - self.error, self.value(high) + self.error
-        reach = larger(abs(least), abs(most)) * half + self.error
-        return self.value(middle) - reach, self.value(middle) + reach
+        middle, reach = self.value((low + high) / 2), larger(abs(least), abs(most)) * (high - low) / 2 + self.error
+        return middle - reach, middle + reach
 
     def above(self, m: tuple[arb, arb], r: tuple[arb, arb], slope: arb, constant: arb, sign: int) -> bool:
         """Whether ``sign`` E phi(m + r xi) is proved to be at most ``slope m + constant`` on the rectangle of (m, r).
 
-        On each piece of the range of m: convex parts lie below their chord (and rise with r), concave hinges below a
-        tangent (and fall with r), the smooth part below its chord by at most sup|f''| h^2 / 8.
+        On each piece of the range of m: convex hinges lie below their chord (and rise with r), concave ones below a
+        tangent (and fall with r), the smooth part below its chord plus h^2 / 8 times the largest -f''.
         """
         low, high = m
         pieces = 1 if self.smooth is None and all(sign * j >= 0 for _, j in self.hinges) else _PIECES
@@ -149,33 +162,35 @@ class Activation:
 
 
 def _tangent(touch: arb, at: arb, r: arb) -> arb:
-    """The tangent of the convex g(., r) at ``touch``."""
-    slope = (ONE if touch >= 0 else ZERO) if r.is_zero() else cdf(touch / r)
-    return g(touch, r) + slope * (at - touch)
+    """The tangent of the convex g(., r) at ``touch``; for r = 0 one of the two lines of max(., 0)."""
+    if r.is_zero():
+        return at if touch >= 0 else ZERO
+    return g(touch, r) + cdf(touch / r) * (at - touch)
 
 
 def activation(layer: Layer) -> Activation:
     """The activation of a layer of the file."""
-    kind = layer.kind
-    if kind == "identity":
-        return Activation(line=ONE)
-    if kind == "relu":
-        return Activation(hinges=((ZERO, ONE),))
-    if kind == "leaky_relu":
-        slope = arb(layer.settings["negative_slope"])
-        return Activation(line=slope, hinges=((ZERO, ONE - slope),))
-    if kind == "hard_tanh":
-        return Activation(constant=-ONE, hinges=((-ONE, ONE), (ONE, -ONE)))
-    if kind == "elu":
-        alpha = arb(layer.settings["alpha"])
-        require(alpha >= 0, "the alpha of an ELU is not negative")
-        return Activation(_SMOOTH[kind], alpha, hinges=((ZERO, ONE - alpha),))
-    if kind == "piecewise_affine":
-        knots, values = layer.tensors["knots"].numbers(), layer.tensors["values"].numbers()
-        slopes = [ZERO, *((b - a) / (t - s) for a, b, s, t in zip(values, values[1:], knots, knots[1:], strict=False)), ZERO]
-        jumps = tuple((t, b - a) for t, a, b in zip(knots, slopes, slopes[1:], strict=False))
-        error, steep = arb(layer.settings["inner_error"]), arb(layer.settings["lipschitz"])
-        return Activation(constant=values[0], hinges=jumps, error=error, within=(knots[0], knots[-1]), lipschitz=steep)
-    if kind in _SMOOTH:
-        return Activation(_SMOOTH[kind])
-    raise Unreadable(f"no activation {kind!r}")
+    settings = {name: arb(float(value)) for name, value in layer.settings.items() if value is not None}
+    match layer.kind:
+        case "identity":
+            found = Activation(line=ONE)
+        case "relu":
+            found = Activation(hinges=((ZERO, ONE),))
+        case "leaky_relu":
+            slope = settings["negative_slope"]
+            found = Activation(line=slope, hinges=((ZERO, ONE - slope),))
+        case "hard_tanh":
+            found = Activation(constant=-ONE, hinges=((-ONE, ONE), (ONE, -ONE)))
+        case "elu":
+            alpha = settings["alpha"]
+            found = Activation(_SMOOTH["elu"], alpha, hinges=((ZERO, ONE - alpha),))
+        case "piecewise_affine":
+            knots, values = layer.tensors["knots"].numbers(), layer.tensors["values"].numbers()
+            rises = zip(pairwise(values), pairwise(knots), strict=True)
+            slopes = [ZERO, *((b - a) / (t - s) for (a, b), (s, t) in rises), ZERO]
+            hinges = tuple((t, b - a) for t, (a, b) in zip(knots, pairwise(slopes), strict=True))
+            error, steep, ends = settings["inner_error"], settings["lipschitz"], (knots[0], knots[-1])
+            found = Activation(constant=values[0], hinges=hinges, error=error, within=ends, lipschitz=steep)
+        case kind:
+            found = Activation(_SMOOTH[kind])
+    return found

@@ -6,7 +6,6 @@ worst x of the region is taken.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +13,18 @@ from typing import Any
 from flint import arb
 
 from bnndp_checker.activations import activation
-from bnndp_checker.balls import ONE, ZERO, absolute, dot, larger, matrix, product, require, smaller
-from bnndp_checker.chain import Chain, Form, chain, max_of
-from bnndp_checker.layers import Box, Gaussian, gaussian, windows
-from bnndp_checker.reading import ACTIVATIONS, Layer, Unreadable, number, numbers, out_shape
+from bnndp_checker.balls import ONE, ZERO, larger, require, smaller
+from bnndp_checker.chain import Chain, Form, chain, over_squares
+from bnndp_checker.layers import Box, Gaussian, gaussian, groups
+from bnndp_checker.reading import ACTIVATIONS, Layer, expect, number, numbers, out_shape
+from bnndp_checker.vectors import Vector, absolute, dot, matrix, minus, plus, product
 
 __all__ = ["Lower", "mean_bounds", "softmax_bounds"]
 
-Vector = list[arb]
+Shape = tuple[int, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lower:
     """For each row of a claim: an affine function of x below it on the box, and a number below it."""
 
@@ -32,105 +32,126 @@ class Lower:
     constants: Vector
     least: Vector
 
+    @classmethod
+    def under(cls, rows: list[Vector], constants: Vector, box: Box) -> Lower:
+        """What follows where ``rows . x + constants`` is above the opposite of the claim."""
+        return cls([minus(row) for row in rows], minus(constants), minus(plus(box.tops(rows), constants)))
 
-def _prove(layers: Sequence[Layer], shape: tuple[int, ...], box: Box, proof: dict[str, Any]) -> tuple[Chain, Box, Gaussian]:
+
+def _prove(layers: Sequence[Layer], shape: Shape, box: Box, proof: dict[str, Any]) -> tuple[Chain, Box, Gaussian]:
     """The chain of all layers but the last with weights, the box after it, and that last layer."""
-    *hidden, last = (layer for layer in layers) if layers[-1].kind != "flatten" else layers[:-1]
-    proved, end = chain(hidden, shape, box, proof)
-    for layer in hidden:
+    at = max(i for i, layer in enumerate(layers) if layer.kind != "flatten")
+    proved, end = chain(layers[:at], shape, box, proof)
+    for layer in layers[:at]:
         shape = out_shape(layer, shape)
-    return proved, end, gaussian(last, shape)
+    return proved, end, gaussian(layers[at], shape)
 
 
-def _rows(layer: Gaussian, rows: list[Vector]) -> tuple[list[Vector], Vector]:
-    """Rows of the outputs as rows of the inputs of the last layer, and constants."""
-    lines = matrix(rows, len(layer.bias))
-    return (lines * layer.mean).tolist(), product(lines, layer.bias)
+def _form(proved: Chain, last: Gaussian, rows: list[Vector]) -> Form:
+    """Rows of the outputs, without the noise of the last layer."""
+    lines = matrix(rows, len(last.bias))
+    return proved.form((lines * last.mean).tolist(), product(lines, last.bias))
 
 
 def _range(form: Form, box: Box) -> tuple[Vector, Vector]:
     """Least and largest value of the affine parts on the box of x."""
-    lines = matrix(form.rows, len(box.low))
-    tops, bottoms = box.tops(lines), box.tops(lines * -1)
-    return (
-        [c - b for c, b in zip(form.constants, bottoms, strict=True)],
-        [c + t for c, t in zip(form.constants, tops, strict=True)],
-    )
+    bottoms = box.tops([minus(row) for row in form.rows])
+    return plus(form.constants, minus(bottoms)), plus(form.constants, box.tops(form.rows))
 
 
-def mean_bounds(
-    layers: Sequence[Layer], shape: tuple[int, ...], box: Box, rows: list[Vector], proof: dict[str, Any]
-) -> Lower:
+def mean_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[Vector], proof: dict[str, Any]) -> Lower:
     r"""Rows of the mean output.
 
     :math:`\mathbb E S\le top+|top|\delta+(\tau+\|S\|_2)\sqrt\delta` for S = -row . f, outside of the boxes with
     probability :math:`\delta` (Cauchy and Schwarz).
     """
     proved, _, last = _prove(layers, shape, box, proof)
-    lines, constants = _rows(last, [[-a for a in row] for row in rows])
-    form = proved.form(lines, constants)
-    low, high = _range(form, box)
+    form = _form(proved, last, [minus(row) for row in rows])
     if proved.failures:
-        size = norms(layers, shape, [larger(abs(a), abs(b)) for a, b in zip(box.low, box.high, strict=True)])
-        delta = proved.outside
-        for k, row in enumerate(rows):
-            whole = dot([abs(a) for a in row], size)
-            top = larger(abs(low[k]), abs(high[k]))
-            form.constants[k] += top * delta + (form.squares[k].sqrt() + whole) * delta.sqrt()
-    slopes, constants = [[-a for a in row] for row in form.rows], [-c for c in form.constants]
-    return Lower(slopes, constants, [c - t for c, t in zip(constants, box.tops(matrix(form.rows, len(box.low))), strict=True)])
+        sizes, delta = norms(layers, shape, box.size), proved.outside
+        for k, (low, high) in enumerate(zip(*_range(form, box), strict=True)):
+            whole = dot([abs(a) for a in rows[k]], sizes)
+            form.constants[k] += larger(abs(low), abs(high)) * delta + (form.squares[k].sqrt() + whole) * delta.sqrt()
+    return Lower.under(form.rows, form.constants, box)
 
 
-def softmax_bounds(
-    layers: Sequence[Layer], shape: tuple[int, ...], box: Box, rows: list[Vector], proof: dict[str, Any]
-) -> Lower:
+def norms(layers: Sequence[Layer], shape: Shape, sizes: Vector) -> Vector:
+    r"""Bounds of :math:`\|z_i\|_2=(\mathbb E z_i^2)^{1/2}` after the layers, by Minkowski's inequality."""
+    for layer in layers:
+        if layer.kind in ACTIVATIONS:
+            curve = activation(layer)
+            at = ZERO if curve.within is None else curve.within[0]
+            start = abs(curve.value(at)) + curve.error + abs(at) * curve.steepest
+            sizes = [start + curve.steepest * size for size in sizes]
+        elif layer.kind == "dropout":  # E B^2 = 1 / (1 - rate)
+            sizes = [size / (ONE - arb(float(layer.settings["rate"]))).sqrt() for size in sizes]
+        elif layer.kind == "max_pool":
+            sizes = [sum((sizes[i] for i in window), ZERO) for window in groups(layer, shape)]
+        elif layer.kind == "residual":
+            sizes = plus(sizes, norms(layer.inner, shape, sizes))
+        elif layer.kind != "flatten":
+            weights = gaussian(layer, shape)
+            _, squares = weights.deviations(Box(minus(sizes), sizes))
+            means = plus(product(absolute(weights.mean), sizes), [abs(b) for b in weights.bias])
+            sizes = plus(means, [square.sqrt() for square in squares])
+        shape = out_shape(layer, shape)
+    return sizes
+
+
+def softmax_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[Vector], proof: dict[str, Any]) -> Lower:
     r"""Rows of the mean softmax, from the forms :math:`S_l=\zeta_l-\zeta_c` of a class c.
 
-    *Union*: :math:`a\cdot p\ge a_c-\sum_l(a_c-a_l)_+\sigma(S_l)`, :math:`\sigma(S)\le\lambda^\lambda(1-\lambda)^{1-\lambda}
-    e^{\lambda S}`, and the exponential is below its chord over the range of the form.
-    *Corner*: :math:`S_l\le h_l` for all l but with a small probability; then :math:`p_c-p_j\ge(1-e^{h_j})/\sum e^{h_l}`.
+    *Union*: :math:`a\cdot p\ge a_c-\sum_l(a_c-a_l)_+\sigma(S_l)`, and :math:`\mathbb E\sigma(S_l)` is below a chord.
+    *Corner*: :math:`S_l\le h_l` for all l but rarely; then :math:`p_c-p_j\ge(1-e^{h_j})/(1+\sum e^{h_l})`.
     """
     proved, end, last = _prove(layers, shape, box, proof)
     final, classes = proof["final"], len(last.bias)
     c = final["reference"]
-    if not (isinstance(c, int) and 0 <= c < classes) or any(len(row) != classes for row in rows):
-        raise Unreadable("the reference class or the rows do not fit the classes")
-    others = [l for l in range(classes) if l != c]
-    pairs = [[ONE if i == l else -ONE if i == c else ZERO for i in range(classes)] for l in others]
-    form = proved.form(*_rows(last, pairs))
+    expect(type(c) is int and 0 <= c < classes, "the reference is one of the classes")
+    expect(all(len(row) == classes for row in rows), "a row has one number for each class")
+    others = [j for j in range(classes) if j != c]
+    pairs = [[ONE if i == j else -ONE if i == c else ZERO for i in range(classes)] for j in others]
+    form = _form(proved, last, pairs)
     noise = numbers(final["noise"], len(others), "noise")
-    _check_noise(last, end, proved, pairs, noise)
-    squares = [a + b for a, b in zip(form.squares, noise, strict=True)]
+    _check_noise(last, end, proved, pairs, noise)  # before the failures are counted
+    form.squares = plus(form.squares, noise)
     low, high = _range(form, box)
     tilts = numbers(final["tilts"], len(others), "tilts")
-    delta, chords = proved.outside, []
-    for k, tilt in enumerate(tilts):
-        require(0 < tilt <= 1, "a tilt lies between 0 and 1")
-        rest = ONE - tilt
-        scale = tilt * tilt.log() + (ZERO if rest.is_zero() else rest * rest.log()) + tilt**2 * squares[k] / 2
-        bottom, top = ((scale + tilt * end_).exp() for end_ in (low[k], high[k]))
-        width = high[k] - low[k]
-        slope = (top - bottom) / width if width > 0 else ZERO
-        chords.append((slope, top - slope * high[k] + delta) if slope > 0 else (ZERO, top + delta))
+    chords = [_chord(*each, proved.outside) for each in zip(tilts, low, high, form.squares, strict=True)]
     corner = number(final["exponent"])
     require(corner > 0, "the exponent of the corner is positive")
-    outside = smaller(delta + len(others) * (-corner).exp(), ONE)
-    most = [(h + (2 * corner * s).sqrt()).exp() for h, s in zip(high, squares, strict=True)]
-    total = sum(most, ONE)
-    found = Lower([], [], [])
+    outside = smaller(proved.outside + len(others) * (-corner).exp(), ONE)
+    most = [(h + (2 * corner * square).sqrt()).exp() for h, square in zip(high, form.squares, strict=True)]
+    lines, constants, apart = [], [], []
     for row in rows:
-        weights = [larger(row[c] - row[l], ZERO) for l in others]
-        found.constants.append(row[c] - dot(weights, [b for _, b in chords]))
-        slopes = [-sum((w * s * line[i] for w, (s, _), line in zip(weights, chords, form.rows, strict=True)), ZERO) for i in range(len(box.low))]
-        shift = dot([w * s for w, (s, _) in zip(weights, chords, strict=True)], form.constants)
-        found.constants[-1] -= shift
-        found.slopes.append(slopes)
-        least = found.constants[-1] - box.top([-a for a in slopes], ZERO)
-        for k, l in enumerate(others):
-            if most[k] <= 1 and all(row[i] == (1 if i == c else -1 if i == l else 0) for i in range(classes)):
-                least = larger(least, (ONE - outside) * (ONE - most[k]) / total - outside)
-        found.least.append(larger(least, min_of(row)))
-    return found
+        weights = [larger(row[c] - row[j], ZERO) for j in others]
+        tilted = [w * slope for w, (slope, _) in zip(weights, chords, strict=True)]
+        lines.append(
+            [dot(tilted, column) for column in zip(*form.rows, strict=True)] if others else [ZERO] * len(box.low)
+        )
+        constants.append(dot(weights, [over for _, over in chords]) + dot(tilted, form.constants) - row[c])
+        known = [smaller(*row)]
+        for k, pair in enumerate(pairs):
+            if most[k] <= 1 and all(a == -b for a, b in zip(row, pair, strict=True)):
+                known.append((ONE - outside) * (ONE - most[k]) / sum(most, ONE) - outside)
+        apart.append(larger(*known))
+    found = Lower.under(lines, constants, box)
+    return Lower(found.slopes, found.constants, [larger(a, b) for a, b in zip(found.least, apart, strict=True)])
+
+
+def _chord(tilt: arb, low: arb, high: arb, square: arb, outside: arb) -> tuple[arb, arb]:
+    r"""Slope and constant of a line above the mean of :math:`\sigma(t+M)` for all t from low to high, M dominated.
+
+    :math:`\sigma(S)\le\lambda^\lambda(1-\lambda)^{1-\lambda}e^{\lambda S}` gives an exponential in t, below its chord.
+    """
+    require(0 < tilt <= 1, "a tilt lies between 0 and 1")
+    rest = ONE - tilt
+    scale = tilt * tilt.log() + (ZERO if rest.is_zero() else rest * rest.log()) + tilt**2 * square / 2
+    bottom, top = ((scale + tilt * end).exp() for end in (low, high))
+    slope = (top - bottom) / (high - low)
+    if not slope > 0:  # an interval of no width
+        slope = ZERO
+    return slope, top - slope * high + outside
 
 
 def _check_noise(last: Gaussian, box: Box, proved: Chain, pairs: list[Vector], noise: Vector) -> None:
@@ -142,43 +163,8 @@ def _check_noise(last: Gaussian, box: Box, proved: Chain, pairs: list[Vector], n
     if not left:
         return
     require(last.by_squares and last.kernel is None, "the noise of the last layer")
-    ends = [a + b for a, b in zip(box.low, box.high, strict=True)]
-    both = [a * b for a, b in zip(box.low, box.high, strict=True)]
-    lines = (matrix([[a * a for a in pairs[k]] for k in left], n) * last.squares).tolist()
-    constants = [dot([a * a for a in pairs[k]], last.bias_squares) - dot(line, both) for k, line in zip(left, lines, strict=True)]
-    rows = [[v * e for v, e in zip(line, ends, strict=True)] for line in lines]
-    for k, top in zip(left, proved.at_most(rows, constants), strict=True):
+    both = [[a * a for a in pairs[k]] for k in left]
+    lines = (matrix(both, n) * last.squares).tolist()
+    forms = over_squares(box, lines, [dot(pair, last.bias_squares) for pair in both])
+    for k, top in zip(left, proved.at_most(*forms), strict=True):
         require(top <= noise[k], "the noise of the last layer")
-
-
-def min_of(values: Vector) -> arb:
-    """The smallest of several numbers."""
-    return -max_of([-value for value in values])
-
-
-def norms(layers: Sequence[Layer], shape: tuple[int, ...], sizes: Vector) -> Vector:
-    r"""Bounds of :math:`\|z_i\|_2=(\mathbb E z_i^2)^{1/2}` after the layers, by Minkowski's inequality."""
-    for layer in layers:
-        if layer.kind in ACTIVATIONS:
-            curve = activation(layer)
-            at = ZERO if curve.within is None else curve.within[0]
-            start, steep = abs(curve.value(at)) + curve.error + abs(at) * curve.steepest(), curve.steepest()
-            sizes = [start + steep * size for size in sizes]
-        elif layer.kind == "dropout":
-            rate = arb(layer.settings["rate"])
-            sizes = [size / (ONE - rate).sqrt() for size in sizes]  # E B^2 = 1 / (1 - rate)
-        elif layer.kind == "max_pool":
-            _, height, width = shape
-            cells = windows(shape, layer.settings["size"], layer.settings["stride"], (0, 0))
-            sizes = [
-                sum((sizes[(c * height + y) * width + x] for _, y, x in cell), ZERO) for c in range(shape[0]) for cell in cells
-            ]
-        elif layer.kind == "residual":
-            sizes = [a + b for a, b in zip(sizes, norms(layer.inner, shape, sizes), strict=True)]
-        elif layer.kind != "flatten":
-            weights = gaussian(layer, shape)
-            _, squares = weights.deviations(Box([-a for a in sizes], sizes))
-            means = product(absolute(weights.mean), sizes)
-            sizes = [m + abs(b) + s.sqrt() for m, b, s in zip(means, weights.bias, squares, strict=True)]
-        shape = out_shape(layer, shape)
-    return sizes

@@ -3,22 +3,22 @@ r"""Layers with Gaussian weights: the mean of their outputs as a matrix, and how
 Given z, the output is :math:`X=\mu z+b+N(z)`, where the noise N(z) is linear in independent standard Gaussians and
 affine in z. Wanted over a box of z: the standard deviation :math:`r_i` of every :math:`X_i`, and for rows a the
 Lipschitz constant in the Gaussians of :math:`\sum_ia_i\varphi_i(X_i)`, slopes of :math:`\varphi_i` in
-:math:`p_i\pm w_i`: at most :math:`\|\sum_ia_ip_iN_i\|+` what w adds, by the triangle inequality.
+:math:`p_i\pm w_i`: at most :math:`\|\sum_ia_ip_iN_i\|+\sum_i|a_i|w_i\|N_i\|`, by the triangle inequality.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product as pairs_of
 
 from flint import arb, arb_mat
 
-from bnndp_checker.balls import ONE, ZERO, absolute, dot, larger, matrix, product, smaller
-from bnndp_checker.reading import Layer, Tensor, Unreadable, out_shape
+from bnndp_checker.balls import ONE, ZERO, larger
+from bnndp_checker.reading import Layer, out_shape
+from bnndp_checker.vectors import Vector, absolute, dot, matrix, plus, product, times
 
-__all__ = ["Box", "Gaussian", "gaussian", "windows"]
-
-Vector = list[arb]
+__all__ = ["Box", "Gaussian", "gaussian", "groups"]
 
 
 @dataclass(frozen=True)
@@ -38,59 +38,54 @@ class Box:
         """Half of the widths."""
         return [(b - a) / 2 for a, b in zip(self.low, self.high, strict=True)]
 
-    def top(self, row: Vector, constant: arb) -> arb:
-        """The largest value of ``row . z + constant``."""
-        return dot(row, self.centre) + dot([abs(x) for x in row], self.radius) + constant
+    @property
+    def size(self) -> Vector:
+        """The largest absolute values."""
+        return [larger(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]
 
-    def tops(self, rows: arb_mat) -> Vector:
+    def tops(self, rows: Sequence[Vector]) -> Vector:
         """The largest values of ``rows @ z``."""
-        middle, reach = product(rows, self.centre), product(absolute(rows), self.radius)
-        return [a + b for a, b in zip(middle, reach, strict=True)]
+        lines = matrix(rows, len(self.low))
+        return plus(product(lines, self.centre), product(absolute(lines), self.radius))
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A layer; every noise has independent parts in each weight, and perhaps one of the others."""
+    """A layer; every weight has a noise of its own, and perhaps others that outputs share."""
 
     mean: arb_mat  # (n_out, n_in)
     bias: Vector
     squares: arb_mat  # (n_out, n_in): variances of the independent weights
     bias_squares: Vector
-    kernel: tuple[list[list[int]], int, Vector, Vector] | None = None  # of a convolution: see _convolution
+    kernel: tuple[list[list[int]], Vector, Vector] | None = None  # of a convolution: see _convolution
     factor: tuple[list[arb_mat], bool] | None = None  # one (rank, n_in + 1) an output, and whether the noise is shared
     product_factors: tuple[arb_mat, arb_mat] | None = None  # of a matrix-normal law: A (n_out, a), B^T (b, n_in + 1)
-
-    @property
-    def random(self) -> bool:
-        """Whether there is any noise."""
-        some = [*self.squares.entries(), *self.bias_squares]
-        return bool(self.factor or self.product_factors) or not all(x.is_zero() for x in some)
 
     @property
     def by_squares(self) -> bool:
         """Whether the variances are ``squares @ z^2 + bias_squares``."""
         return self.factor is None and self.product_factors is None
 
+    def variance(self, z_squares: Vector) -> Vector:
+        """The part of the variances that independent weights give, for these z^2."""
+        return plus(product(self.squares, z_squares), self.bias_squares)
+
     def deviations(self, box: Box) -> tuple[Vector, Vector]:
         """Squares of the least and the largest deviation of every output on the box."""
-        most = [larger(a * a, b * b) for a, b in zip(box.low, box.high, strict=True)]
-        least = [larger(larger(a, -b), ZERO) ** 2 for a, b in zip(box.low, box.high, strict=True)]
-        low, high = (
-            [a + b for a, b in zip(product(self.squares, ends), self.bias_squares, strict=True)]
-            for ends in (least, most)
-        )
+        low = self.variance([larger(a, -b, ZERO) ** 2 for a, b in zip(box.low, box.high, strict=True)])
+        high = self.variance([x * x for x in box.size])
         if self.factor is not None:
-            high = [a + _norm(part, box) ** 2 for a, part in zip(high, self.factor[0], strict=True)]
+            high = plus(high, [_norm(part, box) ** 2 for part in self.factor[0]])
         if self.product_factors is not None:
             rows, columns = self.product_factors
             size = _norm(columns, box) ** 2
-            high = [a + dot(row, row) * size for a, row in zip(high, rows.tolist(), strict=True)]
+            high = plus(high, [dot(row, row) * size for row in rows.tolist()])
         return low, high
 
     def spread(self, rows: list[Vector], middle: Vector, wide: Vector, deviation: Vector, box: Box) -> Vector:
         """For each row the square of the Lipschitz constant, see the module; ``deviation`` is at least r_i."""
-        steep = [(abs(p) + w) * r for p, w, r in zip(middle, wide, deviation, strict=True)]
-        scaled = [[a * p for a, p in zip(row, middle, strict=True)] for row in rows]
+        steep = plus([abs(p) for p in middle], wide)
+        scaled = [times(row, middle) for row in rows]
         loose = [[abs(a) * w for a, w in zip(row, wide, strict=True)] for row in rows]
         if self.kernel is not None:
             return self._shared_kernels(scaled, loose, deviation, box)
@@ -101,139 +96,113 @@ class Gaussian:
             lines = (matrix(scaled, len(middle)) * left).tolist()
             return [(dot(a, a).sqrt() + dot(b, norms)) ** 2 * size for a, b in zip(lines, loose, strict=True)]
         if self.factor is not None and self.factor[1]:
-            return self._shared_factor(rows, scaled, loose, [abs(p) + w for p, w in zip(middle, wide, strict=True)], box)
-        return [sum(((a * s) ** 2 for a, s in zip(row, steep, strict=True)), ZERO) for row in rows]
+            own = self.variance([x * x for x in box.size])
+            shared = self._shared_factor(self.factor[0], scaled, loose, box)
+        else:
+            own, shared = [r * r for r in deviation], [ZERO] * len(rows)
+        return [dot([x * x for x in times(row, steep)], own) + extra for row, extra in zip(rows, shared, strict=True)]
 
-    def _shared_factor(
-        self, rows: list[Vector], scaled: list[Vector], loose: list[Vector], steep: Vector, box: Box
-    ) -> Vector:
-        """Independent parts add in squares; the noise that all outputs share is one linear map."""
-        factors = self.factor[0] if self.factor is not None else []
-        most = [larger(a * a, b * b) for a, b in zip(box.low, box.high, strict=True)]
-        own = [a + b for a, b in zip(product(self.squares, most), self.bias_squares, strict=True)]
-        norms = [_norm(part, box) for part in factors]
-        found = []
-        for row, line, rest in zip(rows, scaled, loose, strict=True):
-            total = sum((part * a for part, a in zip(factors[1:], line[1:], strict=True)), factors[0] * line[0])
-            shared = _norm(total, box) + dot(rest, norms)
-            found.append(dot([(a * s) ** 2 for a, s in zip(row, steep, strict=True)], own) + shared**2)
+    @staticmethod
+    def _shared_factor(factors: list[arb_mat], scaled: list[Vector], loose: list[Vector], box: Box) -> Vector:
+        """The noise that all outputs share is one linear map."""
+        norms, found = [_norm(part, box) for part in factors], []
+        for line, rest in zip(scaled, loose, strict=True):
+            total = factors[0] * line[0]
+            for part, a in zip(factors[1:], line[1:], strict=True):
+                total += part * a
+            found.append((_norm(total, box) + dot(rest, norms)) ** 2)
         return found
 
     def _shared_kernels(self, scaled: list[Vector], loose: list[Vector], deviation: Vector, box: Box) -> Vector:
         """A kernel is the same at all positions: sums over the positions first, then squares over its entries."""
-        patches, channels, stds, bias_stds = self.kernel or ([], 0, [], [])
-        places = len(patches)
+        patches, stds, bias_stds = self.kernel or ([], [], [])
+        places, entries = len(patches), len(patches[0])
         centre, radius = [*box.centre, ZERO], [*box.radius, ZERO]  # index -1 is outside the image
-        middle = matrix([[centre[i] for i in patch] for patch in patches], len(patches[0]))
-        reach = matrix([[radius[i] for i in patch] for patch in patches], len(patches[0]))
+        middle, reach = (matrix([[side[i] for i in patch] for patch in patches], entries) for side in (centre, radius))
         found = [ZERO] * len(scaled)
-        for c in range(channels):
-            part = slice(c * places, (c + 1) * places)
+        for c, bias_std in enumerate(bias_stds):
+            part, sigma = slice(c * places, (c + 1) * places), stds[c * entries : (c + 1) * entries]
             own = matrix([row[part] for row in scaled], places)
-            far = [abs(a) + b for a, b in zip((own * middle).entries(), (absolute(own) * reach).entries(), strict=True)]
-            entries = len(patches[0])
-            sigma = stds[c * entries : (c + 1) * entries]
+            far = plus([abs(a) for a in (own * middle).entries()], (absolute(own) * reach).entries())
             for k, (row, rest) in enumerate(zip(scaled, loose, strict=True)):
-                line = [(s * a) ** 2 for s, a in zip(sigma, far[k * entries : (k + 1) * entries], strict=True)]
-                square = sum(line, ZERO) + (bias_stds[c] * sum(row[part], ZERO)) ** 2
+                line = times(sigma, far[k * entries : (k + 1) * entries])
+                square = dot(line, line) + (bias_std * sum(row[part], ZERO)) ** 2
                 found[k] += (square.sqrt() + dot(rest[part], deviation[part])) ** 2
         return found
 
 
 def _norm(columns: arb_mat, box: Box) -> arb:
     """An upper bound of the norm of ``columns @ (z, 1)`` on the box."""
-    middle = product(columns, [*box.centre, ONE])
-    reach = product(absolute(columns), [*box.radius, ZERO])
+    middle, reach = product(columns, [*box.centre, ONE]), product(absolute(columns), [*box.radius, ZERO])
     return sum(((abs(a) + b) ** 2 for a, b in zip(middle, reach, strict=True)), ZERO).sqrt()
 
 
 def gaussian(layer: Layer, shape: tuple[int, ...]) -> Gaussian:
     """The layer with its inputs and outputs as vectors; average pooling is one without noise."""
-    tensors = layer.tensors
-    out_shape(layer, shape)
-    if layer.kind in ("conv2d", "average_pool"):
+    if layer.kind == "conv2d":
         return _convolution(layer, shape)
-    n_out, n_in = tensors["weight_mean"].shape
-    mean = arb_mat(n_out, n_in, tensors["weight_mean"].numbers())
-    bias = _sized(tensors["bias_mean"], (n_out,))
+    if layer.kind == "average_pool":
+        return _average(groups(layer, shape), shape[0] * shape[1] * shape[2])
+    tensors = {name: tensor.numbers() for name, tensor in layer.tensors.items()}
+    n_out, n_in = layer.tensors["weight_mean"].shape
+    mean, bias = arb_mat(n_out, n_in, tensors["weight_mean"]), tensors["bias_mean"]
     if layer.kind == "matrix_normal_linear":
-        a, b = tensors["row_factor"], tensors["column_factor"]
-        left = arb_mat(n_out, a.shape[1], _sized(a, (n_out, a.shape[1])))
-        right = arb_mat(n_in + 1, b.shape[1], _sized(b, (n_in + 1, b.shape[1]))).transpose()
+        left = arb_mat(n_out, layer.tensors["row_factor"].shape[1], tensors["row_factor"])
+        right = arb_mat(n_in + 1, layer.tensors["column_factor"].shape[1], tensors["column_factor"]).transpose()
         return Gaussian(mean, bias, arb_mat(n_out, n_in), [ZERO] * n_out, product_factors=(left, right))
-    squares = arb_mat(n_out, n_in, [x * x for x in _sized(tensors["weight_std"], (n_out, n_in))])
-    bias_squares = [x * x for x in _sized(tensors["bias_std"], (n_out,))]
+    squares = arb_mat(n_out, n_in, [x * x for x in tensors["weight_std"]])
     factor = None
     if layer.kind == "correlated_linear":
-        given, rank = tensors["factor"], tensors["factor"].shape[2]
-        values, size = _sized(given, (n_out, n_in + 1, rank)), (n_in + 1) * rank
+        rank, values = layer.tensors["factor"].shape[2], tensors["factor"]
+        size = (n_in + 1) * rank
         parts = [arb_mat(n_in + 1, rank, values[i * size : (i + 1) * size]).transpose() for i in range(n_out)]
-        factor = (parts, layer.settings["shared"] is True)
-    return Gaussian(mean, bias, squares, bias_squares, factor=factor)
+        factor = (parts, layer.settings["shared"])
+    return Gaussian(mean, bias, squares, [x * x for x in tensors["bias_std"]], factor=factor)
 
 
-def _sized(tensor: Tensor, shape: tuple[int, ...]) -> Vector:
-    if tensor.shape != shape:
-        raise Unreadable(f"a tensor has the shape {tensor.shape}, it must have {shape}")
-    return tensor.numbers()
-
-
-def windows(
-    shape: tuple[int, ...], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
-) -> list[list[tuple[int, int, int]]]:
-    """For every position, row by row, the (offset in the kernel, row, column) of the pixels in its window."""
-    _, height, width = shape
-    rows, columns = ((n + 2 * p - k) // s + 1 for n, p, k, s in zip(shape[1:], padding, kernel, stride, strict=True))
+def _windows(layer: Layer, shape: tuple[int, ...], kernel: Sequence[int]) -> list[list[int]]:
+    """For every position, row by row, the pixels of a channel in its window, -1 for those outside of the image."""
+    height, width = shape[1:]
+    (down, right), (above, before) = layer.settings["stride"], layer.settings.get("padding", (0, 0))
     found = []
-    for top in range(rows):
-        for left in range(columns):
-            cells = []
-            for i in range(kernel[0]):
-                for j in range(kernel[1]):
-                    y, x = top * stride[0] - padding[0] + i, left * stride[1] - padding[1] + j
-                    if 0 <= y < height and 0 <= x < width:
-                        cells.append((i * kernel[1] + j, y, x))
-            found.append(cells)
+    for top, left in pairs_of(*map(range, out_shape(layer, shape)[1:])):
+        cells = [(top * down - above + i, left * right - before + j) for i, j in pairs_of(*map(range, kernel))]
+        found.append([y * width + x if 0 <= y < height and 0 <= x < width else -1 for y, x in cells])
     return found
+
+
+def groups(layer: Layer, shape: tuple[int, ...]) -> list[list[int]]:
+    """For every output of a pooling the inputs in its window."""
+    area, cells = shape[1] * shape[2], _windows(layer, shape, layer.settings["size"])
+    return [[c * area + i for i in cell] for c in range(shape[0]) for cell in cells]
+
+
+def _average(windows: list[list[int]], n_in: int) -> Gaussian:
+    n_out, rows = len(windows), [[ZERO] * n_in for _ in windows]
+    for row, window in zip(rows, windows, strict=True):
+        for index in window:
+            row[index] = ONE / len(window)
+    return Gaussian(matrix(rows, n_in), [ZERO] * n_out, arb_mat(n_out, n_in), [ZERO] * n_out)
 
 
 def _convolution(layer: Layer, shape: tuple[int, ...]) -> Gaussian:
     """As a matrix; ``kernel`` holds, for every position, the indices of its window (-1 outside), and the deviations."""
-    into, height, width = shape
-    pooling = layer.kind == "average_pool"
-    out, (tall, broad) = (into, layer.settings["size"]) if pooling else (
-        layer.tensors["weight_mean"].shape[0], layer.tensors["weight_mean"].shape[2:]
-    )  # fmt: skip
-    cells = windows(shape, (tall, broad), layer.settings["stride"], layer.settings.get("padding", (0, 0)))
-    area, n_in, places = tall * broad, into * height * width, len(cells)
-    patches = []
-    for position in cells:
-        patch = [-1] * (into * area)
-        for offset, y, x in position:
-            for c in range(into):
-                patch[c * area + offset] = (c * height + y) * width + x
-        patches.append(patch)
-    if pooling:
-        share = ONE / area
-        rows = [[ZERO] * n_in for _ in range(out * places)]
-        for c in range(into):
-            for p, patch in enumerate(patches):
-                for index in patch[c * area : (c + 1) * area]:
-                    rows[c * places + p][index] = share
-        return Gaussian(matrix(rows, n_in), [ZERO] * len(rows), arb_mat(len(rows), n_in), [ZERO] * len(rows))
-    tensors, size = layer.tensors, into * area
-    weight, std = tensors["weight_mean"].numbers(), _sized(tensors["weight_std"], tensors["weight_mean"].shape)
-    bias, bias_std = (_sized(tensors[name], (out,)) for name in ("bias_mean", "bias_std"))
-    mean, squares = ([ZERO] * (out * places * n_in) for _ in range(2))
-    for c in range(out):
-        for p, patch in enumerate(patches):
-            start = (c * places + p) * n_in
-            for k, index in enumerate(patch):
-                if index >= 0:
-                    mean[start + index] = weight[c * size + k]
-                    squares[start + index] = std[c * size + k] ** 2
-    spread = [x for x in bias for _ in range(places)]
+    area, n_in = shape[1] * shape[2], shape[0] * shape[1] * shape[2]
+    out, _, *kernel = layer.tensors["weight_mean"].shape
+    cells = _windows(layer, shape, kernel)
+    patches = [[i if i < 0 else c * area + i for c in range(shape[0]) for i in cell] for cell in cells]
+    weight, std, bias, bias_std = (
+        layer.tensors[name].numbers() for name in ("weight_mean", "weight_std", "bias_mean", "bias_std")
+    )
+    entries, mean, squares = len(patches[0]), [], []
+    for c, patch in pairs_of(range(out), patches):
+        means, variances = [ZERO] * n_in, [ZERO] * n_in
+        for k, index in enumerate(patch):
+            if index >= 0:
+                means[index], variances[index] = weight[c * entries + k], std[c * entries + k] ** 2
+        mean.append(means)
+        squares.append(variances)
+    everywhere = [[x for x in values for _ in cells] for values in (bias, [x * x for x in bias_std])]
     return Gaussian(
-        arb_mat(out * places, n_in, mean), spread, arb_mat(out * places, n_in, squares),
-        [x * x for x in bias_std for _ in range(places)], kernel=(patches, out, std, bias_std),
-    )  # fmt: skip
+        matrix(mean, n_in), everywhere[0], matrix(squares, n_in), everywhere[1], kernel=(patches, std, bias_std)
+    )

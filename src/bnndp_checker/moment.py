@@ -14,14 +14,15 @@ from typing import Any
 
 from flint import arb
 
-from bnndp_checker.balls import ONE, ZERO, cdf, dot, g, larger, matrix, parts, pdf, product, require, smaller
+from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller
 from bnndp_checker.claims import Lower
 from bnndp_checker.layers import Box, Gaussian, gaussian
-from bnndp_checker.reading import Layer, Unreadable, numbers
+from bnndp_checker.reading import Layer, expect, numbers
+from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
 
 __all__ = ["moment_bounds"]
 
-Vector = list[arb]
+Rows = tuple[list[Vector], Vector]  # with constants
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Known:
     square_low: Vector  # E z^2 is at least
     square: Vector  # E z^2 is at most
     variance: Vector  # Var z is at most
-    square_variance: Vector  # Var z^2 is at most
+    square_noise: Vector  # E Var(z^2 | layer before) is at most; of the first layer the variance
+    square_sd: Vector  # sd E[z^2 | layer before] is at most; of the first layer zero
     fourth: Vector  # E z^4 is at most
     noise: Vector  # E Var(z | layer before) is at most; of the first layer the variance
     planes: list[tuple[arb, arb, arb, arb]]  # above: slope, constant; below: slope, constant, in M
@@ -43,22 +45,19 @@ class Known:
 
 
 def moment_bounds(
-    layers: Sequence[Layer], shape: tuple[int, ...], box: Box, rows: list[Vector], proof: dict[str, Any]
+    layers: Sequence[Layer], _: tuple[int, ...], box: Box, rows: list[Vector], proof: dict[str, Any]
 ) -> Lower:
     """Rows of the mean output of a network of linear layers with ReLUs between them."""
-    if any(layer.kind != ("relu" if i % 2 else "linear") for i, layer in enumerate(layers)) or len(layers) < 3:
-        raise Unreadable("the proof by moments is for dense ReLU networks")
-    *hidden, last = (gaussian(layer, (layer.tensors["weight_mean"].shape[1],)) for layer in layers[::2])
-    require(len(proof["steps"]) == len(hidden), "one step for each hidden layer")
-    first = First(hidden[0], box, proof["steps"][0])
+    kinds = [layer.kind for layer in layers]
+    expect(len(kinds) > 1 and kinds == ["linear", *["relu", "linear"] * (len(kinds) // 2)], "not a dense ReLU network")
+    *hidden, last = (gaussian(layer, ()) for layer in layers[::2])
+    steps = iter(proof["steps"])
+    first = First(hidden[0], box, next(steps))
     known = [first.known]
-    for k, (layer, given) in enumerate(zip(hidden[1:], proof["steps"][1:], strict=True), start=2):
+    for k, (layer, given) in enumerate(zip(hidden[1:], steps, strict=True), start=2):
         known.append(_layer(layer, given, first, known, f"hidden layer {k}"))
-    lines = matrix([[-a for a in row] for row in rows], len(last.bias))
-    back, constants = _back((lines * last.mean).tolist(), product(lines, last.bias), first, known)
-    slopes = [[-a for a in row] for row in back]
-    tops = box.tops(matrix(back, len(box.low)))
-    return Lower(slopes, [-c for c in constants], [-c - t for c, t in zip(constants, tops, strict=True)])
+    lines = matrix([minus(row) for row in rows], len(last.bias))
+    return Lower.under(*_back(((lines * last.mean).tolist(), product(lines, last.bias)), first, known), box)
 
 
 class First:
@@ -66,77 +65,79 @@ class First:
 
     def __init__(self, layer: Gaussian, box: Box, given: dict[str, Any]) -> None:
         n, self.layer, self.box, self.centre = len(layer.bias), layer, box, box.centre
-        require(layer.by_squares and layer.kernel is None, "the first layer has independent weights")
-        low, high = ([sign * (a + sign * b) for a, b in zip(box.tops(layer.mean * sign), layer.bias, strict=True)] for sign in (-1, 1))
+        low = minus(plus(box.tops((layer.mean * -1).tolist()), minus(layer.bias)))
+        high = plus(box.tops(layer.mean.tolist()), layer.bias)
         least, most = ([x.sqrt() for x in side] for side in layer.deviations(box))
-        at = [a + b for a, b in zip(product(layer.squares, [c * c for c in self.centre]), layer.bias_squares, strict=True)]
         tangents = numbers(given["tangent"], n, "tangent")
         self.below = []  # slope of m, slope of q, constant, with q = sum of sigma^2 c x
-        for u, r, b in zip(tangents, at, layer.bias_squares, strict=True):
-            slope = ZERO if r.is_zero() else pdf(u) / r.sqrt()  # r(x) r(c) >= q(x) + sigma_b^2 (Cauchy and Schwarz)
+        for u, square, b in zip(
+            tangents, layer.variance([c * c for c in self.centre]), layer.bias_squares, strict=True
+        ):
+            # r(x) r(c) >= q(x) + sigma_b^2 (Cauchy and Schwarz)
+            slope = ZERO if square.is_zero() else pdf(u) / square.sqrt()
             self.below.append((cdf(u), slope, slope * b))
         self.above = self._vertices(given) if "vertices" in given else self._corners(given, low, high, least, most)
-        ends = [(moments(a, r), moments(b, s)) for a, b, r, s in zip(low, high, least, most, strict=True)]
-        variance = [b[1] - b[0] ** 2 for _, b in ends]  # all these moments increase in m and in r
+        bottom, top = (list(zip(*map(moments, *side), strict=True)) for side in ((low, least), (high, most)))
+        variance, squares = ([(b - a * a).upper() for a, b in zip(*two, strict=True)] for two in (top[:2], top[1:]))
+        # all these moments increase in m and in r
         self.known = Known(
-            layer, [a[0] for a, _ in ends], [b[0] for _, b in ends], [a[1] for a, _ in ends], [b[1] for _, b in ends],
-            variance, [b[2] - b[1] ** 2 for _, b in ends], [b[2] for _, b in ends], variance, [], [], [],
-        )  # fmt: skip
+            layer,
+            [*bottom[0]],
+            [*top[0]],
+            [*bottom[1]],
+            [*top[1]],
+            variance,
+            squares,
+            [ZERO] * n,
+            [*top[2]],
+            variance,
+            [],
+            [],
+            [],
+        )
 
     def _corners(self, given: dict[str, Any], low: Vector, high: Vector, least: Vector, most: Vector) -> list[Any]:
         """``alpha m + beta r + const`` from four corners, r <= (root + s / root) / 2, and x_j^2 below its chord."""
-        n, found = len(low), []
-        both = product(self.layer.squares, [a * b for a, b in zip(self.box.low, self.box.high, strict=True)])
-        alphas, betas, roots = (numbers(given[key], n, key) for key in ("alpha", "beta", "root"))
+        found = []
+        both = product(self.layer.squares, times(self.box.low, self.box.high))
+        alphas, betas, roots = (numbers(given[key], len(low), key) for key in ("alpha", "beta", "root"))
         for i, (alpha, beta, root) in enumerate(zip(alphas, betas, roots, strict=True)):
             require(beta >= 0 and root > 0, "a slope in r is not negative")
             corners = itertools.product((low[i], high[i]), (least[i], most[i]))
-            constant = -_least([alpha * m + beta * r - g(m, r) for m, r in corners])
+            constant = larger(*(g(m, r) - alpha * m - beta * r for m, r in corners))
             rest = beta * (root + (self.layer.bias_squares[i] - both[i]) / root) / 2
-            found.append((alpha, beta / root, constant + rest, None))
+            found.append((alpha, beta / root, constant + rest, [ZERO] * len(self.centre)))
         return found
 
     def _vertices(self, given: dict[str, Any]) -> list[Any]:
         """Any slopes in x with the constant from all vertices: the function is convex."""
-        require(len(self.box.low) <= 10, "at most ten inputs for all vertices")
+        require(len(self.centre) <= 10, "at most ten inputs for all vertices")
         points = list(itertools.product(*zip(self.box.low, self.box.high, strict=True)))
+        means = [plus(product(self.layer.mean, point), self.layer.bias) for point in points]
+        deviations = [[s.sqrt() for s in self.layer.variance([x * x for x in point])] for point in points]
         found = []
-        for i, slopes in enumerate(given["vertices"]):
-            row = numbers(slopes, len(self.box.low), "vertices")
-            mean, squares = self.layer.mean.tolist()[i], self.layer.squares.tolist()[i]
-            values = [
-                dot(row, point)
-                - g(dot(mean, point) + self.layer.bias[i], (dot(squares, [x * x for x in point]) + self.layer.bias_squares[i]).sqrt())
-                for point in points
-            ]
-            found.append((ZERO, ZERO, -_least(values), row))
-        require(len(found) == len(self.layer.bias), "one row of slopes for each value")
+        for i, _ in zip(range(len(self.layer.bias)), given["vertices"], strict=True):
+            row = numbers(given["vertices"][i], len(self.centre), "vertices")
+            over = [g(m[i], r[i]) - dot(row, x) for x, m, r in zip(points, means, deviations, strict=True)]
+            found.append((ZERO, ZERO, larger(*over), row))
         return found
 
-    def back(self, rows: list[Vector], constants: Vector) -> tuple[list[Vector], Vector]:
+    def back(self, rows: list[Vector], constants: Vector) -> Rows:
         """Upper bounds of ``rows . E z + constants`` as rows of x."""
-        firsts, seconds, extras = [], [], []
-        constants = list(constants)
-        for k, row in enumerate(rows):
-            first, second, extra = [], [], [ZERO] * len(self.centre)
+        found, totals = [], []
+        for row, constant in zip(rows, constants, strict=True):
+            in_m, in_q, extra = [], [], [ZERO] * len(self.centre)
             for a, up, down in zip(row, self.above, self.below, strict=True):
                 positive, negative = parts(a)
-                first.append(positive * up[0] + negative * down[0])
-                second.append(positive * up[1] + negative * down[1])
-                constants[k] += positive * up[2] + negative * down[2]
-                if up[3] is not None:
-                    extra = [x + positive * y for x, y in zip(extra, up[3], strict=True)]
-            firsts.append(first)
-            seconds.append(second)
-            extras.append(extra)
-            constants[k] += dot(first, self.layer.bias)
-        n = len(self.layer.bias)
-        lines = (matrix(firsts, n) * self.layer.mean).tolist()
-        tilts = (matrix(seconds, n) * self.layer.squares).tolist()
-        found = []
-        for line, tilt, extra in zip(lines, tilts, extras, strict=True):
-            found.append([a + b * c + e for a, b, c, e in zip(line, tilt, self.centre, extra, strict=True)])
-        return found, constants
+                in_m.append(positive * up[0] + negative * down[0])
+                in_q.append(positive * up[1] + negative * down[1])
+                constant += positive * up[2] + negative * down[2]  # noqa: PLW2901 (the sum so far)
+                extra = plus(extra, [positive * slope for slope in up[3]])
+            line = (matrix([in_m], len(in_m)) * self.layer.mean).tolist()[0]
+            tilt = (matrix([in_q], len(in_q)) * self.layer.squares).tolist()[0]
+            found.append(plus(plus(line, times(tilt, self.centre)), extra))
+            totals.append(constant + dot(in_m, self.layer.bias))
+        return found, totals
 
 
 def moments(m: arb, r: arb) -> tuple[arb, arb, arb]:
@@ -152,105 +153,109 @@ def moments(m: arb, r: arb) -> tuple[arb, arb, arb]:
     )
 
 
-def _least(values: Sequence[arb]) -> arb:
-    found = values[0]
-    for value in values[1:]:
-        found = smaller(found, value)
-    return found
-
-
-def _back(rows: list[Vector], constants: Vector, first: First, known: list[Known]) -> tuple[list[Vector], Vector]:
+def _back(given: Rows, first: First, known: list[Known]) -> Rows:
     """Upper bounds of ``rows . E z + constants`` of the last known layer as rows of x."""
+    rows, constants = given
     for layer in reversed(known[1:]):
-        lines = []
-        constants = list(constants)
-        for k, row in enumerate(rows):
-            line = []
-            for a, (up, over, down, under) in zip(row, layer.planes, strict=True):
-                positive, negative = parts(a)
-                line.append(positive * up + negative * down)
-                constants[k] += positive * over + negative * under
-            constants[k] += dot(line, layer.layer.bias)
-            lines.append(line)
-        rows = (matrix(lines, len(layer.layer.bias)) * layer.layer.mean).tolist()
+        lines, totals = [], []
+        slope_up, over, slope_down, under = zip(*layer.planes, strict=True)
+        for row, constant in zip(rows, constants, strict=True):
+            ups, downs = zip(*map(parts, row), strict=True)
+            lines.append(plus(times(ups, slope_up), times(downs, slope_down)))
+            totals.append(constant + dot(ups, over) + dot(downs, under) + dot(lines[-1], layer.layer.bias))
+        rows, constants = (matrix(lines, len(layer.low)) * layer.layer.mean).tolist(), totals
     return first.back(rows, constants)
+
+
+def _best(*bounds: arb) -> arb:
+    """The smallest of the upper ends: an upper bound of what all of these bound, however wide one of the balls is."""
+    return smaller(*(bound.upper() for bound in bounds))
+
+
+def _root(x: arb) -> arb:
+    """An upper bound of the root of a number that is not negative, though its ball may hold negative ones."""
+    top = x.upper()
+    return ZERO if top <= 0 else top.sqrt().upper()  # NaN stays NaN
 
 
 def _scarf(mean: arb, variance: arb) -> arb:
     """E max(X, 0) is at most this for any X of at most this mean and variance (Scarf 1958)."""
-    return (mean + (mean**2 + variance).sqrt()) / 2
+    return (mean + _root(mean**2 + variance)) / 2
 
 
 def _row_variance(rows: list[Vector], known: list[Known]) -> Vector:
     """Upper bounds of Var(rows . z) of the last known layer: by deviations, or given the layer before it."""
-    last, *below = known[-1], *known[:-1]
-    if not below:
+    last = known[-1]
+    if len(known) == 1:
         return [dot([a * a for a in row], last.variance) for row in rows]
-    sds = [v.sqrt() for v in last.variance]
-    lines = [[a * p for a, p in zip(row, last.slope, strict=True)] for row in rows]
-    linear = _row_variance((matrix(lines, len(sds)) * last.layer.mean).tolist(), known[:-1])
+    lines = matrix([times(row, last.slope) for row in rows], len(last.low))
+    linear = _row_variance((lines * last.layer.mean).tolist(), known[:-1])
     found = []
     for row, square in zip(rows, linear, strict=True):
         size = [abs(a) for a in row]
-        given = dot([a * a for a in row], last.noise) + (square.sqrt() + dot(size, last.rest)) ** 2
-        found.append(smaller(given, dot(size, sds) ** 2))
+        given = dot(times(size, size), last.noise) + (_root(square) + dot(size, last.rest)) ** 2
+        found.append(_best(given, dot(size, [_root(v) for v in last.variance]) ** 2))
     return found
 
 
 def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Known], name: str) -> Known:
     """Prove the ranges of the means of a layer after the first, and bound its moments."""
-    z, n, second = known[-1], len(layer.bias), len(known) == 1
+    z, n = known[-1], len(layer.bias)
     low, high = (numbers(side, n, "mean") for side in given["mean"])
-    rows = layer.mean.tolist()
+    rows, squares = layer.mean.tolist(), layer.squares.tolist()
     for sign, ends in ((1, high), (-1, low)):
-        back, constants = _back([[sign * a for a in row] for row in rows], [sign * b for b in layer.bias], first, known)
-        tops = first.box.tops(matrix(back, len(first.centre)))
-        for i, (top, constant) in enumerate(zip(tops, constants, strict=True)):
-            plain = sum((larger(sign * a * x, sign * a * y) for a, x, y in zip(rows[i], z.low, z.high, strict=True)), sign * layer.bias[i])
-            require(smaller(top + constant, plain) <= sign * ends[i], f"{name}, value {i}: the range of the mean")
-    spread = [a + b for a, b in zip(product(layer.squares, z.square), layer.bias_squares, strict=True)]  # E s, at most
-    spread_low = [a + b for a, b in zip(product(layer.squares, z.square_low), layer.bias_squares, strict=True)]
-    jensen = [a + b for a, b in zip(product(layer.squares, [x * x for x in z.low]), layer.bias_squares, strict=True)]
-    if second:
-        uneven = [dot([a * a for a in row], z.square_variance) for row in layer.squares.tolist()]  # Var s, at most
-    else:
-        uneven = [x**2 for x in product(layer.squares, [v.sqrt() for v in z.square_variance])]
+        signed = [[sign * a for a in row] for row in rows], [sign * b for b in layer.bias]
+        back, constants = _back(signed, first, known)
+        tops, plain = plus(first.box.tops(back), constants), plus(Box(z.low, z.high).tops(signed[0]), signed[1])
+        for i, end in enumerate(ends):
+            require(smaller(tops[i], plain[i]) <= sign * end, f"{name}, value {i}: the range of the mean")
+    spread, spread_low = layer.variance(z.square), layer.variance(z.square_low)  # E s is between them
+    jensen = layer.variance([x * x for x in z.low])
     moved = _row_variance(rows, known)  # Var m, at most
-    if second:  # E (m - E m)^4: independent terms, and E (z - E z)^4 <= 3 r^4 (ReLU is 1-Lipschitz)
+    uneven = [dot(times(row, row), z.square_noise) + dot(row, z.square_sd) ** 2 for row in squares]  # Var s, at most
+    if len(known) == 1:  # the z are independent, and E (z - E z)^4 <= 3 r^4 (ReLU is 1-Lipschitz)
         most = [3 * x * x for x in z.layer.deviations(first.box)[1]]
-        far = [(dot([a**4 for a in row], most) + 3 * v * v).sqrt() for row, v in zip(rows, moved, strict=True)]
-    else:
-        far = [dot([abs(a) for a in row], [x.root(4) for x in z.fourth]) ** 2 for row in rows]
-    tangents, levels, slopes, centres, reaches = (
-        numbers(given[key], n, key) for key in ("tangent", "level", "slope", "centre", "reach")
+        far = [_root(dot([a**4 for a in row], most) + 3 * v * v) for row, v in zip(rows, moved, strict=True)]
+    else:  # |m - E m|_4^2, at most
+        far = [dot([abs(a) for a in row], [_root(_root(x)) for x in z.fourth]) ** 2 for row in rows]
+    tangents, levels, slopes, middles, centres, reaches = (
+        numbers(given[key], n, key) for key in ("tangent", "level", "slope", "middle", "centre", "reach")
     )
-    found = Known(layer, *([] for _ in range(11)))
-    half = pdf(ZERO) / 2
+    found = Known(layer, *([] for _ in range(12)))
     for i in range(n):
-        m, s0, p, u = (low[i], high[i]), levels[i], centres[i], tangents[i]
-        require(s0 > 0 and reaches[i] > 0 and 0 <= p <= 1, f"{name}, value {i}: the level, reach or centre")
-        root = s0.sqrt()
+        m, s0, s1, p, reach = (low[i], high[i]), levels[i], middles[i], centres[i], reaches[i]
+        require(s0 > 0 and s1 > 0 and reach > 0 and 0 <= p <= 1, f"{name}, value {i}: a level, the reach or the centre")
+        root, deviation, sd = s0.sqrt(), jensen[i].sqrt(), _root(moved[i])
         excess = _scarf(spread[i] - s0, uneven[i])  # E (s - s0)_+
-        total = spread[i] + moved[i]
-        above = [[_scarf(end, total), g(end, root) + half * (excess + moved[i]) / root] for end in m]
-        constant = _least([larger(above[0][k] - slopes[i] * m[0], above[1][k] - slopes[i] * m[1]) for k in range(2)])
-        deviation = jensen[i].sqrt()
-        found.planes.append((slopes[i], constant, cdf(u), pdf(u) * deviation))
-        found.low.append(larger(g(m[0], deviation), ZERO))
-        square = smaller(larger(m[1], ZERO) ** 2 + total, moments(m[1], root)[1] + moved[i] + excess)
-        found.high.append(smaller(_least(above[1]), square.sqrt()))
+        total = spread[i] + moved[i]  # Var X
+        # E z is at most these two, which are convex and increase in M
+        above = [(_scarf(end, total), g(end, root) + pdf(ZERO) / 2 * (excess + moved[i]) / root) for end in m]
+        over = [
+            larger(*(value - slopes[i] * end for value, end in zip(both, m, strict=True)))
+            for both in zip(*above, strict=True)
+        ]
+        found.planes.append((slopes[i], _best(*over), cdf(tangents[i]), pdf(tangents[i]) * deviation))
+        least = g(m[0], deviation)
+        square = _best(larger(m[1], ZERO) ** 2 + total, moments(m[1], root)[1] + moved[i] + excess)
+        variance = _best(total, square - least**2)
+        centred, squared = (larger(m[1], ZERO) + _root(far[i])) ** 4, spread[i] ** 2 + uneven[i]
+        fourth = centred + 6 * (centred * squared).sqrt() + 3 * squared
+        # given the layer before: E z = g(m, sqrt s), and E z^2, of slope 2 g and curvature at most 2 in m, 1 in s
+        wide, root = larger(p, ONE - p), s1.sqrt()
+        inside = larger(cdf((m[1] + reach) / root) - p, p - cdf((m[0] - reach) / root), ZERO)
+        slip = _best(wide * sd, inside * sd + wide * far[i] / reach)
+        off = larger(abs(spread[i] - s1), abs(spread_low[i] - s1))
+        apart = _root(uneven[i] + off**2)  # the norm of s - s1
+        square_sd = apart + 2 * g(m[1], root) * sd + far[i]
+        found.low.append(least)
+        found.high.append(_best(*above[1], _root(square)))
+        found.square_low.append(least**2)
         found.square.append(square)
-        found.square_low.append(found.low[i] ** 2)
-        found.variance.append(smaller(total, square - found.low[i] ** 2))
-        fourth = (larger(m[1], ZERO) + far[i].sqrt()) ** 4
-        squares = spread[i] ** 2 + uneven[i]
-        found.fourth.append(fourth + 6 * (fourth * squares).sqrt() + 3 * squares)
-        found.square_variance.append(found.fourth[i] - found.square_low[i] ** 2)
-        found.noise.append(smaller(spread[i], found.variance[i]))
-        sd, wide = moved[i].sqrt(), larger(p, ONE - p)
-        inside = larger(cdf((m[1] + reaches[i]) / root) - p, p - cdf((m[0] - reaches[i]) / root))
-        slip = smaller(wide * sd, larger(inside, ZERO) * sd + wide * far[i] / reaches[i])
-        off = larger(abs(spread[i] - s0), abs(s0 - spread_low[i]))
+        found.variance.append(variance)
+        found.square_noise.append(4 * (spread[i] * square + _root(uneven[i]) * square_sd))  # Poincare
+        found.square_sd.append(square_sd)
+        found.fourth.append(fourth)
+        found.noise.append(_best(spread[i], variance))
         found.slope.append(p)
-        found.rest.append(slip + 2 * half * (uneven[i] + off**2).sqrt() / root)
+        found.rest.append(slip + pdf(ZERO) * apart / root)
     return found

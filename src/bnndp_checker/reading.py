@@ -1,6 +1,7 @@
 """The two files: a posterior (safetensors with a JSON description) and a certificate (JSON), read strictly.
 
-Numbers of a certificate are hexadecimal floats. Whatever is unknown, missing, doubled or not finite is refused.
+Whatever is unknown, missing, surplus, doubled, of another type or shape, or not finite is refused: nothing that a file
+says is passed over. Numbers of a certificate are hexadecimal floats as Python writes them, so that none is rounded.
 """
 
 from __future__ import annotations
@@ -9,40 +10,95 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flint import arb
 
-__all__ = ["Layer", "Model", "Tensor", "Unreadable", "numbers", "number", "read_certificate", "read_model"]
+__all__ = [
+    "ACTIVATIONS", "WEIGHTED", "Layer", "Model", "Tensor", "Unreadable", "expect", "fields", "number", "numbers",
+    "out_shape", "read_certificate", "read_model",
+]  # fmt: skip
 
-_FORMATS = {"F64": ("d", 8), "F32": ("f", 4), "F16": ("e", 2), "BF16": ("", 2)}
+Shape = tuple[int, ...]
+_FORMATS = {"F64": ("d", 8), "F32": ("f", 4), "F16": ("e", 2), "BF16": ("f", 2)}
+_HEADER = {"format", "sha256", "task", "input_shape", "layers", "members", "source", "training", "origin"}
 _DENSE = ("weight_mean", "weight_std", "bias_mean", "bias_std")
-TENSORS = {
+_TENSORS = {
     "linear": _DENSE, "conv2d": _DENSE, "correlated_linear": (*_DENSE, "factor"),
     "matrix_normal_linear": ("weight_mean", "bias_mean", "row_factor", "column_factor"),
     "piecewise_affine": ("knots", "values"),
 }  # fmt: skip
-SETTINGS = {
-    "conv2d": ("stride", "padding"), "correlated_linear": ("shared",), "dropout": ("rate", "law", "channels"),
-    "average_pool": ("size", "stride"), "max_pool": ("size", "stride"), "leaky_relu": ("negative_slope",),
-    "elu": ("alpha",), "piecewise_affine": ("lipschitz", "inner_error", "curvature"),
-}  # fmt: skip
-PLAIN = ("flatten", "relu", "identity", "hard_tanh", "tanh", "sigmoid", "softplus", "gelu", "silu")
-ACTIVATIONS = (*PLAIN[1:], "leaky_relu", "elu", "piecewise_affine")
 WEIGHTED = ("linear", "conv2d", "correlated_linear", "matrix_normal_linear")
+
+
+def _pair(least: int) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, list) and len(value) == 2 and all(type(n) is int and n >= least for n in value)
+    )
+
+
+def _real(least: float = -math.inf) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= least
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_SETTINGS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "conv2d": {"stride": _pair(1), "padding": _pair(0)},
+    "average_pool": {"size": _pair(1), "stride": _pair(1)},
+    "max_pool": {"size": _pair(1), "stride": _pair(1)},
+    "correlated_linear": {"shared": _flag},
+    "dropout": {
+        "rate": lambda value: _real(0)(value) and value < 1,
+        "law": lambda value: value in ("bernoulli", "gaussian"),
+        "channels": _flag,
+    },
+    "leaky_relu": {"negative_slope": _real()},
+    "elu": {"alpha": _real(0)},
+    "piecewise_affine": {
+        "lipschitz": _real(0),
+        "inner_error": _real(0),
+        "curvature": lambda value: value is None or _real(0)(value),
+    },
+}
+ACTIVATIONS = (
+    "relu", "identity", "hard_tanh", "tanh", "sigmoid", "softplus", "gelu", "silu", "leaky_relu", "elu",
+    "piecewise_affine",
+)  # fmt: skip
+_KINDS = {*WEIGHTED, *ACTIVATIONS, *_SETTINGS, "flatten"}
 
 
 class Unreadable(Exception):
     """A file that is not what it should be, in one line."""
 
 
+def expect(holds: bool, what: str) -> None:
+    """Refuse a file unless this holds."""
+    if holds is not True:
+        raise Unreadable(what)
+
+
+def fields(value: Any, what: str, needed: set[str], allowed: set[str] | None = None) -> dict[str, Any]:
+    """An object with the needed keys, and no others but the allowed ones."""
+    expect(isinstance(value, dict), f"{what} must be an object")
+    found = set(value)
+    expect(
+        needed <= found <= needed | (allowed or set()), f"{what} has the keys {sorted(found)}, needed: {sorted(needed)}"
+    )
+    return value
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """The float64 values of a tensor in the order of its last axis first, exactly as in the file."""
+    """The values of a tensor, the last axis fastest, exactly as in the file."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     values: tuple[float, ...]
 
     def numbers(self) -> list[arb]:
@@ -66,166 +122,189 @@ class Model:
 
     sha256: str  # of the file
     task: str
-    input_shape: tuple[int, ...]
-    members: tuple[tuple[tuple[Layer, ...], tuple[float, ...] | None], ...]  # layers and shift of each
-    weights: tuple[float, ...] | None  # None: one network
+    input_shape: Shape
+    members: tuple[tuple[tuple[Layer, ...], Tensor | None], ...]  # layers and shift of each
+    weights: tuple[float, ...]  # not negative; (1,) of one network
 
 
-def number(text: object) -> arb:
+def number(text: Any) -> arb:
     """A hexadecimal float as an exact ball."""
-    if not isinstance(text, str) or "0x" not in text:
-        raise Unreadable(f"expected a hexadecimal float, found {text!r:.60}")
     try:
         value = float.fromhex(text)
-    except (ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Unreadable(f"expected a hexadecimal float, found {text!r:.60}") from error
-    if not math.isfinite(value):
-        raise Unreadable(f"expected a finite number, found {text!r:.60}")
+    expect(math.isfinite(value) and value.hex() == text, f"expected a finite hexadecimal float, found {text!r:.60}")
     return arb(value)
 
 
-def numbers(texts: object, count: int, what: str) -> list[arb]:
+def numbers(texts: Any, count: int, what: str) -> list[arb]:
     """So many hexadecimal floats."""
-    if not isinstance(texts, list) or len(texts) != count:
-        raise Unreadable(f"{what} must be a list of {count} numbers")
+    expect(isinstance(texts, list) and len(texts) == count, f"{what} must be a list of {count} numbers")
     return [number(text) for text in texts]
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Unreadable("a key occurs twice")
+    expect(len(found) == len(pairs), "a key occurs twice")
     return found
 
 
-def _refuse(name: str) -> None:
-    raise Unreadable(f"{name} is not a number of a certificate")
-
-
-def parse(text: bytes) -> Any:
-    """JSON without doubled keys, NaN or infinity."""
+def _parse(text: bytes) -> Any:
     try:
-        return json.loads(text.decode(), object_pairs_hook=_pairs, parse_constant=_refuse)
+        return json.loads(text.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {str(error):.100}") from error
+        raise Unreadable(f"not JSON: {error!s:.100}") from error
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
     """The certificate, with its own digest checked."""
-    found = parse(path.read_bytes())
-    if not isinstance(found, dict) or found.get("format") != "bnndp-certificate-1":
-        raise Unreadable("not a certificate of the format bnndp-certificate-1")
     keys = {"format", "network", "region", "claim", "proof", "digest"}
-    if not keys <= set(found) <= keys | {"made"}:
-        raise Unreadable(f"a certificate has the keys {', '.join(sorted(keys))}, found {', '.join(sorted(found))}")
+    found = fields(_parse(path.read_bytes()), "a certificate", keys, {"made"})
+    expect(found["format"] == "bnndp-certificate-1", "not a certificate of the format bnndp-certificate-1")
     body = {key: value for key, value in found.items() if key != "digest"}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    if hashlib.sha256(text.encode()).hexdigest() != found["digest"]:
-        raise Unreadable("the digest of the certificate is not that of its content")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    expect(digest == found["digest"], "the digest of the certificate is not that of its content")
     return found
 
 
 def read_model(path: Path) -> Model:
     """The posterior file."""
     data = path.read_bytes()
-    header, tensors = _container(data)
-    entry = parse(str(header.get("__metadata__", {}).get("bnndp", "")).encode())
-    if not isinstance(entry, dict) or entry.get("format") != "bnndp-posterior-1":
-        raise Unreadable("the model is not a file of the format bnndp-posterior-1")
-    shape = tuple(entry["input_shape"])
+    text, tensors = _container(data)
+    entry = fields(_parse(text.encode()), "the model", {"format", "task", "input_shape"}, _HEADER)
+    expect(entry["format"] == "bnndp-posterior-1", "the model is not a file of the format bnndp-posterior-1")
+    expect(entry["task"] in ("regression", "classification"), f"unknown task {entry['task']!r:.60}")
+    expect(("layers" in entry) != ("members" in entry), "a model holds either one network or an ensemble")
+    shape = _shape(entry["input_shape"], "input_shape")
+    expect(len(shape) in (1, 3), f"input_shape is {shape}")
     ensemble = "members" in entry
-    chains = [part["layers"] for part in entry["members"]] if ensemble else [entry["layers"]]
+    chains = (
+        [fields(each, "a member", {"layers"})["layers"] for each in entry["members"]] if ensemble else [entry["layers"]]
+    )
     members = []
     for index, chain in enumerate(chains):
         shift = tensors.pop(f"members.{index}.input_shift" if ensemble else "input_shift", None)
-        members.append((tuple(_layer(each, tensors) for each in chain), None if shift is None else shift.values))
-    weights = tensors.pop("weights").values if ensemble else None
-    if tensors:
-        raise Unreadable(f"tensors that no layer names: {', '.join(sorted(tensors)[:4])}")
-    if weights is not None and (len(weights) != len(members) or min(weights) < 0):
-        raise Unreadable("the weights of the ensemble do not fit its members")
-    return Model(hashlib.sha256(data).hexdigest(), entry["task"], shape, tuple(members), weights)
+        layers = tuple(_layer(each, tensors) for each in chain)
+        expect(shift is None or shift.shape == (math.prod(shape),), "an input_shift does not fit the inputs")
+        _expect_network(layers, shape)
+        members.append((layers, shift))
+    weights = tensors.pop("weights") if ensemble else Tensor((1,), (1.0,))
+    expect(weights.shape == (len(members),) and min(weights.values) >= 0, "the weights of the ensemble do not fit")
+    expect(not tensors, f"tensors that no layer names: {sorted(tensors)[:4]}")
+    return Model(hashlib.sha256(data).hexdigest(), entry["task"], shape, tuple(members), weights.values)
+
+
+def _shape(value: Any, what: str) -> Shape:
+    positive = isinstance(value, list) and all(type(n) is int and n > 0 for n in value)
+    expect(positive, f"the shape of {what} is {value!r:.60}")
+    return tuple(value)
+
+
+def _container(data: bytes) -> tuple[str, dict[str, Tensor]]:
+    """Description and tensors of a safetensors file."""
+    expect(len(data) >= 8 and int.from_bytes(data[:8], "little") <= len(data) - 8, "the model file is cut off")
+    start = 8 + int.from_bytes(data[:8], "little")
+    header, body = _parse(data[8:start]), data[start:]
+    text = header.pop("__metadata__")["bnndp"]
+    expect(isinstance(text, str), "the model has no description")
+    tensors, spans = {}, [(0, 0)]
+    for name, entry in header.items():
+        begin, end = fields(entry, f"tensor {name!r:.60}", {"dtype", "shape", "data_offsets"})["data_offsets"]
+        shape, (code, width) = _shape(entry["shape"], name), _FORMATS[entry["dtype"]]
+        fits = type(begin) is type(end) is int and 0 <= begin <= end <= len(body)
+        expect(fits and end - begin == math.prod(shape) * width, f"tensor {name!r:.60} does not fit the file")
+        part = body[begin:end]
+        if entry["dtype"] == "BF16":  # the upper half of a float32
+            part = b"".join(b"\0\0" + part[i : i + 2] for i in range(0, len(part), 2))
+        tensors[name] = Tensor(shape, struct.unpack(f"<{math.prod(shape)}{code}", part))
+        expect(all(map(math.isfinite, tensors[name].values)), f"tensor {name!r:.60} holds a value that is not finite")
+        spans.append((begin, end))
+    spans.sort()
+    joined = all(a[1] == b[0] for a, b in pairwise(spans)) and spans[-1][1] == len(body)
+    expect(joined, "the tensors overlap or leave gaps")
+    return text, tensors
 
 
 def _layer(entry: Any, tensors: dict[str, Tensor]) -> Layer:
+    """One layer; its tensors are taken out of those of the file."""
     kind = entry["type"]
     if kind == "residual":
-        return Layer(kind, {}, {}, tuple(_layer(each, tensors) for each in entry["layers"]))
-    if kind not in TENSORS and kind not in SETTINGS and kind not in PLAIN:
-        raise Unreadable(f"unknown layer {kind!r:.60}")
-    found = {}
-    for field in TENSORS.get(kind, ()):
-        fixed = kind == "linear" and entry.get("posterior") == "deterministic" and field.endswith("_std")
-        if fixed:
-            mean = found[field.replace("std", "mean")] if field == "weight_std" else tensors[f"{entry['name']}.bias_mean"]
-            found[field] = Tensor(mean.shape, (0.0,) * len(mean.values))
-        else:
-            found[field] = tensors[f"{entry['name']}.{field}"]
-    for field in found:
-        tensors.pop(f"{entry['name']}.{field}", None)
-    if any(field.endswith("_std") and min(tensor.values, default=0.0) < 0 for field, tensor in found.items()):
-        raise Unreadable(f"{entry['name']} has a negative standard deviation")
-    return Layer(kind, {name: entry[name] for name in SETTINGS.get(kind, ())}, found)
+        inner = fields(entry, kind, {"type", "layers"})["layers"]
+        expect(isinstance(inner, list) and len(inner) > 0, "a residual block has no layers")
+        return Layer(kind, {}, {}, tuple(_layer(each, tensors) for each in inner))
+    expect(kind in _KINDS, f"unknown layer {kind!r:.60}")
+    settings, names = _SETTINGS.get(kind, {}), _TENSORS.get(kind, ())
+    own = ({"name"} if names else set()) | ({"posterior"} if kind == "linear" else set())
+    fields(entry, kind, {"type", *own, *settings})
+    for name, fits in settings.items():
+        expect(fits(entry[name]), f"{name} of {kind} is {entry[name]!r:.60}")
+    fixed = entry.get("posterior") == "deterministic"
+    expect(
+        kind != "linear" or fixed or entry["posterior"] == "mean_field",
+        f"unknown posterior {entry.get('posterior')!r:.60}",
+    )
+    found = {
+        field: tensors.pop(f"{entry['name']}.{field}") for field in names if not (fixed and field.endswith("_std"))
+    }
+    if fixed:  # without deviations in the file
+        for field in ("weight", "bias"):
+            mean = found[f"{field}_mean"]
+            found[f"{field}_std"] = Tensor(mean.shape, (0.0,) * len(mean.values))
+    _expect_shapes(kind, found)
+    negative = any(field.endswith("_std") and min(tensor.values) < 0 for field, tensor in found.items())
+    expect(not negative, f"{entry.get('name')!r:.60} has a negative standard deviation")
+    return Layer(kind, {name: entry[name] for name in settings}, found)
 
 
-def _container(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a safetensors file."""
-    if len(data) < 8:
-        raise Unreadable("the model file is too short")
-    (size,) = struct.unpack("<Q", data[:8])
-    if size > len(data) - 8:
-        raise Unreadable("the model file is cut off")
-    header = parse(data[8 : 8 + size])
-    body = memoryview(data)[8 + size :]
-    tensors, spans = {}, []
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        start, end = entry["data_offsets"]
-        shape = tuple(entry["shape"])
-        code, width = _FORMATS.get(entry["dtype"], ("", 0))
-        if end - start != math.prod(shape) * width or not 0 <= start <= end <= len(body) or width == 0:
-            raise Unreadable(f"tensor {name!r:.60} does not fit the file")
-        part = body[start:end]
-        if entry["dtype"] == "BF16":
-            part = b"".join(b"\0\0" + bytes(part[i : i + 2]) for i in range(0, len(part), 2))
-            code = "f"
-        values = struct.unpack(f"<{math.prod(shape)}{code}", part)
-        if not all(map(math.isfinite, values)):
-            raise Unreadable(f"tensor {name!r:.60} holds a value that is not finite")
-        tensors[name] = Tensor(shape, values)
-        spans.append((start, end))
-    spans.sort()
-    if any(a[1] != b[0] for a, b in zip(spans, spans[1:], strict=False)) or (spans and spans[-1][1] != len(body)):
-        raise Unreadable("the tensors overlap or leave gaps")
-    return header, tensors
+def _expect_shapes(kind: str, tensors: dict[str, Tensor]) -> None:
+    if kind == "piecewise_affine":
+        knots = tensors["knots"]
+        fits = len(knots.shape) == 1 and tensors["values"].shape == knots.shape and len(knots.values) > 1
+        expect(fits and all(a < b for a, b in pairwise(knots.values)), "knots must increase, with one value each")
+    if kind in WEIGHTED:
+        shape = tensors["weight_mean"].shape
+        expect(len(shape) == (4 if kind == "conv2d" else 2), f"weight_mean of {kind} has the shape {shape}")
+        starts = {"bias_mean": shape[:1], "bias_std": shape[:1], "weight_mean": shape, "weight_std": shape}
+        ranks = {"factor": (shape[0], shape[1] + 1), "row_factor": shape[:1], "column_factor": (shape[1] + 1,)}
+        for field, tensor in tensors.items():
+            wanted = starts.get(field) or (*ranks[field], tensor.shape[-1])
+            expect(tensor.shape == wanted, f"{field} of {kind} has the shape {tensor.shape}, it must be {wanted}")
 
 
-def out_shape(layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _expect_network(layers: Sequence[Layer], shape: Shape) -> None:
+    """Refuse a chain whose shapes do not fit, or that does not end in weights and a vector."""
+    for layer in layers:
+        shape = out_shape(layer, shape)
+    ends = [layer.kind for layer in layers if layer.kind != "flatten"][-1:]
+    expect(
+        len(shape) == 1 and bool(ends) and ends[0] in WEIGHTED, "a network ends in a layer with weights, as a vector"
+    )
+
+
+def out_shape(layer: Layer, shape: Shape) -> Shape:
     """Shape of the outputs for inputs of this shape; whatever does not fit is refused."""
+    found, fits = shape, True
     if layer.kind == "flatten":
-        return (math.prod(shape),)
-    if layer.kind in ("linear", "correlated_linear", "matrix_normal_linear"):
+        found = (math.prod(shape),)
+    elif layer.kind in ("conv2d", "average_pool", "max_pool"):
+        expect(len(shape) == 3, f"{layer.kind} takes (channels, height, width), found {shape}")
+        weights = (
+            layer.tensors["weight_mean"].shape
+            if layer.kind == "conv2d"
+            else (shape[0], shape[0], *layer.settings["size"])
+        )
+        padding, stride = layer.settings.get("padding", (0, 0)), layer.settings["stride"]
+        sides = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(shape[1:], padding, weights[2:], stride, strict=True)]
+        found, fits = (weights[0], *sides), weights[1] == shape[0] and min(sides) >= 1
+    elif layer.kind in WEIGHTED:
         n_out, n_in = layer.tensors["weight_mean"].shape
-        if shape != (n_in,):
-            raise Unreadable(f"a layer takes {n_in} inputs, found {shape}")
-        return (n_out,)
-    if layer.kind in ("conv2d", "average_pool", "max_pool"):
-        if len(shape) != 3:
-            raise Unreadable(f"{layer.kind} takes (channels, height, width), found {shape}")
-        kernel = layer.tensors["weight_mean"].shape[2:] if layer.kind == "conv2d" else layer.settings["size"]
-        padding = layer.settings.get("padding", (0, 0))
-        sides = [
-            (n + 2 * p - k) // s + 1
-            for n, p, k, s in zip(shape[1:], padding, kernel, layer.settings["stride"], strict=True)
-        ]
-        if min(sides) < 1 or (layer.kind == "conv2d" and layer.tensors["weight_mean"].shape[1] != shape[0]):
-            raise Unreadable(f"{layer.kind} does not fit {shape}")
-        return (layer.tensors["weight_mean"].shape[0] if layer.kind == "conv2d" else shape[0], *sides)
-    if layer.kind == "residual":
-        at = shape
+        found, fits = (n_out,), shape == (n_in,)
+    elif layer.kind == "residual":
         for inner in layer.inner:
-            at = out_shape(inner, at)
-        if at != shape:
-            raise Unreadable("a residual block must keep the shape of its input")
-    return shape
+            found = out_shape(inner, found)
+        fits = found == shape
+    elif layer.kind == "dropout":
+        fits = len(shape) == 3 or not layer.settings["channels"]
+    expect(fits, f"{layer.kind} does not fit inputs of the shape {shape}")
+    return found
