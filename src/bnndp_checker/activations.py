@@ -15,7 +15,7 @@ from flint import arb
 from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, pdf, require, smaller
 from bnndp_checker.reading import Layer
 
-__all__ = ["Activation", "activation"]
+__all__ = ["RELU", "Activation", "activation"]
 
 _PIECES = 8  # of a range of means, on which lines are compared
 
@@ -168,6 +168,9 @@ def _tangent(touch: arb, at: arb, r: arb) -> arb:
     return g(touch, r) + cdf(touch / r) * (at - touch)
 
 
+RELU = Activation(hinges=((ZERO, ONE),))
+
+
 def activation(layer: Layer) -> Activation:
     """The activation of a layer of the file."""
     settings = {name: arb(float(value)) for name, value in layer.settings.items() if value is not None}
@@ -175,7 +178,7 @@ def activation(layer: Layer) -> Activation:
         case "identity":
             found = Activation(line=ONE)
         case "relu":
-            found = Activation(hinges=((ZERO, ONE),))
+            found = RELU
         case "leaky_relu":
             slope = settings["negative_slope"]
             found = Activation(line=slope, hinges=((ZERO, ONE - slope),))

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from flint import arb, arb_mat
 
-from bnndp_checker.activations import Activation, activation
+from bnndp_checker.activations import RELU, Activation, activation
 from bnndp_checker.balls import ONE, ZERO, g, larger, parts, pdf, require, smaller
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
 from bnndp_checker.reading import ACTIVATIONS, WEIGHTED, Layer, expect, number, numbers, out_shape
+from bnndp_checker.tilted import Ends, line
 from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
 
 __all__ = ["Chain", "Form", "chain", "over_squares"]
@@ -73,6 +74,17 @@ class Chain:
             step.back(found)
         return found
 
+    def exponents(self, rows: list[Vector], constants: Vector) -> Form:
+        """Forms of x of which the exponentials are above E exp(rows . z + constants; nothing has failed)."""
+        found = Form(list(rows), list(constants), [ZERO] * len(rows))
+        for index in reversed(range(len(self.steps))):
+            step = self.steps[index]
+            if index == 0 and isinstance(step, Fused) and step.rectified is not None:  # x is not random
+                step.tilt(found, *step.rectified)
+            else:
+                step.back(found)
+        return Form(found.rows, plus(found.constants, [square / 2 for square in found.squares]), [])
+
     def at_most(self, rows: list[Vector], constants: Vector) -> Vector:
         """Values that the forms exceed with at most the probability e^-T each; counts the failures."""
         found = self.form(rows, constants)
@@ -92,6 +104,16 @@ class Fused:
     slopes: tuple[Vector, Vector]  # of the activation: within the first -+ the second
     deviation: Vector
     lost: Vector  # what cutting off may change in the mean
+    rectified: tuple[list[Ends], list[Ends]] | None = None  # independent ReLUs: ranges of their means and deviations
+
+    def tilt(self, form: Form, means: list[Ends], deviations: list[Ends]) -> None:
+        """The same for the logarithm of the mean exponential, where the input is not random."""
+        for k, row in enumerate(form.rows):
+            slopes, constants = zip(*map(line, row, means, deviations), strict=True)
+            form.rows[k] = list(slopes)
+            form.constants[k] += sum(constants, ZERO)
+        if self.layer is not None:
+            form.through(self.layer.mean, self.layer.bias)
 
     def back(self, form: Form) -> None:
         """From the output to the input."""
@@ -222,7 +244,10 @@ def _fused(
     slopes = [curve.slopes(a, b) for a, b in zip(ends.low, ends.high, strict=True)]
     around = [(a + b) / 2 for a, b in slopes], [(b - a) / 2 for a, b in slopes]
     lost = 2 * curve.turn * g(-proved.reach, ONE)
-    proved.steps.append(Fused(layer, box, above, below, around, most, [lost * r for r in most]))
+    step = Fused(layer, box, above, below, around, most, [lost * r for r in most])
+    if layer is not None and layer.independent and curve is RELU:
+        step.rectified = list(zip(low, high, strict=True)), list(zip(least, most, strict=True))
+    proved.steps.append(step)
     found = [curve.range(a, b) for a, b in zip(ends.low, ends.high, strict=True)]
     return Box([a for a, _ in found], [b for _, b in found])
 

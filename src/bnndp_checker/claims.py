@@ -115,9 +115,10 @@ def softmax_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[V
     noise = numbers(final["noise"], len(others), "noise")
     _check_noise(last, end, proved, pairs, noise)  # before the failures are counted
     form.squares = plus(form.squares, noise)
-    low, high = _range(form, box)
+    _, high = _range(form, box)
     tilts = numbers(final["tilts"], len(others), "tilts")
-    chords = [_chord(*each, proved.outside) for each in zip(tilts, low, high, form.squares, strict=True)]
+    raised = proved.exponents(*_tilted(last, end, pairs, noise, tilts))
+    chords = [_chord(*each, proved.outside) for each in zip(tilts, *_range(raised, box), strict=True)]
     corner = number(final["exponent"])
     require(corner > 0, "the exponent of the corner is positive")
     outside = smaller(proved.outside + len(others) * (-corner).exp(), ONE)
@@ -127,9 +128,9 @@ def softmax_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[V
         weights = [larger(row[c] - row[j], ZERO) for j in others]
         tilted = [w * slope for w, (slope, _) in zip(weights, chords, strict=True)]
         lines.append(
-            [dot(tilted, column) for column in zip(*form.rows, strict=True)] if others else [ZERO] * len(box.low)
+            [dot(tilted, column) for column in zip(*raised.rows, strict=True)] if others else [ZERO] * len(box.low)
         )
-        constants.append(dot(weights, [over for _, over in chords]) + dot(tilted, form.constants) - row[c])
+        constants.append(dot(weights, [over for _, over in chords]) + dot(tilted, raised.constants) - row[c])
         known = [smaller(*row)]
         for k, pair in enumerate(pairs):
             if most[k] <= 1 and all(a == -b for a, b in zip(row, pair, strict=True)):
@@ -139,15 +140,32 @@ def softmax_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[V
     return Lower(found.slopes, found.constants, [larger(a, b) for a, b in zip(found.least, apart, strict=True)])
 
 
-def _chord(tilt: arb, low: arb, high: arb, square: arb, outside: arb) -> tuple[arb, arb]:
-    r"""Slope and constant of a line above the mean of :math:`\sigma(t+M)` for all t from low to high, M dominated.
+def _tilted(last: Gaussian, box: Box, pairs: list[Vector], noise: Vector, tilts: Vector) -> tuple[list[Vector], Vector]:
+    """Forms of the last box above the logarithm of the mean of ``exp(tilt S)`` given it, S the difference of a pair."""
+    lines, n = matrix(pairs, len(last.bias)), len(box.low)
+    rows, constants = (lines * last.mean).tolist(), product(lines, last.bias)
+    squares, extra = [[ZERO] * n for _ in pairs], noise
+    if last.by_squares and last.kernel is None:
+        both = [[a * a for a in pair] for pair in pairs]
+        squares, extra = over_squares(
+            box, (matrix(both, len(last.bias)) * last.squares).tolist(), [dot(pair, last.bias_squares) for pair in both]
+        )
+    found = [
+        [t * a + t * t / 2 * b for a, b in zip(row, square, strict=True)]
+        for t, row, square in zip(tilts, rows, squares, strict=True)
+    ]
+    return found, [t * a + t * t / 2 * b for t, a, b in zip(tilts, constants, extra, strict=True)]
 
-    :math:`\sigma(S)\le\lambda^\lambda(1-\lambda)^{1-\lambda}e^{\lambda S}` gives an exponential in t, below its chord.
+
+def _chord(tilt: arb, low: arb, high: arb, outside: arb) -> tuple[arb, arb]:
+    r"""Slope and constant of a line in t above E sigma(S), where E exp(tilt S) is at most e^t, for low <= t <= high.
+
+    :math:`\sigma(S)\le\lambda^\lambda(1-\lambda)^{1-\lambda}e^{\lambda S}`; e^t is below its chord from low to high.
     """
     require(0 < tilt <= 1, "a tilt lies between 0 and 1")
     rest = ONE - tilt
-    scale = tilt * tilt.log() + (ZERO if rest.is_zero() else rest * rest.log()) + tilt**2 * square / 2
-    bottom, top = ((scale + tilt * end).exp() for end in (low, high))
+    scale = tilt * tilt.log() + (ZERO if rest.is_zero() else rest * rest.log())
+    bottom, top = ((scale + end).exp() for end in (low, high))
     slope = (top - bottom) / (high - low)
     if not slope > 0:  # an interval of no width
         slope = ZERO

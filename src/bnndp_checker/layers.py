@@ -66,6 +66,12 @@ class Gaussian:
         """Whether the variances are ``squares @ z^2 + bias_squares``."""
         return self.factor is None and self.product_factors is None
 
+    @property
+    def independent(self) -> bool:
+        """Whether no two outputs share a noise."""
+        shared = self.factor is not None and self.factor[1]
+        return self.kernel is None and self.product_factors is None and not shared
+
     def variance(self, z_squares: Vector) -> Vector:
         """The part of the variances that independent weights give, for these z^2."""
         return plus(product(self.squares, z_squares), self.bias_squares)

@@ -170,6 +170,21 @@ def test_radius_is_proved_and_not_beyond_what_was_asked(tmp_path: Path) -> None:
     assert not bool((wider.at_least[1] > 0).all())
 
 
+@pytest.mark.parametrize("hidden", [(12,), (6, 5)])
+def test_uncertain_classifiers(hidden: tuple[int, ...], tmp_path: Path) -> None:
+    network = _dense(3, *hidden, 3, std=0.4, seed=6, task="classification")
+    last = network.linears[-1]
+    sure = replace(last, bias_mean=last.bias_mean + torch.tensor([9.0, 0.0, 0.0], dtype=torch.float64))
+    network = BayesianNetwork.from_linears((*network.linears[:-1], sure), "classification")
+    box = Box.ball([[0.2, -0.1, 0.4]], 0.05)
+    claim = probability_claim(network, box, torch.zeros(1, dtype=torch.long))
+    proof = prove(claim)
+    assert bool((proof.at_least <= _least_seen(claim, 50_000)).all())
+    assert _accepted(proof, network, tmp_path)
+    if len(hidden) == 1:
+        assert bool((proof.at_least[0, :2] > 0.5).all())  # the decision, with margins of deviation 1 and more
+
+
 def test_a_wrong_decision_is_not_proved() -> None:
     network = _dense(4, 8, 3, std=0.01, seed=3, task="classification")
     x = torch.zeros(1, 4, dtype=torch.float64)

@@ -18,8 +18,9 @@ from torch.nn import functional
 from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten, MaxPool, Residual
 from bnndp.maths.normal import pdf
 from bnndp.network import Layer, is_activation
-from bnndp.proofs.curves import Curve, Lines, curve_of
+from bnndp.proofs.curves import RELU, Curve, Lines, curve_of
 from bnndp.proofs.maps import Map, Sides, map_of
+from bnndp.proofs.tilted import log_lines
 
 __all__ = ["Chain", "Form", "chain_of"]
 
@@ -61,6 +62,7 @@ class Fused:
     middle: Tensor
     wide: Tensor
     lost: float  # what clipping may change in a mean, in units of the deviation
+    rectified: bool = False  # independent ReLUs
 
     def back(self, form: Form) -> None:
         if self.layer is not None:
@@ -72,6 +74,14 @@ class Fused:
             over = over + form.rows.abs() @ (self.lost * self.deviation[1])[..., None]
             form.constants = form.constants + over[..., 0]
             form.rows = positive * self.above.slope[:, None] + negative * self.below.slope[:, None]
+        if self.layer is not None:
+            form.through(self.layer.mean, self.layer.bias)
+
+    def tilt(self, form: Form) -> None:
+        """The same for the logarithm of the mean exponential, where the input is not random."""
+        slope, constant = log_lines(form.rows, self.mean, self.deviation)
+        form.rows = slope
+        form.constants = form.constants + constant.sum(-1)
         if self.layer is not None:
             form.through(self.layer.mean, self.layer.bias)
 
@@ -175,6 +185,17 @@ class Chain:
             step.back(found)
         return found
 
+    def exponents(self, rows: Tensor, constants: Tensor) -> Form:
+        """Forms of x of which the exponentials are above E exp(rows . z + constants; nothing has failed)."""
+        found = Form(rows, constants, torch.zeros_like(constants))
+        for index in reversed(range(len(self.steps))):
+            step = self.steps[index]
+            if index == 0 and isinstance(step, Fused) and step.rectified:
+                step.tilt(found)
+            else:
+                step.back(found)
+        return Form(found.rows, found.constants + 0.5 * found.squares, torch.zeros_like(found.squares))
+
     def better(self, rows: Tensor, constants: Tensor, known: Tensor, slack: Tensor | float = 0.0) -> Tensor:
         """Values (batch, rows) that the forms exceed with at most the probability e^-exponent, or those ``known``.
 
@@ -243,7 +264,9 @@ def _fused(layer: Map | None, curve: Curve | None, box: Sides, chain: Chain) -> 
         chain.failures = chain.failures + torch.where(beyond.any(-1), torch.nan, 0.0)
     sides, rectangle = (mean.low, mean.high), (least, most)
     above, below = (curve.lines(sides, rectangle, sign) for sign in (1, -1))
-    chain.add(Fused(layer, box, mean, (least, most), above, below, 0.5 * (low + high), 0.5 * (high - low), lost))
+    rectified = layer is not None and layer.independent and curve == RELU
+    around = (0.5 * (low + high), 0.5 * (high - low))
+    chain.add(Fused(layer, box, mean, (least, most), above, below, *around, lost, rectified))
     return Sides(*curve.range(ends.low, ends.high)).outward(ends.magnitude * curve.steepest)
 
 

@@ -23,7 +23,7 @@ from bnndp.proofs.maps import Map, Sides, map_of
 __all__ = ["Lower", "mean_lower", "softmax_lower"]
 
 _SLACK = 2.0**-34
-_TILTS = 64  # exponents tried for each pair of classes
+_TILTS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)  # tried for each pair of classes
 _CORNERS = (10.0, 16.0, 24.0)  # exponents of the corner, the best is kept
 
 
@@ -84,18 +84,19 @@ def softmax_lower(network: BayesianNetwork, box: Sides, rows: Tensor, reference:
     noise = _noise(last, end, chain, pairs)
     form = chain.form(pairs @ last.mean, pairs @ last.bias)
     squares = form.squares + noise
-    low, high = _range(form, box)
-    tilts = _tilts(high, squares)
-    scale = torch.special.xlogy(tilts, tilts) + torch.special.xlogy(1 - tilts, 1 - tilts) + tilts.square() * squares / 2
-    bottom, top = ((scale + tilts * end_).exp() for end_ in (low, high))
-    width = high - low
+    _, high = _range(form, box)
+    tilts, raised = _raised(chain, last, end, pairs, noise, box)
+    low, top_ = _range(raised, box)
+    scale = _scale(tilts)
+    bottom, top = ((scale + end_).exp() for end_ in (low, top_))
+    width = top_ - low
     slope = torch.where(width > 0, (top - bottom) / width.clamp_min(1e-300), 0.0).clamp_min(0)
-    offset = top - slope * high + chain.outside[:, None]
+    offset = top - slope * top_ + chain.outside[:, None]
     own = rows.gather(-1, reference[:, None, None].expand(-1, rows.shape[1], 1))  # (batch, rows, 1)
     weights = (own - rows.gather(-1, others[:, None].expand(-1, rows.shape[1], -1))).clamp_min(0)
-    constants = own[..., 0] - (weights @ (offset + slope * form.constants)[..., None])[..., 0]
-    slopes = -(weights * slope[:, None]) @ form.rows
-    size = (weights @ (top + slope * (form.rows.abs() @ box.magnitude[..., None])[..., 0])[..., None])[..., 0]
+    constants = own[..., 0] - (weights @ (offset + slope * raised.constants)[..., None])[..., 0]
+    slopes = -(weights * slope[:, None]) @ raised.rows
+    size = (weights @ (top + slope * (raised.rows.abs() @ box.magnitude[..., None])[..., 0])[..., None])[..., 0]
     constants = constants - _SLACK * (size + own[..., 0].abs())
     least = constants - box.tops(-slopes) - _SLACK * size
     corner, value = _corner(rows, weights, high, squares, chain.outside)
@@ -104,12 +105,37 @@ def softmax_lower(network: BayesianNetwork, box: Sides, rows: Tensor, reference:
     return Lower(slopes, constants, least.nan_to_num(-torch.inf, neginf=-torch.inf), chain, final)
 
 
-def _tilts(top: Tensor, squares: Tensor) -> Tensor:
-    """The exponents with the least bound at the largest form."""
-    tilts = torch.arange(1, _TILTS + 1, dtype=top.dtype, device=top.device) / _TILTS
-    scale = torch.special.xlogy(tilts, tilts) + torch.special.xlogy(1 - tilts, 1 - tilts)
-    value = scale + tilts * top[..., None] + tilts.square() * squares[..., None] / 2
-    return tilts[value.nan_to_num(torch.inf).argmin(-1)]
+def _scale(tilts: Tensor) -> Tensor:
+    """Of sigma(S) below exp(scale + tilt S)."""
+    return torch.special.xlogy(tilts, tilts) + torch.special.xlogy(1 - tilts, 1 - tilts)
+
+
+def _raised(chain: Chain, last: Map, end: Sides, pairs: Tensor, noise: Tensor, box: Sides) -> tuple[Tensor, Form]:
+    """Tilts (batch, pairs), the best of several at the worst x, and forms above log E exp(tilt S)."""
+    rows, constants = pairs @ last.mean, pairs @ last.bias
+    squares, extra = torch.zeros_like(rows), noise
+    if last.by_squares and last.kernel is None:
+        lines = pairs.square() @ last.squares
+        squares = lines * (end.low + end.high)[:, None]
+        extra = pairs.square() @ last.bias_squares - (lines @ (end.low * end.high)[..., None])[..., 0]
+    best: tuple[Tensor, Tensor, Form] | None = None
+    for tilt in _TILTS:
+        form = chain.exponents(tilt * rows + 0.5 * tilt**2 * squares, tilt * constants + 0.5 * tilt**2 * extra)
+        tilts = torch.full_like(constants, tilt)
+        value = (_scale(tilts) + form.constants + box.tops(form.rows)).nan_to_num(torch.inf)
+        if best is None:
+            best = value, tilts, form
+            continue
+        take = value < best[0]
+        kept = Form(
+            torch.where(take[..., None], form.rows, best[2].rows),
+            torch.where(take, form.constants, best[2].constants),
+            best[2].squares,
+        )
+        best = torch.minimum(value, best[0]), torch.where(take, tilts, best[1]), kept
+    if best is None:
+        raise ValueError("there are no tilts to try")
+    return best[1], best[2]
 
 
 def _corner(rows: Tensor, weights: Tensor, high: Tensor, squares: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, relu_probability
 
-__all__ = ["Curve", "Lines", "curve_of"]
+__all__ = ["RELU", "Curve", "Lines", "curve_of"]
 
 _PIECES = 8  # of a range of means, as in the checker
 _SLACK = 2.0**-38  # of the sizes of all terms: far above the rounding of either program
@@ -210,13 +210,16 @@ class Curve:
         return sign * (best + _SLACK * (size + r[1] + at.abs()))
 
 
+RELU = Curve(hinges=((0.0, 1.0),))
+
+
 def curve_of(layer: Activation) -> Curve:
     """The activation of a layer as a curve."""
     match layer:
         case Identity():
             found = Curve(line=1.0)
         case Relu():
-            found = Curve(hinges=((0.0, 1.0),))
+            found = RELU
         case LeakyRelu():
             found = Curve(line=layer.negative_slope, hinges=((0.0, 1 - layer.negative_slope),))
         case HardTanh():

@@ -77,6 +77,11 @@ class Map:
         """Whether the variances are ``squares @ z^2 + bias_squares``."""
         return self.factor is None and self.outer is None
 
+    @property
+    def independent(self) -> bool:
+        """Whether no two outputs share a noise."""
+        return self.kernel is None and self.outer is None and not self.shared
+
     def deviations(self, box: Sides) -> tuple[Tensor, Tensor]:
         """Squares of the least and largest deviations on the box: (batch, n_out) each."""
         low, high = (z.square() @ self.squares.mT + self.bias_squares for z in (box.smallest, box.magnitude))
