@@ -12,11 +12,17 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, arb_mat
 
 from bnndp_checker import chain
+from bnndp_checker.balls import use_precision
 from bnndp_checker.chain import Added, Chain, Form, Fused, Maximum
 from bnndp_checker.layers import Box, Gaussian
 from bnndp_checker.reading import Layer
 
 WINDOWS = [[0, 1, 2], [2, 3], [4]]
+
+
+@pytest.fixture(autouse=True)
+def _as_the_checker_works() -> None:
+    use_precision()
 
 
 def balls(values: list[float]) -> list[arb]:
@@ -106,3 +112,24 @@ def test_factors_of_bernoulli_dropout_stay_in_their_box(rate: float) -> None:
         for z in (low[i], high[i]):
             for factor in (0.0, 1 / (1 - rate)):
                 assert float(after.low[i]) - 1e-12 <= factor * z <= float(after.high[i]) + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_deviations_on_boxes_around_zero(seed: int) -> None:
+    """Squares of deviations at points of a box, also at zero where the box holds it: within the least and largest."""
+    dice = random.Random(seed)
+    low = [dice.uniform(-2, 0.5) for _ in range(3)]
+    high = [a + dice.uniform(0, 2) for a in low]
+    low[0], high[0] = -1.0, 1.5
+    std, bias_std = [[dice.uniform(0, 1) for _ in range(3)] for _ in range(2)], [0.1, 0.0]
+    squares = arb_mat(2, 3, [arb(x) ** 2 for row in std for x in row])
+    layer = Gaussian(arb_mat(2, 3), balls([0.0, 0.0]), squares, [arb(x) ** 2 for x in bias_std])
+    least, most = layer.deviations(Box(balls(low), balls(high)))
+    nearest = [min(max(0.0, a), b) for a, b in zip(low, high, strict=True)]
+    farthest = [max((a, b), key=abs) for a, b in zip(low, high, strict=True)]
+    inner = [[dice.uniform(a, b) for a, b in zip(low, high, strict=True)] for _ in range(50)]
+    for z in [nearest, farthest, *inner]:
+        for i in range(2):
+            square = sum((s * x) ** 2 for s, x in zip(std[i], z, strict=True)) + bias_std[i] ** 2
+            assert float(least[i]) - 1e-12 <= square <= float(most[i]) + 1e-12
+    assert float(least[1]) == pytest.approx(sum((s * x) ** 2 for s, x in zip(std[1], nearest, strict=True)))

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from bnndp.maths.normal import rectangle_quantile
 from bnndp.network import BayesianNetwork, Linear
-from bnndp.partition.chain import links_of
-from bnndp.partition.layers import Layer, Ranges
+from bnndp.partition.chain import _link, links_of
+from bnndp.partition.layers import Layer, Ranges, Region
 from bnndp.partition.softmax import bound_rows
 from bnndp.partition.spreads import lipschitz_excess
 from bnndp.regions import Box
@@ -72,3 +73,42 @@ def test_logits_that_are_nothing_but_noise(lead: float, mass: float, cells: int)
     p = (torch.sigmoid(s * (lead + xi)) * weight).sum() / weight.sum()
     truth = torch.stack([2 * p - 1, p, p - 1])
     assert (found <= truth + 1e-4).all()  # the step of the sum, where the sigmoid is steep
+
+
+@pytest.mark.parametrize("mass", [1e-2, 1e-5])
+@pytest.mark.parametrize("u", [-0.2, -0.7, -1.0, -1.6, -2.5])
+def test_the_gaussian_of_a_link_dominates_its_clipped_neuron(u: float, mass: float) -> None:
+    """One neuron N(u, 1) with its noise cut at c: E(z - E z - t)_+ is at most that of N(0, std^2), for t >= 0."""
+    one, zero = torch.ones(1, 1, dtype=F64), torch.zeros(1, 1, dtype=F64)
+    layer = Layer.of(Linear(zero, zero, u * one[0], one[0]))
+    at = Region(zero[None], zero[None], zero[None])
+    link = _link(layer, at, layer.ranges(at), mass)
+    std, c = link.std.item(), rectangle_quantile(mass, 1)
+
+    def g(t: float) -> float:
+        return t * 0.5 * math.erfc(-t / math.sqrt(2)) + math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
+
+    mean = g(u) - g(-c)
+    for k in range(200):
+        t = k / 200 * (u + c - mean)
+        assert g(u - mean - t) - g(-c) <= std * g(-t / std) * (1 + 1e-9) + 1e-15
+    assert link.loss.item() >= g(-c)
+
+
+@pytest.mark.parametrize("cells", [2, 4, 8])
+@pytest.mark.parametrize("mass", [0.4, 0.1, 0.01])
+@pytest.mark.parametrize("lead", [0.5, 1.0, 1.5, 2.5, 4.0])
+def test_logits_whose_noise_comes_from_below(lead: float, mass: float, cells: int) -> None:
+    """The same difference from a hidden neuron that is always active; the last layer has next to no noise itself."""
+    s = 200.0
+    none, bias = torch.zeros(1, 1, dtype=F64), torch.tensor([lead * s - 10 * s, 0.0], dtype=F64)
+    hidden = Linear(none, none, none[0] + 10 * s, none[0] + s)
+    output = Linear(torch.tensor([[1.0], [0.0]]), torch.zeros(2, 1), bias, torch.full((2,), 1e-3, dtype=F64))
+    network = BayesianNetwork.from_linears([hidden, output], "classification")
+    x = torch.zeros(1, 1, dtype=F64)
+    rows = torch.tensor([[[1.0, -1.0], [1.0, 0.0], [0.0, -1.0]]], dtype=F64)
+    found = bound_rows(network, Box(x, x), rows, mass=mass, cells=cells)[0]
+    xi = torch.linspace(-9.9, 9.9, 200_001, dtype=F64)
+    weight = torch.exp(-0.5 * xi**2)
+    p = (torch.sigmoid(s * (lead + xi)) * weight).sum() / weight.sum()
+    assert (found <= torch.stack([2 * p - 1, p, p - 1]) + 1e-4).all()

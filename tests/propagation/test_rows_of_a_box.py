@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bnndp.layers import Dropout
+from bnndp.propagation import rules
 from bnndp.propagation.rows import DenseRows
 from bnndp.propagation.signal import POWERS, of_box
 from bnndp.propagation.weights import weights_of
@@ -31,6 +32,7 @@ def points(box: Box, count: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("name", KINDS)
 def test_no_point_of_the_box_has_a_larger_deviation(name: str, seed: int, radius: float) -> None:
     layer, shape = KINDS[name]
+    assert rules.__all__  # importing them registers them
     weights = weights_of(layer, shape)
     n = math.prod(shape)
     box = Box.ball(2 * records.normal(1, n, seed=seed), radius)

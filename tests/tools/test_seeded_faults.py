@@ -122,6 +122,8 @@ def test_a_journal_remembers(tmp_path: Path) -> None:
     entry = journal.put(key, "a fault", Outcome("killed", "tests/test_a.py::test", 1.26, "output"))
     assert entry == Entry(key, "a fault", "killed", "tests/test_a.py::test", 1.3)
     assert Journal(tmp_path / "new" / "journal.jsonl").get(key) == entry
+    journal.put(key, "a fault", Outcome("timeout", "", 9.0, ""))  # to be tried again
+    assert Journal(tmp_path / "new" / "journal.jsonl").get(key) is None
 
 
 @pytest.fixture

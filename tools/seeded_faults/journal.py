@@ -42,7 +42,8 @@ class Journal:
 
     def get(self, key: str) -> Entry | None:
         """What an earlier run said, if it ran to its end."""
-        return self._known.get(key)
+        entry = self._known.get(key)
+        return None if entry is None or entry.status == "timeout" else entry
 
     def put(self, key: str, name: str, outcome: Outcome) -> Entry:
         """Keep an outcome."""

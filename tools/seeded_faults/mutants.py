@@ -28,6 +28,7 @@ _BESIDE = {  # tests of a module beside those of its own name, the quickest firs
     "maths/hinge": "tests/activations/test_contract.py",
     "moment/backward": "tests/moment/test_certain.py tests/moment/test_multipliers.py tests/moment/test_first.py",
     "moment/conditional": "tests/moment/test_variance.py tests/moment/test_norms.py tests/moment/test_quantities.py",
+    "moment/exponential_box": "tests/moment/test_exponential_ball.py",
     "moment/exponential_first": "tests/moment/test_exponential.py",
     "moment/exponential_second": "tests/moment/test_exponential.py",
     "moment/first": "tests/moment/test_covariance.py tests/moment/test_quantities.py",
@@ -39,11 +40,13 @@ _BESIDE = {  # tests of a module beside those of its own name, the quickest firs
     "moment/slope": "tests/moment/test_variance.py tests/moment/test_quantities.py",
     "moment/tail": "tests/moment/test_quantities.py",
     "moment/variance": "tests/moment/test_quadratic.py tests/moment/test_quantities.py tests/moment/test_margins.py",
-    "partition/chain": "tests/partition/test_softmax.py",
-    "partition/layers": "tests/partition/test_planes.py tests/partition/test_recursion.py",
+    "partition/chain": "tests/partition/test_counted.py tests/partition/test_softmax.py",
+    "partition/layers": "tests/partition/test_tiny.py tests/partition/test_planes.py tests/partition/test_recursion.py",
     "partition/outer": "tests/partition/test_errata_partition.py tests/partition/test_recursion.py",
     "partition/planes": "tests/partition/test_recursion.py",
-    "partition/values": "tests/partition/test_recursion.py",
+    "partition/softmax": "tests/partition/test_counted.py",
+    "partition/spreads": "tests/partition/test_counted.py",
+    "partition/values": "tests/partition/test_complement.py tests/partition/test_recursion.py",
 }  # fmt: skip
 _CHECKER = "tests/checker"
 

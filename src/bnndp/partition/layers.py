@@ -115,4 +115,5 @@ def _variances(std: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rectified_upper(mean: Tensor, std: Tensor) -> Tensor:
-    return expected_relu(mean, std) * (1 + SLACK) + TINY * (std > 0)
+    some = (std > 0).to(std.dtype)  # times a mask of booleans TINY would be a float32, and zero
+    return expected_relu(mean, std) * (1 + SLACK) + TINY * some
