@@ -59,12 +59,14 @@ def _sigmoid_slope(x: Tensor) -> Tensor:
 
 
 _T, _S = 4 / (3 * math.sqrt(3)), 1 / (6 * math.sqrt(3))
-_STEEP = 1.1290  # largest slope of the GELU, at sqrt 2; the least is one less this
+_PEAK = 1 / math.sqrt(2 * math.pi)
+_STEEP = 0.5 * (1 + math.erf(1.0)) + math.sqrt(2) * _PEAK * math.exp(-1.0)  # of the GELU, at sqrt 2
+_BEND = (-2 * _PEAK * math.exp(-2.0), 2 * _PEAK)  # its second derivative at 2 and at 0
 _SMOOTH: dict[type[object], Smooth] = {
     Tanh: Smooth(torch.tanh, lambda x: 1 - torch.tanh(x).square(), (0.0, 1.0), (-_T, _T)),
     Sigmoid: Smooth(torch.sigmoid, _sigmoid_slope, (0.0, 0.25), (-_S, _S)),
     Softplus: Smooth(torch.nn.functional.softplus, torch.sigmoid, (0.0, 1.0), (0.0, 0.25)),
-    Gelu: Smooth(lambda x: x * cdf(x), lambda x: cdf(x) + x * pdf(x), (1 - _STEEP, _STEEP), (-0.10799, 0.79789)),
+    Gelu: Smooth(lambda x: x * cdf(x), lambda x: cdf(x) + x * pdf(x), (1 - _STEEP, _STEEP), _BEND),
     Silu: Smooth(
         lambda x: x * torch.sigmoid(x),
         lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),

@@ -157,7 +157,8 @@ def _together(claim: Claim, parts: tuple[Lower, ...]) -> Tensor:
     sides = Sides(claim.box.lower, claim.box.upper)
     size = (slopes.abs() @ sides.magnitude[..., None])[..., 0] + constants.abs()
     together = constants - sides.tops(-slopes) - 4 * SLACK * size
-    return torch.fmax(together, apart - SLACK * (apart.abs() + constants.abs().nan_to_num(0.0)))
+    found = torch.fmax(together, apart - SLACK * apart.abs())
+    return torch.fmax(found, claim.rows.amin(-1)) - SLACK if claim.of == "softmax" else found  # a mean of the row
 
 
 def _better(first: Proof | None, second: Proof) -> Proof:
