@@ -102,7 +102,8 @@ def softmax_lower(network: BayesianNetwork, box: Sides, rows: Tensor, reference:
     corner, value = _corner(rows, weights, high, squares, chain.outside)
     least = torch.maximum(torch.maximum(least, value), rows.amin(-1))
     final = {"reference": reference, "noise": noise, "tilts": tilts, "exponent": corner}
-    return Lower(slopes, constants, least.nan_to_num(-torch.inf, neginf=-torch.inf), chain, final)
+    least = torch.where(chain.outside.isnan()[:, None], torch.nan, least.nan_to_num(-torch.inf, neginf=-torch.inf))
+    return Lower(slopes, constants, least, chain, final)
 
 
 def _scale(tilts: Tensor) -> Tensor:
@@ -152,6 +153,7 @@ def _corner(rows: Tensor, weights: Tensor, high: Tensor, squares: Tensor, outsid
         found = torch.where(which, value, -torch.inf).amax(-1)
         found = torch.where(plain, found, -torch.inf) - _SLACK
         better = torch.where(plain, found, torch.inf).amin(-1) > torch.where(plain, best, torch.inf).amin(-1)
+        better = better | (exponent == _CORNERS[0])
         best = torch.where(better[:, None], found, best)
         chosen = torch.where(better, exponent, chosen)
     return chosen, best

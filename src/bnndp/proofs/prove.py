@@ -158,7 +158,8 @@ def _together(claim: Claim, parts: tuple[Lower, ...]) -> Tensor:
     size = (slopes.abs() @ sides.magnitude[..., None])[..., 0] + constants.abs()
     together = constants - sides.tops(-slopes) - 4 * SLACK * size
     found = torch.fmax(together, apart - SLACK * apart.abs())
-    return torch.fmax(found, claim.rows.amin(-1)) - SLACK if claim.of == "softmax" else found  # a mean of the row
+    # The mean of a row is at least its least entry; NaN stays, nothing is proved then.
+    return torch.maximum(found, claim.rows.amin(-1)) - SLACK if claim.of == "softmax" else found
 
 
 def _better(first: Proof | None, second: Proof) -> Proof:
