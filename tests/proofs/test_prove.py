@@ -20,7 +20,7 @@ from bnndp.files import save
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from bnndp.proofs.certificate import file_digest
-from bnndp.proofs.decisions import decision_rows, prove_decision, proved_radius
+from bnndp.proofs.decisions import prove_decision, proved_radius
 from bnndp.proofs.issue import Office, interval_claim, probability_claim
 from bnndp.proofs.prove import Claim, Proof, prove, prove_mean
 from bnndp.regions import Box
@@ -192,11 +192,6 @@ def test_a_wrong_decision_is_not_proved() -> None:
     radius, proof = proved_radius(network, x, (right + 1) % 3, torch.ones(1, dtype=torch.float64))
     assert bool(radius.isnan().all())
     assert not bool((proof.at_least > 0).all())
-
-
-def test_rows_of_a_decision() -> None:
-    rows = decision_rows(torch.tensor([1, 0]), 3)
-    assert rows.tolist() == [[[-1, 1, 0], [0, 1, -1]], [[1, -1, 0], [1, 0, -1]]]
 
 
 def test_office_writes_what_the_checker_accepts_and_nothing_else(tmp_path: Path) -> None:

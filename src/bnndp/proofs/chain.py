@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten, MaxPool, Residual
 from bnndp.maths.normal import pdf
 from bnndp.network import Layer, is_activation
 from bnndp.proofs.curves import RELU, Curve, Lines, curve_of
-from bnndp.proofs.maps import Map, Sides, map_of
+from bnndp.proofs.maps import SLACK, Map, Sides, map_of
 from bnndp.proofs.tilted import log_lines
 
 __all__ = ["Chain", "Form", "chain_of"]
-
-_SLACK = 2.0**-36  # of the sizes of all terms: far above the rounding of either program
 
 
 @dataclass(slots=True)
@@ -166,7 +165,7 @@ class Chain:
     def outside(self) -> Tensor:
         """At most the probability (batch,) that a value is outside its box."""
         failures = self.failures + torch.zeros_like(self.start.low[:, 0])
-        return (failures * (math.exp(-self.exponent) * (1 + _SLACK))).clamp_max(1)
+        return (failures * (math.exp(-self.exponent) * (1 + SLACK))).clamp_max(1)
 
     @property
     def reach(self) -> float:
@@ -204,8 +203,8 @@ class Chain:
         found = self.form(rows, constants)
         reach = self.reach * found.squares.sqrt()
         size = (found.rows.abs() @ self.start.magnitude[..., None])[..., 0] + found.constants.abs() + reach
-        tops = self.start.tops(found.rows) + found.constants + reach + _SLACK * size + slack
-        take = tops < known - 16 * _SLACK * (size + known.abs())  # else what is known would do, and cannot fail
+        tops = self.start.tops(found.rows) + found.constants + reach + SLACK * size + slack
+        take = tops < known - 16 * SLACK * (size + known.abs())  # else what is known would do, and cannot fail
         self.failures = self.failures + (take & (found.squares > 0)).sum(-1)
         return torch.where(take, tops, known)
 
@@ -239,7 +238,7 @@ def _walk(layers: list[Layer], shape: tuple[int, ...], box: Sides, chain: Chain)
             chain.steps[outer:] = [Added(chain.steps[outer:])]
             box = Sides(box.low + inner.low, box.high + inner.high).outward(box.magnitude + inner.magnitude)
         elif not isinstance(layer, Flatten):
-            raise TypeError(f"no rule for {layer.kind}")
+            raise UnsupportedLayerError(f"certificates know no layer {layer.kind!r}.")
     return box
 
 
@@ -282,8 +281,8 @@ def _deviations(layer: Map, box: Sides, chain: Chain) -> tuple[Tensor, Tensor]:
         ends, both = box.low + box.high, box.low * box.high
         size = box.magnitude.square() @ layer.squares.mT
         constants = layer.bias_squares - both @ layer.squares.mT
-        high = chain.better(layer.squares * ends[:, None], constants, high, _SLACK * size).clamp_min(0)
-    return (low.sqrt() * (1 - _SLACK)), high.sqrt() * (1 + _SLACK)
+        high = chain.better(layer.squares * ends[:, None], constants, high, SLACK * size).clamp_min(0)
+    return (low.sqrt() * (1 - SLACK)), high.sqrt() * (1 + SLACK)
 
 
 def _means(layer: Map, box: Sides, chain: Chain) -> Sides:
@@ -291,7 +290,7 @@ def _means(layer: Map, box: Sides, chain: Chain) -> Sides:
     rows = torch.cat([layer.mean, -layer.mean]).expand(box.low.shape[0], -1, -1)
     constants = torch.cat([layer.bias, -layer.bias])
     size = box.magnitude @ layer.mean.abs().mT + layer.bias.abs()
-    tops = box.tops(rows) + constants + _SLACK * torch.cat([size, size], -1)
+    tops = box.tops(rows) + constants + SLACK * torch.cat([size, size], -1)
     if chain.steps:
         tops = chain.better(rows, constants.expand(box.low.shape[0], -1), tops)
     high, low = tops.chunk(2, -1)
@@ -330,7 +329,7 @@ def _maximum(layer: MaxPool, shape: tuple[int, ...], box: Sides, chain: Chain) -
     active = (most > 0).scatter(-1, place, False)
     slope = torch.where(least >= 0, 1.0, most / (most - least).clamp_min(1e-300)) * active
     exceed = torch.maximum(least.clamp_min(0) - slope * least, most.clamp_min(0) - slope * most)
-    exceed = exceed + _SLACK * (low.abs() + high.abs() + own.abs())
+    exceed = exceed + SLACK * (low.abs() + high.abs() + own.abs())
     over = exceed.scatter(-1, place, 0.0).sum(-1)
     top = high.amax(-1)
     value = own[..., 0] + (slope * (centre - own)).sum(-1) + over

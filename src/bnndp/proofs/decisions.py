@@ -6,25 +6,18 @@ import torch
 from torch import Tensor
 
 from bnndp.ensemble import Posterior
+from bnndp.evasion import decision_rows
 from bnndp.proofs.prove import Proof, prove_softmax
 from bnndp.regions import Box
 
-__all__ = ["decision_rows", "prove_decision", "proved_radius"]
+__all__ = ["prove_decision", "proved_radius"]
 
 _STEPS = 10  # of bisection
 
 
-def decision_rows(label: Tensor, classes: int) -> Tensor:  # (batch,) -> (batch, classes - 1, classes)
-    """Rows e_c - e_j for all j other than the label c."""
-    one = torch.eye(classes, dtype=torch.float64, device=label.device)
-    every = torch.arange(classes, device=label.device).expand(label.shape[0], -1)
-    others = every[every != label[:, None]].reshape(label.shape[0], classes - 1)
-    return one[label][:, None] - one[others]
-
-
 def prove_decision(network: Posterior, box: Box, label: Tensor, *, cells: int = 1) -> Proof:
     """Lower bounds of E p_c - E p_j; the decision is proved where all are positive."""
-    return prove_softmax(network, box, decision_rows(label, network.n_out), label, cells=cells)
+    return prove_softmax(network, box, decision_rows(label, network.n_out)[0], label, cells=cells)
 
 
 def proved_radius(

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
+from bnndp.evasion import decision_rows
 from bnndp.proofs.certificate import Certificate, file_digest
-from bnndp.proofs.decisions import decision_rows, proved_radius
+from bnndp.proofs.decisions import proved_radius
 from bnndp.proofs.prove import Claim, Proof, prove
 from bnndp.regions import Box
 
@@ -111,4 +112,4 @@ def probability_claim(network: Posterior, box: Box, label: Tensor) -> Claim:
     """Leads of the label over every other class, then lower and upper bounds of every mean probability."""
     one = torch.eye(network.n_out, dtype=torch.float64, device=box.lower.device)
     ranges = torch.cat([one, -one]).expand(box.batch, -1, -1)
-    return Claim(network, "softmax", box, torch.cat([decision_rows(label, network.n_out), ranges], 1), label)
+    return Claim(network, "softmax", box, torch.cat([decision_rows(label, network.n_out)[0], ranges], 1), label)

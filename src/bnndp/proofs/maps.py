@@ -6,6 +6,7 @@ by far more than rounding and proved again by the checker.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -173,6 +174,6 @@ def map_of(layer: Layer, shape: tuple[int, ...]) -> Map:
 
 def _matrix(function: object, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """The matrix (n_out, n_in) of a linear function of images."""
-    n = int(torch.tensor(shape).prod())
+    n = math.prod(shape)
     one = torch.eye(n, dtype=torch.float64, device=like.device).reshape(n, *shape)
     return function(one).flatten(1).mT.contiguous()  # type: ignore[operator]
