@@ -104,7 +104,16 @@ def _tighten(body: Body, dice: random.Random) -> Body:
     return body
 
 
-def _enlarge(body: Body, _: random.Random) -> Body:
+def _constant(body: Body) -> bool:
+    """Whether the claim says that the mean does not change on the region, as that of a dead network."""
+    n = len(body["claim"]["rows"][0])
+    lower, upper = ([float.fromhex(a) for a in body["claim"]["at_least"][-k:][:n]] for k in (2 * n, n))
+    return all(a + b > -SMALL for a, b in zip(lower, upper, strict=True))
+
+
+def _enlarge(body: Body, _: random.Random) -> Body | None:
+    if _constant(body):  # then a larger region may be just as true
+        return None
     low, high = body["region"]["low"], body["region"]["high"]
     body["region"]["low"] = [_moved(a, -0.01 * max(1.0, abs(float.fromhex(a)))) for a in low]
     body["region"]["high"] = [_moved(a, 0.01 * max(1.0, abs(float.fromhex(a)))) for a in high]

@@ -21,7 +21,8 @@ from bnndp.network import BayesianNetwork, Linear
 sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests can `import oracles`
 torch.set_num_threads(1)
 os.environ["BNNDP_OFFLINE"] = "1"  # no test reaches for the network, nor for what a user has downloaded before
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="bnndp-tests-")
+_cache = tempfile.TemporaryDirectory(prefix="bnndp-tests-")  # removed with the process
+os.environ["XDG_CACHE_HOME"] = _cache.name
 
 NetworkFactory = Callable[..., BayesianNetwork]
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from flint import arb
 
-from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, pdf, require, smaller
+from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, pdf, require, smaller, sq
 from bnndp_checker.reading import Layer
 
 __all__ = ["RELU", "Activation", "activation"]
@@ -44,7 +44,7 @@ def _gelu_slope(x: arb) -> arb:
 
 _T, _S, _ROOT2 = 4 / (3 * arb(3).sqrt()), 1 / (6 * arb(3).sqrt()), arb(2).sqrt()
 _SMOOTH = {
-    "tanh": Smooth(arb.tanh, lambda x: ONE - x.tanh() ** 2, (ZERO, ONE), (-_T, _T)),
+    "tanh": Smooth(arb.tanh, lambda x: ONE - sq(x.tanh()), (ZERO, ONE), (-_T, _T)),
     "sigmoid": Smooth(_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x), (ZERO, ONE / 4), (-_S, _S)),
     "softplus": Smooth(_softplus, _sigmoid, (ZERO, ONE), (ZERO, ONE / 4)),
     # x Phi(x): the second derivative (2 - x^2) phi(x) is extreme at 0 and +-2, the first at +-sqrt 2.
@@ -146,7 +146,7 @@ class Activation:
         rest = self.error
         if self.smooth is not None:
             down, up = self.smooth.curvature if sign > 0 else (-self.smooth.curvature[1], -self.smooth.curvature[0])
-            rest += self.weight * (larger(up, ZERO) * r[1] ** 2 / 2 + larger(-down, ZERO) * h**2 / 8)
+            rest += self.weight * (larger(up, ZERO) * sq(r[1]) / 2 + larger(-down, ZERO) * sq(h) / 8)
         for i in range(pieces):
             ends = (low + i * h, low + (i + 1) * h)
             middle = (ends[0] + ends[1]) / 2

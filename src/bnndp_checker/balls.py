@@ -10,7 +10,10 @@ from functools import reduce
 
 from flint import arb, ctx
 
-__all__ = ["ONE", "ZERO", "Rejected", "cdf", "g", "larger", "parts", "pdf", "require", "smaller", "use_precision"]
+__all__ = [
+    "ONE", "ZERO", "Rejected", "cdf", "g", "larger", "parts", "pdf", "require", "smaller", "sq", "upper_root",
+    "use_precision",
+]  # fmt: skip
 
 BITS = 96
 ZERO, ONE = arb(0), arb(1)
@@ -44,6 +47,17 @@ def smaller(*values: arb) -> arb:
 def parts(x: arb) -> tuple[arb, arb]:
     """Positive and negative part: their sum is x."""
     return larger(x, ZERO), smaller(x, ZERO)
+
+
+def sq(x: arb) -> arb:
+    """The square; ``x ** 2`` would be NaN for a ball around zero (python-flint 0.9)."""
+    return x * x
+
+
+def upper_root(x: arb) -> arb:
+    """An upper bound of the root of a number that is not negative, though its ball may hold negative ones."""
+    top = x.upper()
+    return ZERO if top <= 0 else top.sqrt().upper()  # NaN stays NaN
 
 
 def pdf(u: arb) -> arb:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from flint import arb, arb_mat
 
 from bnndp_checker.activations import RELU, Activation, activation
-from bnndp_checker.balls import ONE, ZERO, g, larger, parts, pdf, require, smaller
+from bnndp_checker.balls import ONE, ZERO, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
 from bnndp_checker.reading import ACTIVATIONS, WEIGHTED, Layer, expect, number, numbers, out_shape
 from bnndp_checker.tilted import Ends, line
@@ -90,7 +90,7 @@ class Chain:
         found = self.form(rows, constants)
         self.failures += sum(not square.is_zero() for square in found.squares)
         tops = plus(self.start.tops(found.rows), found.constants)
-        return [top + self.reach * square.sqrt() for top, square in zip(tops, found.squares, strict=True)]
+        return [top + self.reach * upper_root(square) for top, square in zip(tops, found.squares, strict=True)]
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Drop:
             middle, reach = times(row, self.box.centre), times([abs(a) for a in row], self.box.radius)
             for start in range(0, len(row), self.size):
                 part = slice(start, start + self.size)
-                form.squares[k] += (abs(sum(middle[part], ZERO)) + sum(reach[part], ZERO)) ** 2 * self.square
+                form.squares[k] += self.square * sq(abs(sum(middle[part], ZERO)) + sum(reach[part], ZERO))
 
 
 @dataclass
@@ -276,7 +276,7 @@ def _check_deviations(layer: Gaussian, box: Box, proved: Chain, least: Vector, m
         lines = layer.squares.tolist()
         forms = over_squares(box, [lines[i] for i in left], [layer.bias_squares[i] for i in left])
         for i, square in zip(left, proved.at_most(*forms), strict=True):
-            require(square <= most[i] ** 2, f"{name}, value {i}: the largest deviation")
+            require(square <= sq(most[i]), f"{name}, value {i}: the largest deviation")
 
 
 def _check_means(layer: Gaussian, box: Box, proved: Chain, low: Vector, high: Vector, name: str) -> None:
@@ -298,7 +298,7 @@ def _dropout(layer: Layer, shape: tuple[int, ...], box: Box, proved: Chain) -> B
     keep, size = ONE - rate, math.prod(shape[1:]) if layer.settings["channels"] else 1
     if layer.settings["law"] == "bernoulli":
         factors = (ZERO, ONE / keep)
-        square = (rate / pdf(arb(2).sqrt() * (2 * keep - 1).erfinv())) ** 2
+        square = sq(rate / pdf(arb(2).sqrt() * (2 * keep - 1).erfinv()))
     else:  # Gaussian, cut off
         square = rate / keep
         factors = (ONE - square.sqrt() * proved.reach, ONE + square.sqrt() * proved.reach)

@@ -13,7 +13,7 @@ from typing import Any
 from flint import arb
 
 from bnndp_checker.activations import activation
-from bnndp_checker.balls import ONE, ZERO, larger, require, smaller
+from bnndp_checker.balls import ONE, ZERO, larger, require, smaller, upper_root
 from bnndp_checker.chain import Chain, Form, chain, over_squares
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
 from bnndp_checker.reading import ACTIVATIONS, Layer, expect, number, numbers, out_shape
@@ -71,7 +71,9 @@ def mean_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[Vect
         sizes, delta = norms(layers, shape, box.size), proved.outside
         for k, (low, high) in enumerate(zip(*_range(form, box), strict=True)):
             whole = dot([abs(a) for a in rows[k]], sizes)
-            form.constants[k] += larger(abs(low), abs(high)) * delta + (form.squares[k].sqrt() + whole) * delta.sqrt()
+            form.constants[k] += larger(abs(low), abs(high)) * delta + (
+                upper_root(form.squares[k]) + whole
+            ) * upper_root(delta)
     return Lower.under(form.rows, form.constants, box)
 
 
@@ -93,7 +95,7 @@ def norms(layers: Sequence[Layer], shape: Shape, sizes: Vector) -> Vector:
             weights = gaussian(layer, shape)
             _, squares = weights.deviations(Box(minus(sizes), sizes))
             means = plus(product(absolute(weights.mean), sizes), [abs(b) for b in weights.bias])
-            sizes = plus(means, [square.sqrt() for square in squares])
+            sizes = plus(means, [upper_root(square) for square in squares])
         shape = out_shape(layer, shape)
     return sizes
 
@@ -122,7 +124,7 @@ def softmax_bounds(layers: Sequence[Layer], shape: Shape, box: Box, rows: list[V
     corner = number(final["exponent"])
     require(corner > 0, "the exponent of the corner is positive")
     outside = smaller(proved.outside + len(others) * (-corner).exp(), ONE)
-    most = [(h + (2 * corner * square).sqrt()).exp() for h, square in zip(high, form.squares, strict=True)]
+    most = [(h + upper_root(2 * corner * square)).exp() for h, square in zip(high, form.squares, strict=True)]
     lines, constants, apart = [], [], []
     for row in rows:
         weights = [larger(row[c] - row[j], ZERO) for j in others]
@@ -176,7 +178,7 @@ def _check_noise(last: Gaussian, box: Box, proved: Chain, pairs: list[Vector], n
     """Variances of the differences of two logits given the layer before; on the box, or by chords of the squares."""
     _, high = last.deviations(box)
     n = len(high)
-    found = last.spread(pairs, [ONE] * n, [ZERO] * n, [x.sqrt() for x in high], box)
+    found = last.spread(pairs, [ONE] * n, [ZERO] * n, [upper_root(x) for x in high], box)
     left = [k for k, (a, b) in enumerate(zip(found, noise, strict=True)) if not a <= b]
     if not left:
         return

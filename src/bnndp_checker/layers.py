@@ -14,7 +14,7 @@ from itertools import product as pairs_of
 
 from flint import arb, arb_mat
 
-from bnndp_checker.balls import ONE, ZERO, larger
+from bnndp_checker.balls import ONE, ZERO, larger, sq, upper_root
 from bnndp_checker.reading import Layer, out_shape
 from bnndp_checker.vectors import Vector, absolute, dot, matrix, plus, product, times
 
@@ -78,13 +78,13 @@ class Gaussian:
 
     def deviations(self, box: Box) -> tuple[Vector, Vector]:
         """Squares of the least and the largest deviation of every output on the box."""
-        low = self.variance([larger(a, -b, ZERO) ** 2 for a, b in zip(box.low, box.high, strict=True)])
+        low = self.variance([sq(larger(a, -b, ZERO)) for a, b in zip(box.low, box.high, strict=True)])
         high = self.variance([x * x for x in box.size])
         if self.factor is not None:
-            high = plus(high, [_norm(part, box) ** 2 for part in self.factor[0]])
+            high = plus(high, [sq(_norm(part, box)) for part in self.factor[0]])
         if self.product_factors is not None:
             rows, columns = self.product_factors
-            size = _norm(columns, box) ** 2
+            size = sq(_norm(columns, box))
             high = plus(high, [dot(row, row) * size for row in rows.tolist()])
         return low, high
 
@@ -97,10 +97,10 @@ class Gaussian:
             return self._shared_kernels(scaled, loose, deviation, box)
         if self.product_factors is not None:
             left, columns = self.product_factors
-            size = _norm(columns, box) ** 2
-            norms = [dot(row, row).sqrt() for row in left.tolist()]
+            size = sq(_norm(columns, box))
+            norms = [upper_root(dot(row, row)) for row in left.tolist()]
             lines = (matrix(scaled, len(middle)) * left).tolist()
-            return [(dot(a, a).sqrt() + dot(b, norms)) ** 2 * size for a, b in zip(lines, loose, strict=True)]
+            return [sq(upper_root(dot(a, a)) + dot(b, norms)) * size for a, b in zip(lines, loose, strict=True)]
         if self.factor is not None and self.factor[1]:
             own = self.variance([x * x for x in box.size])
             shared = self._shared_factor(self.factor[0], scaled, loose, box)
@@ -116,7 +116,7 @@ class Gaussian:
             total = factors[0] * line[0]
             for part, a in zip(factors[1:], line[1:], strict=True):
                 total += part * a
-            found.append((_norm(total, box) + dot(rest, norms)) ** 2)
+            found.append(sq(_norm(total, box) + dot(rest, norms)))
         return found
 
     def _shared_kernels(self, scaled: list[Vector], loose: list[Vector], deviation: Vector, box: Box) -> Vector:
@@ -132,15 +132,15 @@ class Gaussian:
             far = plus([abs(a) for a in (own * middle).entries()], (absolute(own) * reach).entries())
             for k, (row, rest) in enumerate(zip(scaled, loose, strict=True)):
                 line = times(sigma, far[k * entries : (k + 1) * entries])
-                square = dot(line, line) + (bias_std * sum(row[part], ZERO)) ** 2
-                found[k] += (square.sqrt() + dot(rest[part], deviation[part])) ** 2
+                square = dot(line, line) + sq(bias_std * sum(row[part], ZERO))
+                found[k] += sq(upper_root(square) + dot(rest[part], deviation[part]))
         return found
 
 
 def _norm(columns: arb_mat, box: Box) -> arb:
     """An upper bound of the norm of ``columns @ (z, 1)`` on the box."""
     middle, reach = product(columns, [*box.centre, ONE]), product(absolute(columns), [*box.radius, ZERO])
-    return sum(((abs(a) + b) ** 2 for a, b in zip(middle, reach, strict=True)), ZERO).sqrt()
+    return upper_root(sum((sq(abs(a) + b) for a, b in zip(middle, reach, strict=True)), ZERO))
 
 
 def gaussian(layer: Layer, shape: tuple[int, ...]) -> Gaussian:
@@ -205,7 +205,7 @@ def _convolution(layer: Layer, shape: tuple[int, ...]) -> Gaussian:
         means, variances = [ZERO] * n_in, [ZERO] * n_in
         for k, index in enumerate(patch):
             if index >= 0:
-                means[index], variances[index] = weight[c * entries + k], std[c * entries + k] ** 2
+                means[index], variances[index] = weight[c * entries + k], sq(std[c * entries + k])
         mean.append(means)
         squares.append(variances)
     everywhere = [[x for x in values for _ in cells] for values in (bias, [x * x for x in bias_std])]

@@ -14,7 +14,7 @@ from typing import Any
 
 from flint import arb
 
-from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller
+from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.claims import Lower
 from bnndp_checker.layers import Box, Gaussian, gaussian
 from bnndp_checker.reading import Layer, expect, numbers
@@ -144,13 +144,9 @@ def moments(m: arb, r: arb) -> tuple[arb, arb, arb]:
     """E z, E z^2 and E z^4 of z = max(m + r xi, 0)."""
     if r.is_zero():
         z = larger(m, ZERO)
-        return z, z**2, z**4
-    p, d = cdf(m / r), pdf(m / r)
-    return (
-        m * p + r * d,
-        (m**2 + r**2) * p + m * r * d,
-        (m**4 + 6 * m**2 * r**2 + 3 * r**4) * p + (m**3 * r + 5 * m * r**3) * d,
-    )
+        return z, sq(z), sq(sq(z))
+    p, d, a, b, c = cdf(m / r), pdf(m / r), sq(m), sq(r), m * r
+    return m * p + r * d, (a + b) * p + c * d, (sq(a) + 6 * sq(c) + 3 * sq(b)) * p + c * (a + 5 * b) * d
 
 
 def _back(given: Rows, first: First, known: list[Known]) -> Rows:
@@ -172,15 +168,9 @@ def _best(*bounds: arb) -> arb:
     return smaller(*(bound.upper() for bound in bounds))
 
 
-def _root(x: arb) -> arb:
-    """An upper bound of the root of a number that is not negative, though its ball may hold negative ones."""
-    top = x.upper()
-    return ZERO if top <= 0 else top.sqrt().upper()  # NaN stays NaN
-
-
 def _scarf(mean: arb, variance: arb) -> arb:
     """E max(X, 0) is at most this for any X of at most this mean and variance (Scarf 1958)."""
-    return (mean + _root(mean**2 + variance)) / 2
+    return (mean + upper_root(sq(mean) + variance)) / 2
 
 
 def _row_variance(rows: list[Vector], known: list[Known]) -> Vector:
@@ -193,8 +183,8 @@ def _row_variance(rows: list[Vector], known: list[Known]) -> Vector:
     found = []
     for row, square in zip(rows, linear, strict=True):
         size = [abs(a) for a in row]
-        given = dot(times(size, size), last.noise) + (_root(square) + dot(size, last.rest)) ** 2
-        found.append(_best(given, dot(size, [_root(v) for v in last.variance]) ** 2))
+        given = dot(times(size, size), last.noise) + sq(upper_root(square) + dot(size, last.rest))
+        found.append(_best(given, sq(dot(size, [upper_root(v) for v in last.variance]))))
     return found
 
 
@@ -212,12 +202,12 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
     spread, spread_low = layer.variance(z.square), layer.variance(z.square_low)  # E s is between them
     jensen = layer.variance([x * x for x in z.low])
     moved = _row_variance(rows, known)  # Var m, at most
-    uneven = [dot(times(row, row), z.square_noise) + dot(row, z.square_sd) ** 2 for row in squares]  # Var s, at most
+    uneven = [dot(times(row, row), z.square_noise) + sq(dot(row, z.square_sd)) for row in squares]  # Var s, at most
     if len(known) == 1:  # the z are independent, and E (z - E z)^4 <= 3 r^4 (ReLU is 1-Lipschitz)
         most = [3 * x * x for x in z.layer.deviations(first.box)[1]]
-        far = [_root(dot([a**4 for a in row], most) + 3 * v * v) for row, v in zip(rows, moved, strict=True)]
+        far = [upper_root(dot([sq(sq(a)) for a in row], most) + 3 * v * v) for row, v in zip(rows, moved, strict=True)]
     else:  # |m - E m|_4^2, at most
-        far = [dot([abs(a) for a in row], [_root(_root(x)) for x in z.fourth]) ** 2 for row in rows]
+        far = [sq(dot([abs(a) for a in row], [upper_root(upper_root(x)) for x in z.fourth])) for row in rows]
     tangents, levels, slopes, middles, centres, reaches = (
         numbers(given[key], n, key) for key in ("tangent", "level", "slope", "middle", "centre", "reach")
     )
@@ -225,7 +215,7 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
     for i in range(n):
         m, s0, s1, p, reach = (low[i], high[i]), levels[i], middles[i], centres[i], reaches[i]
         require(s0 > 0 and s1 > 0 and reach > 0 and 0 <= p <= 1, f"{name}, value {i}: a level, the reach or the centre")
-        root, deviation, sd = s0.sqrt(), jensen[i].sqrt(), _root(moved[i])
+        root, deviation, sd = s0.sqrt(), jensen[i].sqrt(), upper_root(moved[i])
         excess = _scarf(spread[i] - s0, uneven[i])  # E (s - s0)_+
         total = spread[i] + moved[i]  # Var X
         # E z is at most these two, which are convex and increase in M
@@ -236,23 +226,23 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
         ]
         found.planes.append((slopes[i], _best(*over), cdf(tangents[i]), pdf(tangents[i]) * deviation))
         least = g(m[0], deviation)
-        square = _best(larger(m[1], ZERO) ** 2 + total, moments(m[1], root)[1] + moved[i] + excess)
-        variance = _best(total, square - least**2)
-        centred, squared = (larger(m[1], ZERO) + _root(far[i])) ** 4, spread[i] ** 2 + uneven[i]
+        square = _best(sq(larger(m[1], ZERO)) + total, moments(m[1], root)[1] + moved[i] + excess)
+        variance = _best(total, square - sq(least))
+        centred, squared = sq(sq(larger(m[1], ZERO) + upper_root(far[i]))), sq(spread[i]) + uneven[i]
         fourth = centred + 6 * (centred * squared).sqrt() + 3 * squared
         # given the layer before: E z = g(m, sqrt s), and E z^2, of slope 2 g and curvature at most 2 in m, 1 in s
         wide, root = larger(p, ONE - p), s1.sqrt()
         inside = larger(cdf((m[1] + reach) / root) - p, p - cdf((m[0] - reach) / root), ZERO)
         slip = _best(wide * sd, inside * sd + wide * far[i] / reach)
         off = larger(abs(spread[i] - s1), abs(spread_low[i] - s1))
-        apart = _root(uneven[i] + off**2)  # the norm of s - s1
+        apart = upper_root(uneven[i] + sq(off))  # the norm of s - s1
         square_sd = apart + 2 * g(m[1], root) * sd + far[i]
         found.low.append(least)
-        found.high.append(_best(*above[1], _root(square)))
-        found.square_low.append(least**2)
+        found.high.append(_best(*above[1], upper_root(square)))
+        found.square_low.append(sq(least))
         found.square.append(square)
         found.variance.append(variance)
-        found.square_noise.append(4 * (spread[i] * square + _root(uneven[i]) * square_sd))  # Poincare
+        found.square_noise.append(4 * (spread[i] * square + upper_root(uneven[i]) * square_sd))  # Poincare
         found.square_sd.append(square_sd)
         found.fourth.append(fourth)
         found.noise.append(_best(spread[i], variance))

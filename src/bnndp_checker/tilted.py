@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flint import arb
 
-from bnndp_checker.balls import ZERO, cdf, larger, pdf
+from bnndp_checker.balls import ZERO, cdf, larger, pdf, sq
 
 __all__ = ["Ends", "line"]
 
@@ -25,7 +25,7 @@ def line(a: arb, mean: Ends, deviation: Ends) -> Ends:
         return slope, high - slope * mean[1]
     middle, root = (mean[0] + mean[1]) / 2, (deviation[0] + deviation[1]) / 2
     value, slope, turn = _at(a, middle, root)
-    off = [turn * (r - root) + (a * (r - root)) ** 2 / 2 for r in deviation]
+    off = [turn * (r - root) + sq(a * (r - root)) / 2 for r in deviation]
     return slope, value - slope * middle + larger(*off)
 
 
@@ -34,6 +34,6 @@ def _at(a: arb, m: arb, r: arb) -> tuple[arb, arb, arb]:
     if r.is_zero():
         return a * larger(m, ZERO), a if m >= 0 else ZERO, ZERO
     u = m / r
-    tilted = (a * m + (a * r) ** 2 / 2).exp() * cdf(u + a * r)
+    tilted = (a * m + sq(a * r) / 2).exp() * cdf(u + a * r)
     total = cdf(-u) + tilted
     return total.log(), a * tilted / total, r * (a * a * tilted + a * pdf(u) / r) / total

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import acb, arb, ctx
 
-from bnndp_checker.balls import Rejected, cdf, g, larger, parts, pdf, require, smaller
+from bnndp_checker.balls import Rejected, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.moment import moments
 from bnndp_checker.vectors import dot, matrix, minus, plus, product
 
@@ -47,6 +47,15 @@ def test_functions_outside_of_their_domain_know_nothing(of: object) -> None:
     found = of()  # type: ignore[operator]
     assert not found <= 1e300
     assert not found >= -1e300
+
+
+@pytest.mark.parametrize("x", [arb(0, 1e-30), arb(1e-31, 1e-30), arb(-3), arb(3, 4), arb(0)])
+def test_squares_and_their_roots_hold_the_number(x: arb) -> None:
+    """Also for balls around zero, of which a power is NaN and a root would be."""
+    for at in (x.lower(), x.mid(), x.upper()):
+        assert sq(x).contains(at * at)
+        assert upper_root(sq(x)) >= abs(at)
+    assert not upper_root(NAN).is_finite()
 
 
 def test_larger_and_smaller_hold_all_choices() -> None:

@@ -155,6 +155,19 @@ def test_an_ensemble_adds_before_it_minimises(tmp_path: Path) -> None:
     assert bool((proof.at_least <= _least_seen(claim, 3_000)).all())
 
 
+def test_a_member_whose_exponentials_overflow_costs_its_own_share_only(tmp_path: Path) -> None:
+    mild = _dense(3, 4, 3, std=0.0, seed=3, task="classification")
+    wild = BayesianNetwork.from_linears(
+        [replace(layer, weight_mean=layer.weight_mean * 1e4) for layer in mild.layers if isinstance(layer, Linear)],
+        "classification",
+    )
+    both = Ensemble((mild, wild), torch.tensor([0.25, 0.75], dtype=torch.float64))
+    box, label = Box(torch.zeros(1, 3).double(), torch.ones(1, 3).double()), torch.zeros(1, dtype=torch.long)
+    alone, proof = (prove(probability_claim(network, box, label)) for network in (mild, both))
+    assert bool((proof.at_least >= 0.25 * alone.at_least + 0.75 * proof.claim.rows.amin(-1) - 1e-9).all())
+    assert _accepted(proof, both, tmp_path)
+
+
 def test_radius_is_proved_and_not_beyond_what_was_asked(tmp_path: Path) -> None:
     network = _dense(4, 8, 3, std=0.01, seed=3, task="classification")
     x = torch.tensor([[0.5, -0.2, 0.1, 0.9], [0.0, 0.3, -0.7, 0.2]], dtype=torch.float64)

@@ -281,7 +281,7 @@ def _deviations(layer: Map, box: Sides, chain: Chain) -> tuple[Tensor, Tensor]:
         ends, both = box.low + box.high, box.low * box.high
         size = box.magnitude.square() @ layer.squares.mT
         constants = layer.bias_squares - both @ layer.squares.mT
-        high = chain.better(layer.squares * ends[:, None], constants, high, SLACK * size).clamp_min(0)
+        high = chain.better(layer.squares * ends[:, None], constants, high, 8 * SLACK * size).clamp_min(0)
     return (low.sqrt() * (1 - SLACK)), high.sqrt() * (1 + SLACK)
 
 

@@ -100,7 +100,7 @@ def softmax_lower(network: BayesianNetwork, box: Sides, rows: Tensor, reference:
     constants = constants - _SLACK * (size + own[..., 0].abs())
     least = constants - box.tops(-slopes) - _SLACK * size
     corner, value = _corner(rows, weights, high, squares, chain.outside)
-    least = torch.maximum(torch.maximum(least, value), rows.amin(-1))
+    least = torch.fmax(torch.fmax(least, value), rows.amin(-1))  # where exponentials overflow
     final = {"reference": reference, "noise": noise, "tilts": tilts, "exponent": corner}
     least = torch.where(chain.outside.isnan()[:, None], torch.nan, least.nan_to_num(-torch.inf, neginf=-torch.inf))
     return Lower(slopes, constants, least, chain, final)
