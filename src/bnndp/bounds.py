@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.regions import Box, apply_rows
+from bnndp.shown import html_table
 
 __all__ = ["Affine", "AffineBounds", "Bounds", "Interval", "PiecewiseAffine"]
 
@@ -98,3 +99,9 @@ class Bounds:
         """The certified gamma of each box and output, rounded up: (batch, outputs)."""
         width = self.upper - self.lower
         return torch.where(width > 0, torch.nextafter(width, torch.full_like(width, torch.inf)), width)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        ends = {"lower": self.lower, "upper": self.upper, "width": self.width}
+        columns = {name: end.tolist() for name, end in ends.items()}
+        return html_table(f"Bounds of {len(self.method)} boxes", columns | {"method": self.method})

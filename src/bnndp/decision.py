@@ -19,6 +19,7 @@ from bnndp.evasion import Effort, decision_rows, evade
 from bnndp.options import Options
 from bnndp.regions import Box
 from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.shown import html_table
 from bnndp.verdict import Verdict, judge
 
 __all__ = ["Decision", "decide", "expect_classifier", "labels_of", "robust_decision"]
@@ -43,6 +44,16 @@ class Decision:
     error: Tensor  # (batch,): half-width of the confidence interval of ``margin``
     rival: Tensor  # (batch,): the class that is ahead at the witness; the label itself where nothing was searched
     proved: tuple[bool, ...]  # whether the bounds at the witness alone prove that the decision is another one there
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns = {
+            "label": self.label.tolist(),
+            "verdict": [verdict.value for verdict in self.verdict],
+            "lead": self.bound.tolist(),
+            "rival": self.rival.tolist(),
+        }
+        return html_table(f"Decisions on {len(self.verdict)} regions", columns)
 
 
 def decide(network: Posterior, x: Tensor, *, weights: Tensor | None = None, seed: int = 0) -> Tensor:

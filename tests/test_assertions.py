@@ -1,0 +1,74 @@
+"""``assert_robust`` passes exactly where the certificates do, and says which inputs fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bnndp
+from bnndp.network import BayesianNetwork, Linear
+
+
+def _line(*weights: float, task: str) -> BayesianNetwork:
+    mean = torch.tensor(weights, dtype=torch.float64)[:, None]
+    zero = torch.zeros(len(weights), dtype=torch.float64)
+    return BayesianNetwork.from_linears([Linear(mean, torch.zeros_like(mean), zero, zero)], task)
+
+
+CLASSIFIER = _line(1.0, -1.0, task="classification")  # decides 0 where x > 0
+POINTS = torch.tensor([[0.3], [0.05], [0.6]], dtype=torch.float64)
+
+
+def test_a_classifier_passes_where_all_decisions_hold() -> None:
+    bnndp.assert_robust(CLASSIFIER, POINTS[[0, 2]], eps=0.2)
+    bnndp.assert_robust(CLASSIFIER, POINTS, torch.zeros(3, dtype=torch.long), eps=0.04)
+
+
+def test_it_names_the_inputs_that_fail() -> None:
+    with pytest.raises(AssertionError, match=r"2 of 3 inputs certified, 3 asked for.*Input 1: falsified") as found:
+        bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2)
+    assert isinstance(found.value, bnndp.NotRobust)
+    assert [each.value for each in found.value.verdict] == ["certified", "falsified", "certified"]
+
+
+def test_a_share_may_fail() -> None:
+    bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2, share=0.66)
+    with pytest.raises(bnndp.NotRobust, match="asked for"):
+        bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2, share=0.67)
+
+
+def test_a_wrong_label_is_not_robust() -> None:
+    with pytest.raises(bnndp.NotRobust, match="0 of 3"):
+        bnndp.assert_robust(CLASSIFIER, POINTS, torch.ones(3, dtype=torch.long), eps=0.01)
+
+
+def test_a_regression_network_is_asked_for_its_change() -> None:
+    network = _line(2.0, task="regression")
+    bnndp.assert_robust(network, POINTS, eps=0.1, gamma=0.2001)
+    with pytest.raises(bnndp.NotRobust, match=r"Input 0: falsified, changes by up to 0\.2"):
+        bnndp.assert_robust(network, POINTS, eps=0.1, gamma=0.1999)
+
+
+@pytest.mark.parametrize(
+    ("network", "more"),
+    [
+        (CLASSIFIER, {"gamma": 1.0}),
+        (CLASSIFIER, {"share": 0.0}),
+        (CLASSIFIER, {"share": float("nan")}),
+        (_line(1.0, task="regression"), {}),
+        (_line(1.0, task="regression"), {"gamma": 1.0, "label": 0}),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(network: BayesianNetwork, more: dict[str, object]) -> None:
+    with pytest.raises(bnndp.CertError):
+        bnndp.assert_robust(network, POINTS, eps=0.1, **more)  # type: ignore[arg-type]
+
+
+def test_tables_for_notebooks_show_the_numbers() -> None:
+    box = bnndp.Box.ball(POINTS, 0.1)
+    bounds = bnndp.certify(_line(2.0, task="regression"), box)._repr_html_()
+    assert "Bounds of 3 boxes" in bounds
+    assert "0.4<" in bounds
+    decision = bnndp.robust_decision(CLASSIFIER, POINTS, box)._repr_html_()
+    assert decision.count("certified") == 2
+    assert "falsified" in decision
