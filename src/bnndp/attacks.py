@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
+from bnndp.maths.sobol import MOST_DIMENSIONS, sobol_points
 from bnndp.noise import AnyNoise
 from bnndp.regions import Box
 from bnndp.sampling import ascent_direction, draw_noise, estimate, is_exact
@@ -104,8 +105,8 @@ def candidates(box: Box, *, seed: int = 0, vertices: int = 64, points: int | Non
     if box.n <= 32:
         axes = 0.5 * torch.eye(box.n, dtype=torch.float64)
         units.append(torch.cat([0.5 - axes, 0.5 + axes]))
-    if count > 0 and box.n <= torch.quasirandom.SobolEngine.MAXDIM:
-        units.append(torch.quasirandom.SobolEngine(box.n, scramble=True, seed=seed).draw(count, dtype=torch.float64))
+    if count > 0 and box.n <= MOST_DIMENSIONS:
+        units.append(sobol_points(box.n, count, seed))
     elif count > 0:
         units.append(torch.rand(count, box.n, generator=generator, dtype=torch.float64))
     share = torch.cat(units).to(box.lower.device)[:, None]

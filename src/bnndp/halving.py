@@ -7,6 +7,7 @@ so most of the work goes to where the claim is tightest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -59,5 +60,5 @@ def _hopeless(bound: RowBound, part: Box, owner: Tensor, full: Tensor) -> Tensor
     if at.numel():
         centre = part[at].centre
         inside = part[at].contains(centre)  # a cell may lie outside the ball it was cut from
-        found[at] = inside & ~(bound(Box(centre, centre), owner[at]) > 0).all(-1)
+        found[at] = inside & ~(bound(replace(part[at], lower=centre, upper=centre, within=None), owner[at]) > 0).all(-1)
     return found

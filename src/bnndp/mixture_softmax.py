@@ -207,7 +207,7 @@ def part_margins(part: Part, box: Box, reference: Tensor, options: Options) -> M
     every, shift = part.repeated(box), part.shift(box.batch)
     reference = reference.repeat(len(part.members), 1)
     passed = part.hidden(every if shift is None else every.moved(shift))
-    rows = _differences(reference, passed.output.weights.n_out)
+    rows = _differences(reference, passed.output.weights.n_out, passed.box)
     plane = best_planes(passed, rows, options.optimise)
     if shift is not None:
         plane = moved_back(plane, shift, every, -1)
@@ -225,7 +225,7 @@ def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, option
         plane, known = _plain_planes(seen, inside, reference, options.optimise, random=random)
     else:
         passed = hidden(seen, inside)
-        rows = _differences(reference, seen.n_out)
+        rows = _differences(reference, seen.n_out, inside)
         plane = mean_rows(passed, rows)
         mean = inside.minimum(plane.matrix, plane.offset)
         known = Margins(mean, row_variance(passed, rows))
@@ -238,9 +238,9 @@ def member_margins(network: BayesianNetwork, box: Box, reference: Tensor, option
     return replace(found, tails=own if tails is None else torch.minimum(own, tails), random=random, gaussian=gaussian)
 
 
-def _differences(reference: Tensor, classes: int) -> Tensor:  # (batch, references) -> (batch, references * classes, c)
-    """The rows of the margins of the reference classes against all."""
-    one = torch.eye(classes, dtype=torch.float64, device=reference.device)
+def _differences(reference: Tensor, classes: int, box: Box) -> Tensor:  # reference (batch, references)
+    """The rows of the margins of the reference classes against all: (batch, references * classes, classes)."""
+    one = torch.eye(classes, dtype=box.lower.dtype, device=reference.device)
     return (one[reference][:, :, None] - one).reshape(reference.shape[0], -1, classes)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from bnndp.draws import Chain, stacked
 from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
+from bnndp.maths.sobol import MOST_DIMENSIONS, sobol_points
 from bnndp.network import BayesianNetwork, Linear
 
 __all__ = ["REPLICATES", "AnyNoise", "Mixture", "Noise", "Part", "Seeded", "gaussian_noise", "layer_noise", "mixed"]
@@ -155,14 +156,13 @@ def mixed(network: Ensemble, samples: int, seed: int, draw: Callable[[BayesianNe
     return Mixture(tuple(draw(member, share, seed + (i << 16)) for i, member in enumerate(network.members)))
 
 
-def _gaussian(dimension: int, draws: int, seed: int, limit: int = torch.quasirandom.SobolEngine.MAXDIM) -> Tensor:
+def _gaussian(dimension: int, draws: int, seed: int, limit: int = MOST_DIMENSIONS) -> Tensor:
     """Standard Gaussian noise (draws, dimension) from one scrambled Sobol sequence; pseudo-random beyond its limit."""
     generator = torch.Generator().manual_seed(seed)
     jitter = torch.rand(draws, dimension, generator=generator, dtype=torch.float64)
     if dimension > limit:
         return torch.randn(draws, dimension, generator=generator, dtype=torch.float64)
-    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
-    uniform = engine.draw(draws, dtype=torch.float64) + _CELL * jitter
+    uniform = sobol_points(dimension, draws, seed) + _CELL * jitter
     return torch.special.ndtri(uniform.clamp(2.0**-60, 1 - 2.0**-53))
 
 

@@ -5,6 +5,10 @@ must stay positive falls smoothly with the radius, so the next trial is where th
 crosses zero, kept away from the ends. One pass finds a radius first, from which each stage of a higher effort goes on
 with costlier bounds, and no further than an attack allows. Whatever the search does, ``radius`` is one at which the
 bound was positive, so that it may stop at any time.
+
+A search in float32 comes near the radius by guesses (``single.py``) and tries both ends of the bracket that they give
+by the bounds themselves; where these say otherwise the search goes on from there as any other. A guess is never more
+than a radius to try.
 """
 
 from __future__ import annotations
@@ -26,8 +30,12 @@ from bnndp.evasion import Effort, Reach, attack_radius, decision_rows
 from bnndp.methods import plan
 from bnndp.options import Options
 from bnndp.regions import Box
+from bnndp.single import Likeness
 
-__all__ = ["Radius", "Search", "better_radii", "certified_radius"]
+__all__ = ["PRECISIONS", "Radius", "Search", "better_radii", "certified_radius"]
+
+PRECISIONS = ("float64", "float32")
+"""In which a radius may be searched; whatever is certified is certified in float64."""
 
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where the search begins
@@ -40,7 +48,9 @@ class Search:
     """Which balls are asked about and how finely: ``tolerance`` is relative to the radius, ``upper`` the largest tried.
 
     ``attack`` also looks for the smallest radius at which the decision changes. ``weights`` are the losses of a
-    misclassification, decision by true class (see :mod:`bnndp.decision`); None: all alike.
+    misclassification, decision by true class (see :mod:`bnndp.decision`); None: all alike. With the ``precision``
+    "float32" guesses in single precision say which radii are worth a trial; every trial that counts is one in float64.
+    ``seed`` is that of the attack.
     """
 
     norm: float = math.inf
@@ -48,12 +58,16 @@ class Search:
     tolerance: float = 0.01
     attack: bool = True
     weights: Tensor | None = None  # (classes, classes)
+    precision: str = "float64"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.upper < math.inf:
             raise InputError(f"upper must be a positive radius, got {self.upper!r}.")
         if not 0 < self.tolerance < 1:
             raise InputError(f"tolerance is relative and must lie between 0 and 1, got {self.tolerance!r}.")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,7 @@ class Radius:
     radius: Tensor  # (batch,)
     attack: Tensor  # (batch,)
     witness: Tensor  # (batch, n)
+    rival: Tensor | None = None  # (batch,): the class that is ahead at the witness; None: nothing was attacked
 
     @property
     def ratio(self) -> Tensor:
@@ -176,20 +191,31 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
     asked = labels_of(network, points, label if known is None else known.label, search.weights)
     rows = decision_rows(asked, network.n_out, search.weights)[0]
 
+    likeness = Likeness.of(network) if search.precision == "float32" else None
+
     def value_at(radius: Tensor, at: Tensor, how: Options) -> Tensor:
         ball = Box.ball(points[at], radius, domain=domain, norm=search.norm)
         with torch.no_grad():
             return bound_rows(network, ball, rows[at], asked[at], how).amin(-1)
 
+    def guess_at(radius: Tensor, at: Tensor, how: Options, like: Likeness) -> Tensor:
+        ball = Box.ball(points[at], radius, domain=domain, norm=search.norm)
+        return like.guess_rows(ball, rows[at], asked[at], how).amin(-1)
+
+    def narrowed(state: _Bracket, how: Options) -> Iterator[_Bracket]:
+        if likeness is None:
+            return _search(partial(value_at, how=how), state, search)
+        return _guided(partial(value_at, how=how), partial(guess_at, how=how, like=likeness), state, search)
+
     first, *others = (stage.options for stage in plan(network, options))
     if known is None:
-        *_, found = _search(partial(value_at, how=first), _Bracket.empty(points), search)
+        *_, found = narrowed(_Bracket.empty(points), first)
         known = _attacked(
             network, points, Radius(asked, found.radius, points[:, 0] * torch.nan, points), domain, search
         )
     yield known
     for how in others:
-        for found in _search(partial(value_at, how=how), _Bracket.again(known), search):
+        for found in narrowed(_Bracket.again(known), how):
             known = replace(known, radius=found.radius)
             yield known
 
@@ -201,8 +227,9 @@ def _attacked(
     if not search.attack:
         return found
     reach = Reach(domain=domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
-    broken = attack_radius(network, x, found.label, weights=search.weights, reach=reach, effort=Effort())
-    return replace(found, attack=broken.radius, witness=broken.x)
+    effort = Effort(seed=search.seed)
+    broken = attack_radius(network, x, found.label, weights=search.weights, reach=reach, effort=effort)
+    return replace(found, attack=broken.radius, witness=broken.x, rival=broken.runner_up)
 
 
 def _search(value_at: _Value, state: _Bracket, search: Search) -> Iterator[_Bracket]:
@@ -218,6 +245,23 @@ def _search(value_at: _Value, state: _Bracket, search: Search) -> Iterator[_Brac
             break
         state = _tried(value_at, state, state.trial(search), active)
         yield state
+
+
+def _guided(value_at: _Value, guess_at: _Value, state: _Bracket, search: Search) -> Iterator[_Bracket]:
+    """The same, from the brackets that guesses give: both of their ends are tried before the search goes on.
+
+    A lower end that does not hold is moved in by half of the tolerance once; guesses are seldom further off.
+    """
+    guess = state
+    for guessed in _search(guess_at, state, search):
+        guess = guessed
+        yield state  # nothing is proved by a guess, but the caller may want to stop
+    state = _tried(value_at, state, guess.low, guess.low > state.low)
+    yield state
+    end = torch.where(state.low >= guess.low, guess.high, guess.low / (1 + 0.5 * search.tolerance))
+    state = _tried(value_at, state, end, (end > state.low) & (end < state.high))
+    yield state
+    yield from _search(value_at, state, search)
 
 
 def _tried(value_at: _Value, state: _Bracket, trial: Tensor, active: Tensor) -> _Bracket:

@@ -78,6 +78,23 @@ def unused(box: Box, network: BayesianNetwork) -> tuple[Tensor, Tensor]:
     return mean, mean
 
 
+# No hidden layer
+
+
+@pytest.mark.parametrize("deviation", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("mean", [-300.0, -20.0, -1.0, 0.0, 2.0, 15.0, 60.0])
+def test_a_gaussian_margin_by_quadrature(mean: float, deviation: float) -> None:
+    """E sigma(-D) for D ~ N(mean, deviation^2), also where the margin is negative and the tail nearly one."""
+    network, box = make((2, 2), 0), regions(2, 0.0, 0, count=1)
+    given = torch.full((1, 2), mean, dtype=F64), torch.full((1, 2), deviation**2, dtype=F64)
+    found = margin_tails(network, box, torch.tensor([0]), *given)[0, 1].item()
+    u = np.linspace(-14, 14, 40001)
+    values = np.exp(-np.logaddexp(0, mean + deviation * u) - 0.5 * u * u) / math.sqrt(2 * math.pi)
+    truth = float(np.trapezoid(values, u))
+    assert truth * (1 - 1e-9) <= found <= 1
+    assert found <= 12 * truth  # Chernoff
+
+
 # One hidden layer
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.moment.records import Level, Tail
-from bnndp.moment.tail import slope_square, stability
+from bnndp.moment.tail import rarity, slope_square, stability
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box
 
@@ -180,6 +180,29 @@ def test_atoms_within_a_level(block: int) -> None:
         p, square = (value.item() for value in slope_square(atoms.tail, atoms.mean, atoms.s0))
         assert 0 <= p <= 1
         assert atoms.expectation((atoms.normal(atoms.s0[0])[0] - p) ** 2) <= UP * square
+
+
+@pytest.mark.parametrize("probability", [1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_a_neuron_that_is_active_outside_its_level_only(probability: float, size: float) -> None:
+    """Two atoms: off, but for a probability in which z is ``size``; Cauchy and Schwarz hold with equality."""
+    off, root = -0.05 * size, 1e-4 * size
+    mean = (1 - probability) * off + probability * size
+    eighth = (1 - probability) * (off - mean) ** 8 + probability * (size - mean) ** 8
+    one = torch.ones(1, 1, dtype=F64)
+    level = Level(0 * one, -mean * one, root**2 * one, probability * one)  # off <= mean < 0
+    tail = Tail((level,), eighth**0.125 * one, root * one, root * one)
+    fourth = probability * size**4
+    found = rarity(tail, Interval(mean * one, mean * one), fourth * one)
+    alone = rarity(tail, Interval(mean * one, mean * one), 1e9 * fourth * one)
+    for bound, truth in (
+        (found.second, probability * size**2),
+        (found.fourth, fourth),
+        (alone.fourth, fourth),
+        (found.activity, probability**0.5),
+    ):
+        assert truth <= UP * bound.item()
+        assert bound.item() <= 1.5 * truth
 
 
 def test_a_neuron_that_keeps_its_side_has_a_constant_slope() -> None:

@@ -61,7 +61,7 @@ def levels(strip: float) -> tuple[tuple[float, float], ...]:
 def nodes(step: float, like: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the rule, up to the cut: (n,) each."""
     count = round(_CUT / step)
-    xi = step * torch.arange(-count, count + 1, dtype=torch.float64, device=like.device)
+    xi = step * torch.arange(-count, count + 1, dtype=like.dtype, device=like.device)
     return xi, step * INV_SQRT_2PI * torch.exp(-0.5 * xi * xi)
 
 

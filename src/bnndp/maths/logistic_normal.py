@@ -61,6 +61,6 @@ def wide_silu_slope(m: Tensor, r: Tensor) -> Tensor:  # (n,) each
 
 def _swapped(kernel: Callable[[Tensor, Tensor, Tensor], Tensor], m: Tensor, r: Tensor) -> Tensor:
     """The integral of ``sigma'(t) kernel(m - t, r, t)`` over t by the rule."""
-    t = _STEP * torch.arange(-_COUNT, _COUNT + 1, dtype=torch.float64, device=m.device)  # (nodes,)
+    t = _STEP * torch.arange(-_COUNT, _COUNT + 1, dtype=m.dtype, device=m.device)  # (nodes,)
     weight = _STEP * torch.sigmoid(t) * torch.sigmoid(-t)
     return in_pieces(lambda m, r: kernel(m[:, None] - t, r[:, None], t) @ weight, m, r, len(t))

@@ -22,10 +22,8 @@ SIXTEEN = 2.5e-19
 
 def panels(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:  # (n,) each
     """Nodes and weights of the rule for ``lower <= upper``: (n, NODES) each."""
-    x, w = (
-        torch.as_tensor(a, dtype=torch.float64, device=lower.device) for a in np.polynomial.legendre.leggauss(_ORDER)
-    )
-    middle = 2 * torch.arange(PANELS, dtype=torch.float64, device=lower.device) + 1
+    x, w = (torch.as_tensor(a, dtype=lower.dtype, device=lower.device) for a in np.polynomial.legendre.leggauss(_ORDER))
+    middle = 2 * torch.arange(PANELS, dtype=lower.dtype, device=lower.device) + 1
     place = (middle[:, None] + x).flatten()  # (NODES,), from 0 to 2 PANELS
     half = ((upper - lower) / (2 * PANELS))[:, None]  # (n, 1)
     return lower[:, None] + half * place, half * w.repeat(PANELS)

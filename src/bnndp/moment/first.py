@@ -169,7 +169,7 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
 
     Slopes are the mean differences across the box; for one input this is the chord.
     """
-    corner = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64, device=box.lower.device)] * box.n)
+    corner = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=box.lower.dtype, device=box.lower.device)] * box.n)
     corner = corner.reshape(-1, box.n)  # (vertices, n_in)
     points = torch.where(corner[:, None, :] > 0, box.upper, box.lower)  # (vertices, batch, n_in)
     m = points @ layer.weight_mean.mT + layer.bias_mean

@@ -28,7 +28,7 @@ def margins(network: BayesianNetwork, box: Box, reference: Tensor) -> Margins:  
 def margins_above(passed: Passed, reference: Tensor, *, steps: int = 0) -> Margins:
     """The same from a pass that is known already: (batch, references, classes) each; with ``steps`` of ascent."""
     classes, box = passed.output.weights.n_out, passed.box
-    one = torch.eye(classes, dtype=torch.float64, device=box.lower.device)
+    one = torch.eye(classes, dtype=box.lower.dtype, device=box.lower.device)
     rows = (one[reference][:, :, None] - one).reshape(box.batch, -1, classes)
     affine = best_rows(passed, rows, steps)
     mean, variance = box.minimum(affine.matrix, affine.offset), row_variance(passed, rows)
