@@ -12,7 +12,7 @@ import torch
 from benchmarks.campaign_layers_cases import ACTS, KINDS, make_case
 from torch import Tensor
 
-from bnndp.activations import PiecewiseAffine
+from bnndp.activations import PiecewiseAffine, Softplus
 from bnndp.certify import certify
 from bnndp.draws import draw_networks, evaluate
 from bnndp.ensemble import Ensemble, Posterior
@@ -110,6 +110,15 @@ def test_a_function_of_the_user_is_proved_between_its_knots_only(tmp_path: Path)
         if proved:
             assert bool((proof.at_least <= _least_seen(proof.claim)).all())
             assert _accepted(proof, network, tmp_path)
+
+
+def test_softplus_far_out(tmp_path: Path) -> None:
+    """Beyond 20 torch's softplus is below the function."""
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    first, last = Linear(one, 0.01 * one, zero, zero), Linear.fixed(one)
+    network = BayesianNetwork((first, Softplus(), last))
+    proof = prove_mean(network, Box(20.5 * one, 22 * one), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
+    assert _accepted(proof, network, tmp_path)
 
 
 def test_a_layer_without_variance_costs_nothing(tmp_path: Path) -> None:
