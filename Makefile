@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: bench-layers help setup demo test check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs seeded-faults mutants reproduce \
+.PHONY: bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -26,6 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[plot,check]' --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --group importers || echo 'Some tests of importers will be skipped.'
 	@touch $@
 
 setup: $(READY)  ## create .venv and install everything into it
@@ -36,6 +37,15 @@ demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-
 test: export OMP_NUM_THREADS := 1
 test: $(READY)  ## run all tests, and the examples in docstrings
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)
+
+# Beside .venv, not in it: some are large, and torch must stay what it is.
+LIBRARIES := $(abspath .cache/importers)
+
+test-importers: export OMP_NUM_THREADS := 1
+test-importers: export PYTHONPATH := $(LIBRARIES)
+test-importers: $(READY)  ## importers against the libraries themselves, also NumPyro, laplace-torch and posteriors
+	[ -d $(LIBRARIES)/numpyro ] || $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --target $(LIBRARIES) --group importers-large
+	$(BIN)/python -m pytest -q tests/importers/test_libraries.py tests/importers/test_*_library.py $(ARGS)
 
 check: export OMP_NUM_THREADS := 1
 check: $(READY)  ## format, lint, types, import directions, the examples of README and docs

@@ -17,7 +17,7 @@ SRC = Path(bnndp.__file__).parent
 # A module may import from the levels above its own line, and a package from itself.
 FLOW = (
     ("errors",),
-    ("maths", "options", "verdict", "regular_files"),
+    ("maths", "options", "verdict", "regular_files", "shown", "vnnlib"),
     ("container",),
     ("effort",),
     ("regions",),
@@ -31,13 +31,16 @@ FLOW = (
     ("sampling", "methods"),
     ("mixture_softmax", "quantities"),
     ("attacks", "sampling_softmax", "classify"),
-    ("evasion", "refine"),
+    ("evasion", "refine", "single"),
     ("certify",),
     ("decision",),
+    ("assertions",),
     ("radius",),
     ("evaluate",),
     ("proofs",),
-    ("runs", "report"),
+    ("runs",),
+    ("report",),
+    ("explorer",),
     ("cli",),
 )
 # These hang off the network: they may import one another and the flow; nothing in the flow imports them, but that the
@@ -46,7 +49,12 @@ ASIDE = ("data", "demo", "training", "importers", "experiments")
 
 RANK = {name: rank for rank, level in enumerate(FLOW) for name in level}
 EVERYWHERE = {"torch", "numpy", "safetensors"} | set(sys.stdlib_module_names)
-ONLY_IN = {"cli": {"typer", "rich"}, "report": {"rich", "matplotlib"}, "proofs": {"bnndp_checker"}}
+ONLY_IN = {
+    "cli": {"typer", "rich"},
+    "report": {"rich", "matplotlib"},
+    "proofs": {"bnndp_checker"},
+    "runs": {"pyarrow"},
+}
 
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
 

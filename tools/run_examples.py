@@ -1,4 +1,4 @@
-"""Run the examples of README.md and docs/*.md, so that they cannot rot.
+"""Run the examples of README.md and of all files under docs/, so that they cannot rot.
 
 The ``python`` blocks of a file run in one namespace, in a temporary folder; a ``text`` block right after one must be
 what it prints. In ``console`` blocks every line that starts with ``$`` and one of RUNNABLE runs in the same folder and
@@ -122,11 +122,11 @@ def check(path: Path, *, update: bool) -> list[str]:
 
 def main() -> int:
     """Check or update all files; the exit status is 1 if an example is wrong."""
-    parser = argparse.ArgumentParser(description="Run the examples of README.md and docs/*.md.")
+    parser = argparse.ArgumentParser(description="Run the examples of README.md and docs.")
     parser.add_argument("--update", action="store_true", help="write the real output into the files")
     arguments = parser.parse_args()
     faults = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         with tempfile.TemporaryDirectory() as folder:
             here = Path.cwd()
             os.chdir(folder)

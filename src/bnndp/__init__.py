@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bnndp.activations import Elu, Gelu, HardTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Softplus, Tanh
+    from bnndp.assertions import NotRobust, assert_robust
     from bnndp.attacks import Inside, inside_range
     from bnndp.bounds import AffineBounds, Bounds
     from bnndp.certify import Robustness, adversarial_robustness, certify, probability
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from bnndp.evaluate import Curve, Evaluation, evaluate
     from bnndp.evasion import AttackRadius, Effort, Evasion, Reach, attack_radius, evade
     from bnndp.files import load, save
+    from bnndp.importers.api import Architecture, from_ivon, from_samples, from_tensors
+    from bnndp.importers.module import from_module
+    from bnndp.importers.probabilistic import from_laplace, from_numpyro, from_posteriors, from_pyro
     from bnndp.layers import (
         AveragePool,
         Conv2d,
@@ -37,17 +41,20 @@ if TYPE_CHECKING:
     from bnndp.verdict import Verdict
 
 __all__ = [
-    "AffineBounds", "AttackRadius", "AveragePool", "BayesianNetwork", "Bounds", "Box", "CertError", "Conv2d",
-    "CorrelatedLinear", "Curve", "Decision", "Dropout", "Effort", "Elu", "Ensemble", "Evaluation", "Evasion", "Flatten",
-    "Gelu", "HardTanh", "Identity", "Inside", "LeakyRelu", "Linear", "MatrixNormalLinear", "MaxPool", "Options",
-    "Radius", "Reach", "Relu", "Residual", "Robustness", "Search", "Sigmoid", "Silu", "Softplus", "Tanh", "Verdict",
-    "adversarial_robustness", "attack_radius", "certified_radius", "certify", "decide", "evade", "evaluate",
-    "inside_range", "load", "probability", "robust_decision", "save",
+    "AffineBounds", "Architecture", "AttackRadius", "AveragePool", "BayesianNetwork", "Bounds", "Box", "CertError",
+    "Conv2d", "CorrelatedLinear", "Curve", "Decision", "Dropout", "Effort", "Elu", "Ensemble", "Evaluation", "Evasion",
+    "Flatten", "Gelu", "HardTanh", "Identity", "Inside", "LeakyRelu", "Linear", "MatrixNormalLinear", "MaxPool",
+    "NotRobust", "Options", "Radius", "Reach", "Relu", "Residual", "Robustness", "Search", "Sigmoid", "Silu",
+    "Softplus", "Tanh", "Verdict", "adversarial_robustness", "assert_robust", "attack_radius", "certified_radius",
+    "certify", "decide", "evade", "evaluate", "from_ivon", "from_laplace", "from_module", "from_numpyro",
+    "from_posteriors", "from_pyro", "from_samples", "from_tensors", "inside_range", "load", "probability",
+    "robust_decision", "save",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _MODULES = (
-    "activations", "attacks", "bounds", "certify", "decision", "ensemble", "errors", "evaluate", "evasion", "files",
-    "layers", "network", "options", "radius", "regions", "verdict",
+    "activations", "assertions", "attacks", "bounds", "certify", "decision", "ensemble", "errors", "evaluate",
+    "evasion", "files", "layers", "network", "options", "radius", "regions", "verdict",
+    "importers.api", "importers.module", "importers.probabilistic",
 )  # fmt: skip
 
 

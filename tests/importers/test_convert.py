@@ -9,13 +9,14 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from benchmarks.campaign_files_cases import malicious
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bnndp
@@ -23,10 +24,11 @@ from bnndp.errors import InputError, ModelFileError
 from bnndp.files import load, read_model, save
 from bnndp.importers import child, pickles
 from bnndp.importers.architecture import Architecture, read_architecture
-from bnndp.importers.convert import convert
+from bnndp.importers.convert import Asked, convert
+from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.pickles import open_in_child, open_pickle
 from bnndp.importers.prescan import expect_plain
-from bnndp.importers.tables import table_for
+from bnndp.importers.registry import importer_for
 from bnndp.layers import Conv2d, Linear
 from bnndp.network import BayesianNetwork
 
@@ -60,20 +62,29 @@ def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.Ca
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "BayesianNetwork(3-4-4-2, classification)" in printed
-    assert "tensors of 0, 2, 4;" in printed
+    assert "read by state_dict: weight_mean = weight" in printed
+    assert "  2: linear 4 x 4, no variance in the weights" in printed
     found = read_model(out)
     check_linears(found.posterior, state())
     assert found.sha256 is not None
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
     assert found.origin == {
-        "file": "c.pt",
-        "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-        "table": "state_dict",
+        "sources": [{"file": "c.pt", "sha256": digest}],
+        "importer": "state_dict",
         "formula": "weight_mean = weight, bias_mean = bias or 0, all std = 0",
         "layers": ["0", "2", "4"],
-        "torch": torch.__version__.split("+")[0] if "+" not in found.origin["torch"] else torch.__version__,
+        "choices": {"key": "model"},
+        "dtypes": ["float32"],
+        "versions": {"bnndp": bnndp.__version__, "torch": metadata.version("torch")},
     }
-    assert main(arguments[:-2]) == 2
-    assert capsys.readouterr().err.endswith("its entry 'epoch' is no tensor but of type int; give --key model.\n")
+    assert main(arguments[:-2]) == 0  # the only entry with tensors
+    check_linears(load(out), state())
+
+
+def test_several_entries_with_tensors_are_not_one_network(tmp_path: Path) -> None:
+    torch.save({"model": state(), "ema": state()}, tmp_path / "c.pt")
+    with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key model or ema"):
+        convert(tmp_path / "c.pt")
 
 
 def test_an_old_file_of_16_bit_numbers(tmp_path: Path) -> None:
@@ -267,8 +278,50 @@ def test_our_own_names_in_a_safetensors_file(tmp_path: Path) -> None:
     found = convert(tmp_path / "f.safetensors")
     assert found.posterior.digest() == network.digest()
     assert found.origin is not None
-    assert found.origin["table"] == "bnndp"
-    assert "torch" not in found.origin
+    assert found.origin["importer"] == "bnndp"
+    assert "torch" not in found.origin["versions"]
+
+
+def test_layers_of_a_safetensors_file_are_not_in_its_order(tmp_path: Path) -> None:
+    """Its tensors are sorted by name, 10 before 2: of layers of one size nothing else would tell."""
+    torch.manual_seed(0)
+    modules = [module for _ in range(7) for module in (torch.nn.Linear(2, 2), torch.nn.ReLU())][:-1]
+    tensors = torch.nn.Sequential(*modules).state_dict()
+    save_file(tensors, tmp_path / "f.safetensors")
+    found = convert(tmp_path / "f.safetensors").posterior
+    assert isinstance(found, BayesianNetwork)
+    for layer, index in zip(found.linears, range(0, 14, 2), strict=True):
+        assert torch.equal(layer.weight_mean, tensors[f"{index}.weight"].double())
+
+
+def test_a_mapping_that_was_sorted_by_name_is_noticed(tmp_path: Path) -> None:
+    tensors = {f"{index}.weight": torch.randn(2, 2) for index in range(12)}
+    save_file(tensors, tmp_path / "f.safetensors")
+    with pytest.raises(
+        ModelFileError, match="come in the order 0, 1, 10, 11, 2, 3, which is not that of their numbers"
+    ):
+        bnndp.from_tensors(load_file(tmp_path / "f.safetensors"))
+    assert bnndp.from_tensors(tensors).digest() == convert(tmp_path / "f.safetensors").posterior.digest()
+
+
+def test_an_order_that_is_not_sure_is_refused(tmp_path: Path) -> None:
+    sizes = {"input": (3, 4), "hidden": (4, 4), "output": (4, 1)}
+    tensors = {f"{name}.weight": torch.randn(n_out, n_in) for name, (n_in, n_out) in sizes.items()}
+    save_file(tensors, tmp_path / "f.safetensors")
+    found = convert(tmp_path / "f.safetensors")
+    assert found.posterior.digest() == bnndp.from_tensors(tensors).digest()
+    assert found.origin is not None
+    assert found.origin["layers"] == list(sizes)
+    save_file(tensors | {"more.weight": torch.ones(4, 4)}, tmp_path / "f.safetensors")
+    with pytest.raises(
+        ModelFileError, match=r"keeps no order of its layers, .* fit in more than one order; give --arch"
+    ):
+        convert(tmp_path / "f.safetensors")
+    layers = [{"type": "linear", "name": name} for name in ("input", "more", "hidden", "output")]
+    assert convert(tmp_path / "f.safetensors", Architecture(layers=tuple(layers))).posterior.n_out == 1
+    save_file(tensors | {"more.weight": torch.ones(5, 5)}, tmp_path / "f.safetensors")
+    with pytest.raises(ModelFileError, match="fit in no order"):
+        convert(tmp_path / "f.safetensors")
 
 
 DESCRIPTION: dict[str, Any] = {
@@ -337,13 +390,16 @@ def _renamed(tensors: dict[str, Tensor], old: str, new: str) -> dict[str, Tensor
 
 
 BAD_TENSORS: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], str]] = {
-    "batch norm": (lambda t: t | {"bn.running_mean": torch.ones(4)}, "'bn.running_mean' is known to no table"),
+    "batch norm": (lambda t: t | {"bn.running_mean": torch.ones(4)}, "'bn.running_mean' is known to no importer"),
     "a bias alone": (lambda t: t | {"x.bias": torch.ones(4)}, "'x.bias' is a bias without a weight"),
     "both kinds": (lambda t: t | {"x.weight_mean": torch.ones(1, 2)}, "lacks the tensors"),
     "images": (lambda t: t | {"x.weight": torch.ones(1, 2, 3, 3)}, "no chain of dense layers; give --arch"),
-    "sizes": (lambda t: t | {"x.weight": torch.ones(1, 7)}, "a dense layer takes 7 inputs"),
+    "sizes": (lambda t: t | {"x.weight": torch.ones(1, 7)}, "their sizes fit in no order; give --arch"),
     "integers": (lambda t: t | {"x.weight": torch.ones(1, 2, dtype=torch.int64)}, "has dtype torch.int64"),
-    "not finite": (lambda t: t | {"0.bias": torch.full((4,), torch.nan)}, "bias_mean[0] is not finite: nan"),
+    "not finite": (
+        lambda t: t | {"0.bias": torch.full((4,), torch.nan)},
+        "tensor '0.bias' is not finite: [0] is nan (4 of 4 are bad)",
+    ),
     "bias of another size": (lambda t: t | {"0.bias": torch.ones(3)}, "bias_mean must have shape (4,)"),
     "nothing": (lambda _: {}, "it holds no tensors"),
 }
@@ -365,7 +421,8 @@ def test_a_single_layer_has_no_name(tmp_path: Path) -> None:
 
 
 def test_other_activations_and_unknown_ones() -> None:
-    tensors = table_for(state()).renamed(state())
+    foreign = Foreign(dict(state()))
+    tensors = importer_for(foreign).read(foreign, Choices()).members[0]
     found = Architecture(activation="tanh").network(tensors)
     assert [layer.kind for layer in found.layers] == ["linear", "tanh", "linear", "tanh", "linear"]
     with pytest.raises(InputError, match="activation must be one of"):
@@ -382,7 +439,7 @@ def test_our_own_files_are_sealed_anew(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="describes its layers by itself"):
         convert(tmp_path / "a", Architecture())
     with pytest.raises(InputError, match="leave out --key"):
-        convert(tmp_path / "a", key="model")
+        convert(tmp_path / "a", asked=Asked(key="model"))
 
 
 @pytest.mark.parametrize("origin", [{}, {"layers": 5}, {"layers": ["\x1b[2J\n", 3]}, {"layers": []}], ids=str)

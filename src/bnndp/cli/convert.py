@@ -1,22 +1,43 @@
-"""``bnndp convert``: a file of PyTorch, or one without a digest, as a sealed ``bnndp-posterior-1`` file."""
+"""``bnndp convert``: files of other libraries, or one without a digest, as a sealed ``bnndp-posterior-1`` file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bnndp.errors import InputError, one_line
 
+if TYPE_CHECKING:
+    from bnndp.ensemble import Posterior
+    from bnndp.files import ModelFile
+    from bnndp.importers.architecture import Architecture
+    from bnndp.layers import Record
+
 __all__ = ["convert"]
 
+_MOST = 40  # layers, or remarks, that are printed
 
-def convert(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A state_dict (.pt, .pth) or a .safetensors file.")],
+
+def convert(  # noqa: PLR0913 (options of a command)
+    source: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="A state_dict (.pt, .pth), a .safetensors or a .npz file; several files are an ensemble.",
+        ),
+    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Where the network goes (.safetensors).", show_default=False)
     ],
+    importer: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="NAME", help="Whose names SOURCE has, such as bayesian-torch; auto: found by the names."
+        ),
+    ] = "auto",
     arch: Annotated[
         Path | None, typer.Option(help="The layers, as in docs/format.md, with the names of SOURCE (.toml, .json).")
     ] = None,
@@ -27,29 +48,98 @@ def convert(
         Literal["regression", "classification"] | None, typer.Option(help="Without --arch; regression by default.")
     ] = None,
     key: Annotated[str, typer.Option(metavar="NAME", help="The entry of SOURCE that is the state_dict.")] = "",
+    beside: Annotated[
+        Path | None, typer.Option(help="The state_dict of the network, where SOURCE is that of its optimiser.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Names of tensors and what they are (.toml, .json): docs/importers/torch.md.")
+    ] = None,
+    scale_transform: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of a guide of Pyro: how it makes scales: exp, softplus or 'sigmoid M'."),
+    ] = None,
+    bias: Annotated[
+        bool, typer.Option("--bias/--no-bias", help="--no-bias: leave out biases that the file holds but no layer has.")
+    ] = True,
 ) -> None:
-    """Make a safe, sealed model file of a state_dict; nothing in SOURCE is run.
+    """Make a safe, sealed model file of a posterior that another library trained; nothing in SOURCE is run.
 
-    A pickle is opened in a process of its own, with limits on memory and time, for plain tensors only. Look at the
-    names that are printed: without --arch this is the order of the layers.
+    A pickle is opened in a process of its own, with limits on memory and time, for plain tensors only. Look at what is
+    printed: the formula of the standard deviations and, without --arch, the order of the layers.
     """
+    from bnndp.importers.convert import Asked
     from bnndp.importers.convert import convert as converted
 
-    if arch is not None and (activation is not None or task is not None):
-        raise InputError("--arch says what the activations and the task are; leave out --activation and --task.")
-    if out.resolve() == source.resolve():
-        raise InputError(f"{out}: is the input of this command and would be overwritten; change --out.")
-    given = None
-    if arch is not None or activation is not None or task is not None:
-        from bnndp.importers.architecture import Architecture, read_architecture
-
-        given = Architecture(task or "regression", activation or "relu") if arch is None else read_architecture(arch)
-    found = converted(source, given, key=key)
+    for path in (*source, beside, table, arch):
+        if path is not None and out.resolve() == path.resolve():
+            raise InputError(f"{out}: is the input of this command and would be overwritten; change --out.")
+    asked = Asked(importer, key, beside, table, scale_transform, bias)
+    found = converted(source, _architecture(arch, activation, task), asked)
 
     from bnndp.files import save
 
     save(found.posterior, out, source=found.source, card=found.card, origin=found.origin)
     typer.echo(f"{out}: {found.posterior!r}, SHA-256 of the network {found.posterior.digest()[:16]}...")
+    for line in _understood(found):
+        typer.echo(one_line(line))
+
+
+def _architecture(arch: Path | None, activation: str | None, task: str | None) -> Architecture | None:
+    """What the user says of the layers, None if nothing."""
+    if arch is None and activation is None and task is None:
+        return None
+    from bnndp.importers.architecture import Architecture, read_architecture
+
+    if arch is None:
+        return Architecture(task or "regression", activation or "relu")
+    if activation is not None or task is not None:
+        raise InputError("--arch says what the activations and the task are; leave out --activation and --task.")
+    return read_architecture(arch)
+
+
+def _understood(found: ModelFile) -> Iterator[str]:
+    """How the values were read, and what they are like; nothing of a file that was ours before."""
     origin = found.origin or {}
-    if isinstance(origin.get("layers"), list):
-        typer.echo(one_line(f"tensors of {', '.join(map(str, origin['layers']))}; {origin.get('formula')}"))
+    names, remarks = origin.get("layers"), origin.get("remarks", [])
+    if not isinstance(names, list) or not isinstance(remarks, list) or not names:
+        return
+    yield f"read by {origin.get('importer')}: {origin.get('formula')}"
+    chains = list(zip(*map(_weighted, _members(found.posterior)), strict=False))
+    for name, layers in list(zip(names, chains, strict=False))[:_MOST]:
+        shape = " x ".join(map(str, layers[0].weight_mean.shape))
+        yield f"  {name}: {layers[0].kind} {shape}, {_spread(layers)}"
+    for remark in remarks[:_MOST]:
+        yield f"note: {remark}"
+
+
+def _members(posterior: Posterior) -> tuple[object, ...]:
+    return getattr(posterior, "members", (posterior,))
+
+
+def _weighted(network: object) -> list[Record]:
+    """The layers with weights, those of residual blocks too, in the order of the network."""
+    from bnndp.layers import WEIGHTED
+
+    found: list[Record] = []
+    for layer in getattr(network, "layers", ()):
+        found += [layer] if isinstance(layer, WEIGHTED) else _weighted(layer)
+    return found
+
+
+def _spread(layers: tuple[Record, ...]) -> str:
+    """Least, median and largest standard deviation of the weights, over all members."""
+    import torch
+
+    kept = [getattr(layer, "weight_std", None) for layer in layers]
+    found = [std.flatten() for std in kept if std is not None]
+    if not found:
+        return "correlated weights"
+    all_of = torch.cat(found)
+    if not bool((all_of > 0).any()):
+        return (
+            "no variance in the weights"
+            if not any(hasattr(layer, "factor") for layer in layers)
+            else "correlated weights"
+        )
+    least, middle, largest = all_of.min().item(), all_of.median().item(), all_of.max().item()
+    return f"std of the weights {least:.3g} to {largest:.3g}, median {middle:.3g}"

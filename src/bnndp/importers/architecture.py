@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS
-from bnndp.container import parse_json
 from bnndp.entries import read_chain
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
+from bnndp.importers.prefixes import shorn
+from bnndp.importers.settings import read_settings
 from bnndp.network import KINDS, TASKS, BayesianNetwork
-from bnndp.regular_files import read_regular
 
 __all__ = ["Architecture", "read_architecture"]
 
-_LONGEST = 2**22  # bytes of a description
+_WHAT = "description of a network"
 _KEYS = {"task", "input_shape", "layers"}
+_UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "correlated_linear": {"shared": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,26 @@ class Architecture:
         if self.activation not in simple:
             raise InputError(f"activation must be one of {', '.join(simple)}, got {self.activation!r:.80}.")
 
-    def network(self, tensors: dict[str, Tensor]) -> BayesianNetwork:
-        """The network of these tensors, named in our manner; all of them must be used."""
+    def network(self, tensors: Mapping[str, Tensor], kinds: Mapping[str, str] | None = None) -> BayesianNetwork:
+        """The network of these tensors, named in our manner; all of them must be used.
+
+        ``kinds`` are those of layers that are not ``linear`` though they are dense: of the others' covariances.
+        """
         left = dict(tensors)
-        entries = [*self._chain(tensors)] if self.layers is None else [_with_posterior(entry) for entry in self.layers]
+        chain = self._chain(tensors) if self.layers is None else list(self.layers)
+        entries = [_completed(entry, tensors, kinds or {}) for entry in chain]
         shape = _inputs(entries, tensors) if self.input_shape is None else list(self.input_shape)
         network = read_chain(entries, left, self.task, shape)
         if left:
             raise ModelFileError(f"it holds tensors that no layer names: {', '.join(map(repr, sorted(left)[:4]))}")
         return network
 
-    def _chain(self, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def names(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        """The names of the layers with tensors, in their order, as these tensors have them."""
+        chain = self._chain(tensors) if self.layers is None else list(self.layers)
+        return list(_names(_completed(entry, tensors, {}) for entry in chain))
+
+    def _chain(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         names = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name.endswith(".weight_mean"))
         entries: list[dict[str, Any]] = []
         for name in names:
@@ -62,17 +71,34 @@ class Architecture:
                     f"the weight of {name!r:.80} has shape {shape}, so this is no chain of dense layers; give --arch"
                 )
             entries += [{"type": self.activation}] if entries else []
-            entries.append({"type": "linear", "name": name, "posterior": "mean_field"})
+            entries.append({"type": "linear", "name": name})
         return entries
 
 
-def _with_posterior(entry: Any) -> Any:
-    """Every tensor is there, so a linear layer has a posterior of its own; it need not be said."""
-    linear = isinstance(entry, dict) and entry.get("type") == "linear"
-    return {"posterior": "mean_field", **entry} if linear else entry
+def _names(entries: Iterable[Any]) -> Iterator[str]:
+    for entry in entries:
+        if isinstance(entry, dict) and isinstance(entry.get("layers"), list):
+            yield from _names(entry["layers"])
+        elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            yield entry["name"]
 
 
-def _inputs(entries: list[Any], tensors: dict[str, Tensor]) -> list[int]:
+def _completed(entry: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Any:
+    """What need not be said of a dense layer: its kind of posterior, and prefixes of its name that the tensors lost."""
+    if not isinstance(entry, dict):
+        return entry
+    if isinstance(entry.get("layers"), list):
+        return {**entry, "layers": [_completed(inner, tensors, kinds) for inner in entry["layers"]]}
+    name = entry.get("name")
+    if isinstance(name, str) and f"{name}.weight_mean" not in tensors:
+        entry = {**entry, "name": shorn(name)}
+    if entry.get("type") != "linear":
+        return entry
+    kind = kinds.get(str(entry.get("name")), "linear")
+    return {**_UNSAID.get(kind, {}), **entry, "type": kind}
+
+
+def _inputs(entries: list[Any], tensors: Mapping[str, Tensor]) -> list[int]:
     """The number of inputs of a first layer that is dense."""
     named = next((entry for entry in entries if isinstance(entry, dict) and "name" in entry), {})
     weight = tensors.get(f"{named.get('name')}.weight_mean")
@@ -83,9 +109,8 @@ def _inputs(entries: list[Any], tensors: dict[str, Tensor]) -> list[int]:
 
 def read_architecture(path: str | os.PathLike[str]) -> Architecture:
     """The description in a .json or .toml file; faults are a :class:`ModelFileError` of one line."""
-    content = read_regular(path, _LONGEST)
+    found = read_settings(path, _WHAT)
     try:
-        found = _parsed(content, Path(path).suffix.lower())
         if not isinstance(found, dict) or not isinstance(found.get("layers"), list):
             raise ModelFileError("it needs a list of layers, as in docs/format.md")
         surplus = sorted(set(found) - _KEYS)
@@ -97,19 +122,4 @@ def read_architecture(path: str | os.PathLike[str]) -> Architecture:
         task = found.get("task", "regression")
         return Architecture(task, layers=tuple(found["layers"]), input_shape=None if shape is None else tuple(shape))
     except CertError as error:
-        raise ModelFileError(one_line(f"{path}: is no description of a network: {error}")) from error
-
-
-def _parsed(content: bytes, suffix: str) -> Any:
-    if suffix == ".json":
-        return parse_json(content)
-    if suffix != ".toml":
-        raise ModelFileError(f"its name must end in .json or .toml, not in {suffix!r:.20}")
-    try:
-        toml = importlib.import_module("tomllib")
-    except ImportError as error:
-        raise ModelFileError("TOML needs Python 3.11; write it as .json") from error
-    try:
-        return toml.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"not TOML: {error}") from error
+        raise ModelFileError(one_line(f"{path}: is no {_WHAT}: {error}")) from error

@@ -3,7 +3,8 @@
 The parent (:mod:`bnndp.importers.pickles`) gives the pickle on standard input and checks all that comes back. Here,
 before the pickle is touched: limits on memory, time and files, and an audit hook that refuses whatever a load of
 tensors has no need of (processes, sockets, files, imports, code). The load itself is ``torch.load`` with
-``weights_only=True``, and there is no other attempt if that one fails.
+``weights_only=True``, and there is no other attempt if that one fails. Names of classes that a pickle may hold beside
+tensors stand for inert ones of ours (:mod:`bnndp.importers.constraints`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import re
 import resource
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnndp.errors import ModelFileError
+from bnndp.importers.constraints import CONSTRAINTS
+from bnndp.importers.flatten import flat
 from bnndp.importers.pickles import FAULT
 
 if TYPE_CHECKING:
@@ -28,7 +32,6 @@ __all__ = ["expect_torch", "main"]
 _MEGABYTE = 2**20
 _COPIES, _ROOM = 4, 200 * _MEGABYTE  # memory beyond that of the libraries: so many times the pickle, and so much
 _LEAST = (2, 10)  # torch; older ones can be made to run code or to corrupt memory (CVE-2025-32434, CVE-2026-24747)
-_DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 _REFUSED = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "signal.", "mmap.", "code.", "pickle.")
 _REFUSED_EXACTLY = ("open", "exec", "compile", "import", "marshal.loads", "sys.addaudithook")
 
@@ -50,7 +53,7 @@ def main(scratch: str, key: str, seconds: int) -> int:
     """Convert the pickle on standard input into the file ``scratch``; the exit status says whether that was done."""
     try:
         _convert(sys.stdin.buffer.read(), Path(scratch), key, seconds)
-    except _Refused as fault:
+    except (_Refused, ModelFileError) as fault:
         return _complain(str(fault))
     except MemoryError:
         return _complain("it needs more memory than a file of its size should")
@@ -77,6 +80,7 @@ def _convert(pickle: bytes, scratch: Path, key: str, seconds: int) -> None:
     expect_torch(torch.__version__)
     from safetensors.torch import save
 
+    torch.serialization.add_safe_globals([(stub, name) for name, stub in CONSTRAINTS.items()])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # standard error is for the one line
     _warm_up()
@@ -84,10 +88,11 @@ def _convert(pickle: bytes, scratch: Path, key: str, seconds: int) -> None:
         _limit(len(pickle), seconds)
         _close_doors()
         found = torch.load(io.BytesIO(pickle), map_location="cpu", weights_only=True, mmap=False)
-        tensors = dict(_tensors(_chosen(found, key)))
-        _expect_size(tensors, len(pickle))
-        dense = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-        file.write(save(dense, metadata={"order": json.dumps(list(dense))}))
+        foreign = flat(_chosen(found, key))
+        _expect_size(foreign.tensors, len(pickle))
+        dense = {name: tensor.detach().contiguous().clone() for name, tensor in foreign.tensors.items()}
+        texts = {"order": list(dense), "values": foreign.values, "lists": foreign.lists, "holders": foreign.holders}
+        file.write(save(dense, metadata={name: json.dumps(value) for name, value in texts.items()}))
 
 
 def _warm_up() -> None:
@@ -150,33 +155,6 @@ def _keys(found: object) -> str:
     if not isinstance(found, Mapping):
         return f"it holds a {type(found).__name__}"
     return f"its entries are {', '.join(f'{name!r:.40}' for name in list(found)[:8])}"
-
-
-def _tensors(found: object) -> Iterator[tuple[str, Tensor]]:
-    """The named tensors of a state_dict; refused if it holds anything else."""
-    import torch
-
-    if not isinstance(found, Mapping) or not found:
-        raise _Refused(f"it holds no named tensors but a {type(found).__name__}; save the state_dict of the network")
-    for name, value in found.items():
-        if not isinstance(name, str):
-            raise _Refused(f"the name {name!r:.80} is no text")
-        if not isinstance(value, torch.Tensor):
-            kind = type(value).__name__
-            raise _Refused(f"its entry {name!r:.80} is no tensor but of type {kind}; {_advice(found)}")
-        dtype = str(value.dtype).removeprefix("torch.")
-        if value.layout is not torch.strided or value.is_quantized or dtype not in _DTYPES:
-            raise _Refused(f"tensor {name!r:.80} is {value.layout} of {dtype}; only dense, plain numbers can be used")
-        yield name, value
-
-
-def _advice(found: Mapping[object, object]) -> str:
-    """Which entry to choose, if one holds named tensors."""
-    import torch
-
-    inner = [name for name, value in found.items() if isinstance(value, Mapping) and value]
-    inner = [name for name in inner if any(isinstance(v, torch.Tensor) for v in found[name].values())]  # type: ignore[attr-defined]
-    return f"give --key {' or '.join(f'{name!s:.40}' for name in inner[:4])}" if inner else "save the state_dict alone"
 
 
 def _expect_size(tensors: Mapping[str, Tensor], size: int) -> None:

@@ -1,13 +1,18 @@
-"""A foreign file as a network, with a record of where it comes from: what ``bnndp convert`` does."""
+"""Foreign files as a network, with a record of where it comes from: what ``bnndp convert`` does."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
+from bnndp.importers.arrays import arrays_of, is_arrays
+from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
 from bnndp.importers.pickles import Opened, open_pickle
 from bnndp.regular_files import read_regular
 
@@ -15,32 +20,68 @@ if TYPE_CHECKING:
     from bnndp.files import ModelFile
     from bnndp.importers.architecture import Architecture
 
-__all__ = ["convert"]
+__all__ = ["Asked", "convert"]
 
 _OWN = "bnndp"  # the metadata entry of our own files
 
 
-def convert(path: str | os.PathLike[str], given: Architecture | None = None, *, key: str = "") -> ModelFile:
-    """The network in a file of named tensors: a pickle of PyTorch, or a safetensors file.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How files are to be read; all of it may be left to the files."""
 
-    ``given`` says what the file does not (None: dense layers in its order, ReLU between them, regression); ``key`` is
-    the entry that holds the tensors, where a pickle holds more. A ``bnndp-posterior-1`` file is given back as it is.
-    Every fault is a :class:`ModelFileError` of one line; of a bad pickle it comes before torch is imported here.
+    importer: str = "auto"  # a name in registry.IMPORTERS
+    key: str = ""  # the entry of a pickle that holds the tensors
+    beside: Path | None = None  # a second file, as of the network beside its optimiser
+    table: Path | None = None  # .toml or .json: names of tensors, and what else an importer asks for
+    scale_transform: str | None = None  # as in Choices
+    bias: bool = True  # False: layers have none, whatever the file holds
+
+
+def convert(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    given: Architecture | None = None,
+    asked: Asked | None = None,
+) -> ModelFile:
+    """The network in a file of named tensors, or the ensemble in several: pickles of PyTorch, safetensors, arrays.
+
+    ``given`` says what files do not (None: dense layers in their order, ReLU between them, regression). A
+    ``bnndp-posterior-1`` file is given back as it is. Every fault is a :class:`ModelFileError` of one line; of a bad
+    pickle it comes before torch is imported here.
     """
-    content = read_regular(path)
-    if not _is_container(content):
-        return _network(open_pickle(content, path, key=key), path, given)
-    from bnndp.container import parse_container
-    from bnndp.files import model_of
+    asked = asked or Asked()
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not several:
+        raise InputError("there is no file to convert.")
+    contents = [(path, read_regular(path)) for path in several]
+    own = _own_file(contents, given, asked)
+    if own is not None:
+        return own
+    opened = [_opened(content, path, asked.key) for path, content in contents]
+    beside = None if asked.beside is None else _opened(read_regular(asked.beside), asked.beside, "")
+    return _model(several, opened, beside, given, asked)
 
-    if key:
-        raise InputError(f"{path}: is a safetensors file, which has no entries to choose from; leave out --key.")
-    metadata, tensors = parse_container(content, path)
-    if _OWN not in metadata:
-        return _network(Opened(tensors, hashlib.sha256(content).hexdigest(), None), path, given)
-    if given is not None:
-        raise InputError(f"{path}: describes its layers by itself; leave out --arch, --activation and --task.")
-    return model_of(metadata, tensors, path)
+
+def _own_file(
+    contents: Sequence[tuple[str | os.PathLike[str], bytes]], given: Architecture | None, asked: Asked
+) -> ModelFile | None:
+    """The content of a file that describes its network by itself; None if there is none."""
+    for path, content in contents:
+        if not _is_container(content):
+            continue
+        from bnndp.container import parse_container
+        from bnndp.files import model_of
+
+        if asked.key:
+            raise InputError(f"{path}: is a safetensors file, which has no entries to choose from; leave out --key.")
+        header, tensors = parse_container(content, path)
+        if _OWN not in header:
+            continue
+        if len(contents) > 1:
+            raise InputError(f"{path}: is a whole model; convert it alone, or make an Ensemble of models in Python.")
+        if given is not None or asked != Asked():
+            raise InputError(f"{path}: describes its layers by itself; leave out all options but --out.")
+        return model_of(header, tensors, path)
+    return None
 
 
 def _is_container(content: bytes) -> bool:
@@ -48,20 +89,95 @@ def _is_container(content: bytes) -> bool:
     return content[8:9] == b"{" and int.from_bytes(content[:8], "little") <= len(content) - 8
 
 
-def _network(opened: Opened, path: str | os.PathLike[str], given: Architecture | None) -> ModelFile:
+def _opened(content: bytes, path: str | os.PathLike[str], key: str) -> Opened:
+    """What the file holds, whatever kind it is of."""
+    digest = hashlib.sha256(content).hexdigest()
+    if _is_container(content):
+        from bnndp.container import parse_container
+
+        return Opened(Foreign(parse_container(content, path)[1], holders=("",), ordered=False), digest, None)
+    if not is_arrays(content):
+        return open_pickle(content, path, key=key)
+    if key:
+        raise InputError(f"{path}: is a file of arrays, which has no entries to choose from; leave out --key.")
+    try:
+        return Opened(arrays_of(content, path), digest, None)
+    except ModelFileError as error:
+        raise ModelFileError(one_line(f"{path}: cannot be converted: {error}")) from error
+
+
+def _model(
+    paths: Sequence[str | os.PathLike[str]],
+    opened: Sequence[Opened],
+    beside: Opened | None,
+    given: Architecture | None,
+    asked: Asked,
+) -> ModelFile:
     from bnndp.files import ModelFile
-    from bnndp.importers.architecture import Architecture
-    from bnndp.importers.tables import table_for
+    from bnndp.importers.build import posterior_of, settled
+    from bnndp.importers.samples import joined
+    from bnndp.importers.settings import read_settings
+
+    table = None if asked.table is None else read_settings(asked.table, "table")
+    if table is not None and not isinstance(table, dict):
+        raise ModelFileError(one_line(f"{asked.table}: is no table: it must be a mapping of settings"))
+    choices = Choices(asked.scale_transform, asked.bias, None if beside is None else beside.foreign, table)
+    parts: list[tuple[Importer, Found]] = []
+    for path, each in zip(paths, opened, strict=True):
+        with_table = asked.importer == "auto" and "tensors" in (table or {})
+        parts.append(_read(each.foreign, "table" if with_table else asked.importer, choices, path))
+    importer = parts[0][0]
+    try:
+        if any(other is not importer for other, _ in parts):
+            raise ModelFileError(
+                f"these files are read by {', '.join(dict.fromkeys(i.name for i, _ in parts))}, not by one"
+            )
+        found = joined([found for _, found in parts]) if len(parts) > 1 else parts[0][1]
+        found = settled(found, given, ordered=all(each.foreign.ordered for each in opened))
+        posterior = posterior_of(found, given)
+    except (CertError, RuntimeError, MemoryError) as error:
+        raise ModelFileError(one_line(f"{paths[0]}: cannot be converted: {error}")) from error
+    sources = [_source(path, each.sha256) for path, each in zip(paths, opened, strict=True)]
+    origin = _origin(importer, found, sources, asked)
+    origin["dtypes"] = sorted(
+        {str(t.dtype).removeprefix("torch.") for each in opened for t in each.foreign.tensors.values()}
+    )
+    origin["versions"] = {"bnndp": metadata.version("bnndp")}
+    if any(each.torch for each in opened):
+        origin["versions"]["torch"] = metadata.version("torch")
+    if beside is not None and asked.beside is not None:
+        origin["beside"] = _source(asked.beside, beside.sha256)
+    named = sources[0]["file"] if len(sources) == 1 else f"{len(sources)} files, the first {sources[0]['file']}"
+    return ModelFile(posterior, None, f"converted from {named}", None, origin)
+
+
+def _read(foreign: Foreign, name: str, choices: Choices, path: str | os.PathLike[str]) -> tuple[Importer, Found]:
+    """What the importer makes of one file, and which that was."""
+    from bnndp.importers.registry import importer_for
 
     try:
-        table = table_for(opened.tensors)
-        ours = table.renamed(opened.tensors)
-        network = (given or Architecture()).network(ours)
+        importer = importer_for(foreign, name)
+        expect_heard(importer, choices)
+        return importer, importer.read(foreign, choices)
+    except InputError:
+        raise
     except (CertError, RuntimeError, MemoryError) as error:
         raise ModelFileError(one_line(f"{path}: cannot be converted: {error}")) from error
-    name = Path(path).name
-    layers = list(dict.fromkeys(tensor.rpartition(".")[0] for tensor in ours))
-    origin = {"file": name, "sha256": opened.sha256, "table": table.name, "formula": table.formula, "layers": layers}
-    if opened.torch is not None:
-        origin["torch"] = opened.torch
-    return ModelFile(network, None, f"converted from {name}", None, origin)
+
+
+def _source(path: str | os.PathLike[str], digest: str) -> dict[str, str]:
+    return {"file": Path(path).name, "sha256": digest}
+
+
+def _origin(importer: Importer, found: Found, sources: list[dict[str, str]], asked: Asked) -> dict[str, Any]:
+    """Where the network comes from and how its values were read, as it is kept in the new file."""
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in found.members[0]))
+    origin: dict[str, Any] = {"sources": sources, "importer": importer.name, "formula": found.formula, "layers": layers}
+    if found.remarks:
+        origin["remarks"] = list(found.remarks)
+    if asked.table is not None:
+        origin["table"] = _source(asked.table, hashlib.sha256(read_regular(asked.table)).hexdigest())
+    said = {"scale_transform": asked.scale_transform, "bias": asked.bias, "key": asked.key}
+    unsaid = {"scale_transform": None, "bias": True, "key": ""}
+    choices = {name: value for name, value in said.items() if value != unsaid[name]}
+    return origin | ({"choices": choices} if choices else {})

@@ -18,14 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bnndp.errors import ModelFileError, one_line
+from bnndp.importers.foreign import Foreign
 from bnndp.importers.prescan import expect_plain
 from bnndp.regular_files import cause_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["FAULT", "Opened", "open_in_child", "open_pickle"]
 
@@ -35,13 +32,15 @@ _PROGRAM = (
     "sys.exit(main(sys.argv[2], sys.argv[3], int(sys.argv[4])))"
 )
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # all that the child gets of it
+_WRITTEN = ("order", "values", "lists", "holders")  # what the child says beside the tensors
+_PLAIN = (str, int, float)  # values beside tensors; True and False are of the second kind
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The named tensors of a foreign file, in its order, and what it was."""
+    """What a foreign file holds, and what it was."""
 
-    tensors: dict[str, Tensor]
+    foreign: Foreign
     sha256: str  # of the file
     torch: str | None  # the version that opened it; None of a file that needs none
 
@@ -67,8 +66,8 @@ def open_in_child(content: bytes, name: object, *, key: str = "", seconds: float
             reason = f"no process can be started to open it: {cause_of(error)}"
         if reason is not None:
             raise ModelFileError(one_line(f"{name}: cannot be converted: {reason}."))
-        tensors = _read(scratch, name)
-    return Opened(tensors, hashlib.sha256(content).hexdigest(), metadata.version("torch"))
+        foreign = _read(scratch, name)
+    return Opened(foreign, hashlib.sha256(content).hexdigest(), metadata.version("torch"))
 
 
 @contextmanager
@@ -118,19 +117,21 @@ def _reason(status: int, said: bytes) -> str | None:
     return f"the process that opens it failed with status {status}"
 
 
-def _read(scratch: Path, name: object) -> dict[str, Tensor]:
+def _read(scratch: Path, name: object) -> Foreign:
     """What the child wrote, in the order that it says."""
     from bnndp.container import parse_json, read_container
 
     try:
         found, tensors = read_container(scratch)
-        order = parse_json(found.get("order", "null"))
+        order, values, lists, holders = (parse_json(found.get(key, "null")) for key in _WRITTEN)
     except ModelFileError as error:
         reason = str(error).removeprefix(f"{scratch}: ")
         raise ModelFileError(
             one_line(f"{name}: cannot be converted: what was read of it is no model: {reason}")
         ) from error
-    texts = isinstance(order, list) and all(isinstance(each, str) for each in order)
-    if not texts or sorted(order) != sorted(tensors):
+    texts = all(isinstance(some, list) and all(isinstance(each, str) for each in some) for some in (order, holders))
+    plain = isinstance(values, dict) and all(each is None or isinstance(each, _PLAIN) for each in values.values())
+    counts = isinstance(lists, dict) and all(type(each) is int for each in lists.values())
+    if not (texts and plain and counts) or sorted(order) != sorted(tensors):
         raise ModelFileError(one_line(f"{name}: cannot be converted: what was read of it is not complete."))
-    return {each: tensors[each] for each in order}
+    return Foreign({each: tensors[each] for each in order}, values, lists, tuple(holders))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bnndp.errors import ModelFileError
+from bnndp.importers.constraints import CONSTRAINTS
 
 __all__ = ["expect_plain"]
 
@@ -21,7 +22,7 @@ _LARGEST = 2**24  # bytes of the pickle in an archive; the numbers are beside it
 _OLD = (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", 5)  # how torch < 1.6 began a file, and its number of pickles
 _OPERATIONS = frozenset(
     [
-        *("PROTO", "STOP", "MARK", "POP", "GLOBAL", "REDUCE", "BUILD", "BINPERSID"),
+        *("PROTO", "STOP", "MARK", "POP", "GLOBAL", "REDUCE", "BUILD", "NEWOBJ", "BINPERSID"),
         *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
         *("SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"),
         *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "EMPTY_SET", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
@@ -36,6 +37,7 @@ _NAMES = frozenset(
         *(f"torch._utils _rebuild_{part}" for part in ("tensor", "tensor_v2", "tensor_v3", "parameter")),
         *(f"{module} {kind}Storage" for module in ("torch", "torch.storage") for kind in _STORAGES),
         *(f"torch {dtype}" for dtype in _DTYPES),
+        *(" ".join(name.rpartition(".")[::2]) for name in CONSTRAINTS),
     ]
 )
 

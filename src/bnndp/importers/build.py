@@ -1,0 +1,62 @@
+"""What an importer found as a network or an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from bnndp.ensemble import Ensemble
+from bnndp.errors import CertError, ModelFileError
+from bnndp.importers.architecture import Architecture
+from bnndp.importers.order import expect_ascending, in_order
+
+if TYPE_CHECKING:
+    from bnndp.ensemble import Posterior
+    from bnndp.importers.foreign import Found
+    from bnndp.network import BayesianNetwork
+
+__all__ = ["posterior_of", "settled"]
+
+
+def posterior_of(found: Found, given: Architecture | None = None) -> Posterior:
+    """The network of the only member, or the mixture of all; ``given`` says what tensors do not.
+
+    Without it layers are dense, in their order, with ReLU between each two, and the task is regression.
+    """
+    architecture = given or Architecture()
+    if architecture.layers is None:
+        expect_ascending(found.members[0])
+    if len(found.members) == 1 and (found.weights is None or found.weights.shape == (1,)):
+        return architecture.network(found.members[0], found.kinds)
+    networks = (_member(found, index, architecture) for index in range(len(found.members)))
+    return Ensemble(tuple(networks), found.weights)
+
+
+def settled(found: Found, given: Architecture | None, *, ordered: bool) -> Found:
+    """The same with all tensors in the order of the layers.
+
+    That is the one of ``given``, or else that of the file. If that one is not ``ordered``, names or sizes of the layers
+    must leave no doubt.
+    """
+    if given is not None and given.layers is not None:
+        members = tuple(_sorted(member, given.names(member)) for member in found.members)
+    else:
+        members = found.members if ordered or found.ordered else tuple(map(in_order, found.members))
+    return replace(found, members=members)
+
+
+def _sorted(member: Mapping[str, Tensor], layers: Sequence[str]) -> dict[str, Tensor]:
+    """Tensors of these layers first, in their order."""
+    place = {layer: index for index, layer in enumerate(layers)}
+    names = sorted(member, key=lambda name: place.get(name.rpartition(".")[0], len(place)))
+    return {name: member[name] for name in names}
+
+
+def _member(found: Found, index: int, architecture: Architecture) -> BayesianNetwork:
+    try:
+        return architecture.network(found.members[index], found.kinds)
+    except CertError as error:
+        raise ModelFileError(f"member {index}: {error}") from error

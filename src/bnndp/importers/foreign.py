@@ -1,0 +1,112 @@
+"""What a foreign file holds, what the user says of it, and what an importer makes of both: plain records.
+
+An importer is a pure function from the first two to the third: it opens no file and imports no other library. It knows
+a file by the names in it, never by its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Protocol
+
+from bnndp.errors import ModelFileError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Choices", "Foreign", "Found", "Importer", "expect_heard"]
+
+_OPTIONS = {"bias": "--no-bias"}  # choices that are called otherwise on the command line
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The content of a file, flat: names of nested entries are joined by dots, as in ``param_groups.0.hess``.
+
+    Constraints of Pyro are texts: ``"constraints.<param>": "softplus_positive"``, ``"greater_than 0.0"``, ``"real"``.
+    """
+
+    tensors: dict[str, Tensor]  # in the order of the file
+    values: dict[str, object] = field(default_factory=dict)  # texts, numbers, True, False, None under the same names
+    lists: dict[str, int] = field(default_factory=dict)  # lengths of the lists and tuples in it; "" is the whole
+    holders: tuple[str, ...] = ()  # names of the mappings in it that hold tensors themselves; none: the whole does
+    ordered: bool = True  # False: the order of the tensors means nothing, as in safetensors files, which sort them
+
+    def below(self, name: str) -> Foreign:
+        """The entry of that name as a whole; ``""`` is the whole itself."""
+        start = f"{name}." if name else ""
+
+        def inner(names: Iterable[str]) -> dict[str, str]:
+            found = {each: each[len(start) :] for each in names if each.startswith(start)}
+            return found | ({name: ""} if name and name in names else {})
+
+        return Foreign(
+            {new: self.tensors[old] for old, new in inner(self.tensors).items()},
+            {new: self.values[old] for old, new in inner(self.values).items()},
+            {new: self.lists[old] for old, new in inner(self.lists).items()},
+            tuple(inner(self.holders).values()),
+            self.ordered,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user says and a file cannot."""
+
+    scale_transform: str | None = None  # "exp" or "softplus": how a guide of Pyro makes scales of its parameters
+    bias: bool = True  # False: layers were built without biases, though the file may hold some
+    beside: Foreign | None = None  # a second file: the state_dict of the network beside that of an optimiser
+    table: Mapping[str, object] | None = None  # the content of --table, as it was parsed
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The names of the choices that are not the default."""
+        return tuple(each.name for each in fields(self) if getattr(self, each.name) is not each.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A posterior in our names.
+
+    ``<layer>.weight_mean``, ``.weight_std``, ``.bias_mean``, ``.bias_std``, and ``.factor``, ``.row_factor``,
+    ``.column_factor`` of other kinds of layers, as in docs/format.md.
+    """
+
+    members: tuple[dict[str, Tensor], ...]  # one of a network, several of an ensemble; all in the order of the layers
+    formula: str  # what ours are in terms of theirs: written into the new file, and printed
+    weights: Tensor | None = None  # (members,); None: equal
+    kinds: Mapping[str, str] = field(default_factory=dict)  # of layers that are neither linear nor conv2d: layer to
+    # "correlated_linear" (whose factor is shared by all rows) or "matrix_normal_linear"
+    remarks: tuple[str, ...] = ()  # what the user should know
+    ordered: bool = False  # True: the layers are in their order, whether the file keeps one or not
+
+
+class Importer(Protocol):
+    """One way of reading foreign files."""
+
+    @property
+    def name(self) -> str:
+        """As ``--from`` takes it."""
+
+    @property
+    def looks_for(self) -> str:
+        """The names that it knows a file by, for messages: ``<layer>.mu_weight and .rho_weight``."""
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The fields of :class:`Choices` that it listens to; a choice that it would not hear is refused."""
+
+    def knows(self, foreign: Foreign) -> bool:
+        """Whether the names are those of its files."""
+
+    def read(self, foreign: Foreign, choices: Choices) -> Found:
+        """The posterior; every fault is a :class:`ModelFileError` that needs no name of the file."""
+
+
+def expect_heard(importer: Importer, choices: Choices) -> None:
+    """Refuse a choice that the importer has no use for: the user means something that would not happen."""
+    unheard = next((name for name in choices.made if name not in importer.uses), None)
+    if unheard is not None:
+        option = _OPTIONS.get(unheard, f"--{unheard.replace('_', '-')}")
+        raise ModelFileError(f"it is read by {importer.name}, which has no use for {option}")

@@ -1,0 +1,152 @@
+r"""IVON: means are the weights of the network, variances lie in the state of the optimiser.
+
+A weight with the curvature :math:`h` has the standard deviation :math:`1/\sqrt{\lambda(h+\delta)}`, with the effective
+sample size :math:`\lambda` (``ess``) and the weight decay :math:`\delta` of its group of parameters. Curvatures are one
+flat vector a group, in the order in which the optimiser was given the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import ModelFileError
+from bnndp.importers.foreign import Choices, Foreign, Found
+from bnndp.importers.prefixes import network_tensors, optimisers
+from bnndp.importers.tables import layer_tensors
+from bnndp.importers.values import deviations, double
+
+__all__ = ["Ivon"]
+
+_HESS = re.compile(r"(?:.*\.)?param_groups\.\d+\.hess")
+
+
+@dataclass(frozen=True, slots=True)
+class Ivon:
+    """Networks trained by ``ivon-opt``: state_dicts of the optimiser and of the network, in one file or in two."""
+
+    name: str = "ivon"
+    looks_for: str = "param_groups.<number>.hess"
+    uses: tuple[str, ...] = ("beside", "table")
+
+    def knows(self, foreign: Foreign) -> bool:
+        """Whether a group of parameters has curvatures."""
+        return any(map(_HESS.fullmatch, foreign.tensors))
+
+    def read(self, foreign: Foreign, choices: Choices) -> Found:
+        """Weights as means; deviations by the formula, zero of what the optimiser does not hold."""
+        tensors = self._network(foreign, choices)
+        groups = _groups(foreign)
+        spread = _spread(groups, tensors, _order(groups, tensors, choices))
+        layers: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            layer, _, part = name.rpartition(".")
+            if part not in ("weight", "bias"):
+                raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
+            mean = double(name, tensor)
+            parts = layers.setdefault(layer or "layer", {})
+            parts |= {f"{part}_mean": mean, f"{part}_std": spread.get(name, torch.zeros_like(mean))}
+        fixed = [name for name in tensors if name not in spread]
+        remarks = ["the weights are taken for means: they must have been saved outside of sampled_params()"]
+        remarks += [f"not in the optimiser, so without variance: {', '.join(fixed[:4])}"] if fixed else []
+        formula = "mean = weight, std = 1/sqrt(ess*(hess + weight_decay))"
+        return Found((layer_tensors(layers),), formula, remarks=tuple(remarks))
+
+    @staticmethod
+    def _network(foreign: Foreign, choices: Choices) -> dict[str, Tensor]:
+        if choices.beside is not None:
+            return network_tensors(choices.beside)
+        try:
+            return network_tensors(foreign)
+        except ModelFileError as error:
+            raise ModelFileError(f"{error}; give the state_dict of the network by --beside") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Parameters of the optimiser that have the same settings."""
+
+    hess: Tensor  # (numbers in all its parameters,)
+    count: int  # parameters
+    ess: float
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.ess < math.inf and 0 <= self.weight_decay < math.inf):
+            raise ModelFileError(f"a group has ess {self.ess} and weight_decay {self.weight_decay}; expected > 0, >= 0")
+
+    def std(self) -> Tensor:
+        """The formula; refused where the curvature is no positive number."""
+        return deviations("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
+
+
+def _groups(foreign: Foreign) -> list[_Group]:
+    found = optimisers(foreign)
+    if len(found) != 1:
+        raise ModelFileError(f"it holds the state of {len(found)} optimisers, expected one; choose by --key")
+    state = foreign.below(found[0])
+    groups = []
+    for index in range(state.lists["param_groups"]):
+        start = f"param_groups.{index}"
+        hess, count = state.tensors.get(f"{start}.hess"), state.lists.get(f"{start}.params")
+        settings = [state.values.get(f"{start}.{name}") for name in ("ess", "weight_decay")]
+        numbers = [float(value) for value in settings if isinstance(value, int | float)]
+        if hess is None or hess.ndim != 1 or count is None or len(numbers) < 2:
+            raise ModelFileError(
+                f"{start} lacks one of hess, params, ess and weight_decay: it is no whole state of IVON"
+            )
+        groups.append(_Group(double(f"{start}.hess", hess), count, *numbers))
+    return groups
+
+
+def _order(groups: list[_Group], tensors: dict[str, Tensor], choices: Choices) -> list[str]:
+    """The names of the optimiser's parameters, which it does not keep: all of the network's, unless the user says."""
+    count = sum(group.count for group in groups)
+    given = None if choices.table is None else choices.table.get("parameters")
+    if given is not None:
+        if not isinstance(given, list) or not all(isinstance(name, str) and name in tensors for name in given):
+            raise ModelFileError(
+                f"'parameters' of --table must be names of the network: {', '.join(list(tensors)[:6])}"
+            )
+        if len(given) != count or len(set(given)) != count:
+            raise ModelFileError(f"'parameters' of --table must be {count} names, all different, got {len(given)}")
+        return given
+    if (choices.beside is not None and not choices.beside.ordered) or _was_sorted(tensors):
+        raise ModelFileError(
+            "the tensors of the network are in no order, as those of all safetensors files; give the .pt file, or "
+            "--table with parameters = [names in the order of the optimiser]"
+        )
+    if len(groups) > 1 or count != len(tensors):
+        raise ModelFileError(
+            f"the optimiser has {count} parameters in {len(groups)} groups, the network {len(tensors)} tensors, so "
+            "that their order is not sure; give --table with parameters = [names in the order of the optimiser]"
+        )
+    return list(tensors)
+
+
+def _was_sorted(tensors: dict[str, Tensor]) -> bool:
+    """Whether a bias comes before its weight, as in no module: some program has sorted the names."""
+    place = {name: index for index, name in enumerate(tensors)}
+    biases = (name for name in place if name.rpartition(".")[2] == "bias")
+    return any(place.get(f"{name.removesuffix('bias')}weight", -1) > place[name] for name in biases)
+
+
+def _spread(groups: list[_Group], tensors: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
+    """Deviations by name; refused unless each group has as many curvatures as its parameters have numbers."""
+    found: dict[str, Tensor] = {}
+    left = list(names)
+    for index, group in enumerate(groups):
+        own, left = left[: group.count], left[group.count :]
+        sizes = [tensors[name].numel() for name in own]
+        if sum(sizes) != group.hess.numel():
+            raise ModelFileError(
+                f"group {index} has {group.hess.numel()} curvatures, its parameters {', '.join(own[:4])} have "
+                f"{sum(sizes)} numbers: this network is not the optimiser's"
+            )
+        parts = group.std().split(sizes)
+        found |= {name: part.reshape(tensors[name].shape) for name, part in zip(own, parts, strict=True)}
+    return found

@@ -1,0 +1,270 @@
+"""Live modules of PyTorch as networks: layers of torch, and Bayesian layers known by the names of their parameters.
+
+No library of Bayesian layers is imported. How the parts of a module follow one another is not taken from the order of
+its children but watched (:mod:`bnndp.importers.trace`); what is not understood is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bnndp.activations import ACTIVATIONS, Elu, Gelu, HardTanh, LeakyRelu, Relu, Sigmoid, Silu, Softplus, Tanh
+from bnndp.errors import CertError, InputError, UnsupportedLayerError
+from bnndp.importers.libraries import LIBRARIES
+from bnndp.importers.tables import Table, layer_tensors
+from bnndp.importers.trace import FUNCTION, Call, chain_of_calls, repeated
+from bnndp.layers import WEIGHTED, AveragePool, BatchNorm, Conv2d, Dropout, Flatten, Linear, MaxPool, Record
+from bnndp.network import BayesianNetwork
+
+__all__ = ["from_module"]
+
+_BATCH = 4  # inputs to run the module on
+_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": functional.softplus,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "hard_tanh": functional.hardtanh,
+}
+
+
+def from_module(
+    module: nn.Module,
+    *,
+    task: str = "regression",
+    input_shape: tuple[int, ...] | None = None,
+    activation: str | None = None,
+    mc_dropout: bool | None = None,
+) -> BayesianNetwork:
+    """The network of a module that runs its layers one after the other.
+
+    ``input_shape`` is (channels, height, width) of images; ``activation`` the function that ``forward`` calls between
+    layers, where it is no module; ``mc_dropout`` says whether masks are drawn at prediction too (True) or dropout was
+    for training alone (False). Layers of torch have no variance. Batch norms are folded, as in evaluation mode.
+
+    >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)))
+    BayesianNetwork(2-8-1, regression, linear tanh linear)
+    """
+    if activation is not None and activation not in _FUNCTIONS:
+        raise InputError(f"activation must be one of {', '.join(_FUNCTIONS)}, got {activation!r:.40}.")
+    parts = {name: part for part, name in {part: name for name, part in _parts(module, "")}.items()}  # each part once
+    inputs = _probe(parts, input_shape)
+    function = None if activation is None else _FUNCTIONS[activation]
+    calls = list(chain_of_calls(module, parts, inputs, function))
+    layers: list[Record] = []
+    for call in calls:
+        between = [ACTIVATIONS[str(activation)]() if what == FUNCTION else Flatten() for what in call.before]
+        layers += between
+        try:
+            layers = _appended(layers, _converted(call.part, mc_dropout))
+        except CertError as error:
+            raise type(error)(f"{call.name!r:.80}: {error}") from error
+    _expect_drawn_once(calls)
+    return BayesianNetwork(tuple(layers), task, None, None if input_shape is None else tuple(input_shape))
+
+
+def _parts(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """The parts that are layers: what has no children, or tensors of its own."""
+    children = list(module.named_children())
+    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    if not children or own or _table(module) is not None:
+        yield name or type(module).__name__, module
+        return
+    for child, part in children:
+        yield from _parts(part, f"{name}.{child}" if name else child)
+
+
+def _probe(parts: Mapping[str, nn.Module], input_shape: tuple[int, ...] | None) -> Tensor:
+    """Inputs to run the module on: (batch, *input_shape)."""
+    shape = input_shape
+    if shape is None:
+        first = next((part for part in parts.values() if list(part.parameters())), None)
+        n_in = getattr(first, "in_features", None)
+        if type(n_in) is not int:
+            raise InputError(
+                "input_shape must be given: the first layer with weights does not say its number of inputs."
+            )
+        shape = (n_in,)
+    like = next((value for part in parts.values() for value in part.parameters()), torch.empty(0))
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(_BATCH, *shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def _expect_drawn_once(calls: list[Call]) -> None:
+    """Refuse a layer with variance that is run twice: it would have the same weights in both places."""
+    for name in repeated(calls):
+        part = next(call.part for call in calls if call.name == name)
+        if _table(part) is not None:
+            raise UnsupportedLayerError(
+                f"{name!r:.80} is run more than once: layers must be independent of one another."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """A part that becomes one with the layer before it."""
+
+    norm: BatchNorm
+
+
+def _appended(layers: list[Record], new: Record | _Folded | None) -> list[Record]:
+    if new is None:
+        return layers
+    if not isinstance(new, _Folded):
+        return [*layers, new]
+    if not layers or not isinstance(layers[-1], WEIGHTED):
+        raise UnsupportedLayerError("a batch norm can be folded only right after a layer with weights.")
+    return [*layers[:-1], new.norm.after(layers[-1])]
+
+
+def _converted(part: nn.Module, mc_dropout: bool | None) -> Record | _Folded | None:
+    """The part as one of our layers; None if it does nothing."""
+    table = _table(part)
+    if table is not None:
+        return _bayesian(part, table)
+    convert = _CONVERTERS.get(type(part))
+    if convert is not None:
+        return convert(part)
+    if isinstance(part, nn.Dropout | nn.Dropout2d):
+        return _dropout(part, mc_dropout)
+    known = ", ".join(sorted(kind.__name__ for kind in (*_CONVERTERS, nn.Dropout, nn.Dropout2d)))
+    libraries = ", ".join(each.name for each in LIBRARIES)
+    raise UnsupportedLayerError(
+        f"there is no rule for {type(part).__name__}. Known: {known}, and layers with Gaussian weights of {libraries}."
+    )
+
+
+def _expect(part: nn.Module, wanted: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse settings that our layers do not have."""
+    for name, values in wanted.items():
+        found = getattr(part, name, values[0])
+        if found not in values:
+            raise UnsupportedLayerError(f"{name} is {found!r:.40}; only {values[0]!r} can be used.")
+
+
+_CONVOLUTION = {"dilation": (1, (1, 1)), "groups": (1,), "padding_mode": ("zeros",)}
+
+
+def _bayesian(part: nn.Module, table: Table) -> Record:
+    """A layer with independent Gaussian weights."""
+    if getattr(part, "frozen", False) or getattr(part, "freeze", False) is True or _has_draw(part):
+        raise UnsupportedLayerError("it is frozen, so that its weights are not drawn; unfreeze it.")
+    layers, _ = table.layers({f"layer.{name}": value for name, value in part.state_dict().items()})
+    tensors = layer_tensors(layers, bias=getattr(part, "bias", True) is not False)
+    if list(layers) != ["layer"]:
+        raise UnsupportedLayerError(f"it is {type(part).__name__}, which holds the layers {', '.join(layers)}.")
+    fields = {name.removeprefix("layer."): value for name, value in tensors.items()}
+    axes = fields["weight_mean"].ndim
+    if axes == 2 and isinstance(getattr(part, "in_features", None), int):
+        return Linear(**fields)
+    if axes != 4 or "Transpose" in type(part).__name__ or not hasattr(part, "stride"):
+        raise UnsupportedLayerError(f"there is no rule for {type(part).__name__} with weights of {axes} axes.")
+    _expect(part, _CONVOLUTION)
+    return Conv2d(**fields, stride=_pair(part, "stride"), padding=_pair(part, "padding"))
+
+
+def _has_draw(part: nn.Module) -> bool:
+    """Whether a layer of torchbnn keeps one draw of its weights."""
+    return getattr(part, "weight_eps", None) is not None and hasattr(part, "weight_log_sigma")
+
+
+def _pair(part: nn.Module, name: str) -> tuple[int, int]:
+    value = getattr(part, name)
+    found = (value, value) if type(value) is int else tuple(value) if isinstance(value, tuple | list) else ()
+    if len(found) != 2 or not all(type(each) is int for each in found):
+        raise UnsupportedLayerError(f"{name} is {value!r:.40}; expected one or two whole numbers.")
+    return found
+
+
+def _table(part: nn.Module) -> Table | None:
+    """The library whose layer this is, by the names of its tensors."""
+    names = [name for name, _ in (*part.named_parameters(), *part.named_buffers())]
+    own = {name for name, _ in part.named_parameters(recurse=False)}
+    found = (table for table in LIBRARIES if table.knows(names))
+    return next(found, None) if own and not own <= {"weight", "bias"} else None
+
+
+def _linear(part: nn.Linear) -> Record:
+    return Linear.fixed(part.weight.detach(), None if part.bias is None else part.bias.detach())
+
+
+def _convolution(part: nn.Conv2d) -> Record:
+    _expect(part, _CONVOLUTION)
+    bias = None if part.bias is None else part.bias.detach()
+    return Conv2d.fixed(part.weight.detach(), bias, _pair(part, "stride"), _pair(part, "padding"))
+
+
+def _norm(part: nn.BatchNorm1d | nn.BatchNorm2d) -> _Folded:
+    mean, variance = part.running_mean, part.running_var
+    if mean is None or variance is None:
+        raise UnsupportedLayerError("a batch norm without running statistics depends on the whole batch.")
+    weight = torch.ones_like(mean) if part.weight is None else part.weight.detach()
+    bias = torch.zeros_like(mean) if part.bias is None else part.bias.detach()
+    return _Folded(BatchNorm(mean, variance, weight, bias, part.eps))
+
+
+def _dropout(part: nn.Dropout | nn.Dropout2d, mc_dropout: bool | None) -> Record | None:
+    if part.p == 0 or mc_dropout is False:
+        return None
+    if mc_dropout is None:
+        raise InputError("say whether masks are drawn at prediction too: mc_dropout=True, or False for training alone.")
+    return Dropout(part.p, channels=isinstance(part, nn.Dropout2d))
+
+
+def _flatten(part: nn.Flatten) -> Record:
+    _expect(part, {"start_dim": (1,), "end_dim": (-1,)})
+    return Flatten()
+
+
+def _max_pool(part: nn.MaxPool2d) -> Record:
+    _expect(part, {"padding": (0, (0, 0)), "dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)})
+    return MaxPool(_pair(part, "kernel_size"), _pair(part, "stride"))
+
+
+def _average_pool(part: nn.AvgPool2d) -> Record:
+    _expect(part, {"padding": (0, (0, 0)), "ceil_mode": (False,), "divisor_override": (None,)})
+    return AveragePool(_pair(part, "kernel_size"), _pair(part, "stride"))
+
+
+def _hard_tanh(part: nn.Hardtanh) -> Record:
+    _expect(part, {"min_val": (-1.0,), "max_val": (1.0,)})
+    return HardTanh()
+
+
+def _softplus(part: nn.Softplus) -> Record:
+    _expect(part, {"beta": (1.0,)})  # beyond its threshold, 20, it differs from the identity by less than 3e-9
+    _expect(part, {"threshold": (20.0,)})
+    return Softplus()
+
+
+def _gelu(part: nn.GELU) -> Record:
+    _expect(part, {"approximate": ("none",)})
+    return Gelu()
+
+
+_CONVERTERS: Mapping[type[nn.Module], Callable[..., Record | _Folded | None]] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _convolution,
+    nn.BatchNorm1d: _norm,
+    nn.BatchNorm2d: _norm,
+    nn.Flatten: _flatten,
+    nn.MaxPool2d: _max_pool,
+    nn.AvgPool2d: _average_pool,
+    nn.Identity: lambda _: None,
+    nn.ReLU: lambda _: Relu(),
+    nn.LeakyReLU: lambda part: LeakyRelu(part.negative_slope),
+    nn.Tanh: lambda _: Tanh(),
+    nn.Sigmoid: lambda _: Sigmoid(),
+    nn.SiLU: lambda _: Silu(),
+    nn.ELU: lambda part: Elu(part.alpha),
+    nn.Hardtanh: _hard_tanh,
+    nn.Softplus: _softplus,
+    nn.GELU: _gelu,
+}

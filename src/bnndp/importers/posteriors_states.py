@@ -1,0 +1,137 @@
+"""States of the ``posteriors`` library, as plain dictionaries of their fields.
+
+================================= ==================================================================================
+``VIDiagState``                   ``params``, ``log_sd_diag``: std = exp(log_sd_diag)
+``DiagLaplaceState``              ``params``, ``prec_diag``: std = 1 / sqrt(prec_diag)
+``EKFDiagState``                  ``params``, ``sd_diag``
+``VIDenseState``                  ``params``, ``L_factor``, the lower triangle of L row by row: covariance L L^T
+``DenseLaplaceState``             ``params``, ``prec``: covariance prec^-1
+``EKFDenseState``                 ``params``, ``cov``
+``SGHMCState``, ``SGLDState`` ... ``params``: one sample; a list of them is an ensemble
+================================= ==================================================================================
+
+The vector of the dense ones is ``params`` in the order of ``optree``: a plain dictionary by its *sorted* names, so that
+``0.bias`` comes before ``0.weight``, an ``OrderedDict`` as it is. A file does not say which of the two it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import CertError, ModelFileError
+from bnndp.importers.foreign import Choices, Foreign, Found
+from bnndp.importers.gaussian import Law, assembled, expect_size, fixed_beside, inverse_factor, pieces
+from bnndp.importers.sites import Told, told_by
+from bnndp.importers.values import deviations, double
+from bnndp.layers.correlated import factor_of
+
+__all__ = ["IMPORTERS", "State"]
+
+_TORCH = {"weight": "out_in"}
+_DIAGONAL = {"log_sd_diag": "exp", "prec_diag": "rsqrt", "sd_diag": "none"}
+_DENSE = ("L_factor", "prec", "cov")
+_ASIDE = ("opt_state", "nelbo", "step", "aux", "log_posterior", "log_likelihood", "momenta", "xi")
+_FORMULAS = {
+    "log_sd_diag": "mean = params, std = exp(log_sd_diag)",
+    "prec_diag": "mean = params, std = 1 / sqrt(prec_diag)",
+    "sd_diag": "mean = params, std = sd_diag",
+    "L_factor": "mean = params, std = 0, factor = L",
+    "prec": "mean = params, std = 0, factor F with F F^T the inverse of prec",
+    "cov": "mean = params, std = 0, factor F with F F^T = cov",
+    "": "mean = params, all std = 0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state; of a sampler it has no variance."""
+
+    name: str = "posteriors"
+    looks_for: str = "params.<name> with log_sd_diag, prec_diag, sd_diag, L_factor, prec, cov or momenta"
+    uses: tuple[str, ...] = ("beside", "table")
+
+    def knows(self, foreign: Foreign) -> bool:
+        """Whether there are parameters, and beside them something of a state."""
+        heads = {name.partition(".")[0] for name in foreign.tensors}
+        return "params" in heads and bool(heads & {*_DIAGONAL, *_DENSE, "momenta", "log_posterior"})
+
+    def read(self, foreign: Foreign, choices: Choices) -> Found:
+        """Means, and the spread that the state holds."""
+        known = ("params", *_DIAGONAL, *_DENSE, *_ASIDE)
+        odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
+        if odd is not None:
+            raise ModelFileError(f"tensor {odd!r:.80} is no part of a state; its fields are {', '.join(known)}")
+        means = {name: double(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
+        kinds = [kind for kind in (*_DIAGONAL, *_DENSE) if any(n.partition(".")[0] == kind for n in foreign.tensors)]
+        if not means or len(kinds) > 1:
+            raise ModelFileError(f"it has {'no params' if not means else ' and '.join(kinds)}: it is not one state")
+        kind = kinds[0] if kinds else ""
+        told = told_by(choices.table)
+        law = _dense(means, kind, foreign, told) if kind in _DENSE else _diagonal(means, kind, foreign)
+        beside = fixed_beside(choices.beside)
+        both = next((name for name in beside if name in means), None)
+        if both is not None:
+            raise ModelFileError(f"{both!r:.80} is in the state and in the second file: which one is used?")
+        joined = Law({**law.means, **beside}, law.stds, law.rows)
+        order = Told(layout=told.layout, ignore=told.ignore)  # the sites of a table are those of a vector
+        tensors, correlated = assembled(joined, order, _TORCH, ordered=foreign.ordered and not beside)
+        return Found((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
+
+
+IMPORTERS = (State(),)
+
+
+def _diagonal(means: Mapping[str, Tensor], kind: str, foreign: Foreign) -> Law:
+    if not kind:
+        return Law(means, {})
+    given = foreign.below(kind).tensors
+    lacking = next((name for name in means if name not in given), None)
+    if lacking is not None:
+        raise ModelFileError(f"it has the mean of {lacking!r:.80}, but not its {kind}: a tensor is missing")
+    return Law(means, {name: deviations(f"{kind}.{name}", each, _DIAGONAL[kind]) for name, each in given.items()})
+
+
+def _dense(means: Mapping[str, Tensor], kind: str, foreign: Foreign, told: Told) -> Law:
+    """A joint covariance of the vector of all parameters."""
+    shapes = {name: tuple(means[name].shape) for name in _order(means, told, sure=foreign.ordered)}
+    n = sum(map(math.prod, shapes.values()))
+    given = double(kind, foreign.tensors[kind]) if kind in foreign.tensors else torch.zeros(0)
+    wanted = (n * (n + 1) // 2,) if kind == "L_factor" else (n, n)
+    if tuple(given.shape) != wanted:
+        raise ModelFileError(f"{kind} has shape {tuple(given.shape)}; expected {wanted} of {n} parameters")
+    expect_size("the state", n, n)
+    if kind == "L_factor":
+        factor = torch.zeros(n, n, dtype=torch.float64)
+        rows, columns = torch.tril_indices(n, n)
+        factor[rows, columns] = given
+    elif kind == "prec":
+        factor = inverse_factor("the state", given)
+    else:
+        factor = _factor_of(given)
+    zeros = {name: torch.zeros_like(mean) for name, mean in means.items()}
+    return Law(means, zeros, pieces(factor, shapes))
+
+
+def _factor_of(covariance: Tensor) -> Tensor:
+    try:
+        return factor_of(covariance)
+    except CertError as error:
+        raise ModelFileError(f"cov of the state: {error}") from error
+
+
+def _order(means: Mapping[str, Tensor], told: Told, *, sure: bool) -> list[str]:
+    """The names in the order of the vector."""
+    given = [site.name for site in told.sites]
+    if given and sorted(given) != sorted(means):
+        raise ModelFileError(f"the sites of the table must be the params of the state: {', '.join(list(means)[:6])}")
+    if not given and not (sure and list(means) == sorted(means)):
+        raise ModelFileError(
+            "the order of its vector is not sure: by sorted names if params was a dict, as they are if an OrderedDict; "
+            "give it by --table, as in sites = [{site = '0.bias'}, {site = '0.weight'}]"
+        )
+    return given or list(means)

@@ -1,0 +1,130 @@
+"""Sets of samples as ensembles: a list of state_dicts, or weights and biases stacked along a first axis.
+
+Deep ensembles, chains of HMC or SG-MCMC, draws of SWAG. Members of a list may be read by any other importer, so that an
+ensemble of networks with Gaussian weights is a mixture of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bnndp.errors import ModelFileError
+from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
+from bnndp.importers.plain import StateDict, is_stacked
+from bnndp.importers.prefixes import network_tensors
+from bnndp.importers.values import double
+
+__all__ = ["Samples", "joined"]
+
+_WEIGHTS = "weights"  # of the samples, beside stacked ones
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Many networks in one file."""
+
+    inner: tuple[Importer, ...]  # those of single networks
+    name: str = "samples"
+    looks_for: str = "a list of state_dicts, or <layer>.weight and .bias with a first axis of samples"
+    uses: tuple[str, ...] = ("bias",)
+
+    def knows(self, foreign: Foreign) -> bool:
+        """Whether there is a list of networks, or one network with an axis more."""
+        parts = _listed(foreign)
+        if parts:
+            return any(each.knows(parts[0]) for each in self.inner)
+        return is_stacked(_stack(foreign)[0])
+
+    def read(self, foreign: Foreign, choices: Choices) -> Found:
+        """One member for each sample."""
+        parts = _listed(foreign)
+        if parts:
+            return joined(list(self._read(parts, choices)))
+        stack, weights = _stack(foreign)
+        return _unstacked(stack, weights, choices)
+
+    def _read(self, parts: tuple[Foreign, ...], choices: Choices) -> Iterator[Found]:
+        able = [each for each in self.inner if each.knows(parts[0])]
+        if len(able) != 1:
+            known = " or ".join(each.name for each in able) or "none of the importers"
+            raise ModelFileError(f"its samples are known to {known}; save a list of state_dicts of one library")
+        expect_heard(able[0], choices)
+        for index, part in enumerate(parts):
+            if set(part.tensors) != set(parts[0].tensors):
+                odd = sorted(set(part.tensors) ^ set(parts[0].tensors))[0]
+                raise ModelFileError(
+                    f"sample {index} has other tensors than sample 0: {odd!r:.80} is in one of them only"
+                )
+            try:
+                yield able[0].read(part, choices)
+            except ModelFileError as error:
+                raise ModelFileError(f"sample {index}: {error}") from error
+
+
+def joined(found: list[Found]) -> Found:
+    """Several posteriors as a mixture with equal shares; they must be of one kind."""
+    first = found[0]
+    for index, each in enumerate(found):
+        if each.formula != first.formula or dict(each.kinds) != dict(first.kinds):
+            raise ModelFileError(f"part {index} is of another kind than part 0: {each.formula}, and {first.formula}")
+    weights = None
+    if any(each.weights is not None for each in found):
+        shares = [_shares(each) / len(found) for each in found]
+        weights = shares[0].new_tensor([share for some in shares for share in some.tolist()])
+    members = tuple(member for each in found for member in each.members)
+    remarks = tuple(dict.fromkeys(remark for each in found for remark in each.remarks))
+    return Found(members, first.formula, weights, first.kinds, remarks, all(each.ordered for each in found))
+
+
+def _shares(found: Found) -> Tensor:
+    if found.weights is not None:
+        return found.weights
+    member = next(iter(found.members[0].values()))
+    return double("weights", member.new_full((len(found.members),), 1 / len(found.members)))
+
+
+def _listed(foreign: Foreign) -> tuple[Foreign, ...]:
+    """The networks of the only list that holds all tensors; none if there is no such list."""
+    for name, length in foreign.lists.items():
+        starts = tuple(f"{name}.{index}".lstrip(".") for index in range(length))
+        held = {
+            next((start for start in starts if f"{each}.".startswith(f"{start}.")), each) for each in foreign.holders
+        }
+        if length and held == set(starts) and _all_below(foreign.tensors, name):
+            return tuple(map(foreign.below, starts))
+    return ()
+
+
+def _all_below(names: Iterable[str], name: str) -> bool:
+    return not name or all(each.startswith(f"{name}.") for each in names)
+
+
+def _stack(foreign: Foreign) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The tensors of the network, and beside them the weights of the samples."""
+    try:
+        tensors = network_tensors(foreign)
+    except ModelFileError:
+        return {}, None
+    weights = tensors.pop(_WEIGHTS, None)
+    return tensors, weights
+
+
+def _unstacked(stack: dict[str, Tensor], weights: Tensor | None, choices: Choices) -> Found:
+    counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in stack.items()}
+    if weights is not None:
+        counts[_WEIGHTS] = weights.shape[0] if weights.ndim == 1 else 0
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        some = ", ".join(f"{name}: {count}" for name, count in list(counts.items())[:4])
+        raise ModelFileError(f"the first axes of its tensors count samples and must be of one length, got {some}")
+    single = StateDict()
+    expect_heard(single, choices)
+    each = [
+        single.read(Foreign({name: tensor[index] for name, tensor in stack.items()}), choices)
+        for index in range(next(iter(counts.values())))
+    ]
+    found = joined(each)
+    shares = None if weights is None else double(_WEIGHTS, weights)
+    return Found(found.members, f"{found.formula}, for each sample", shares, remarks=found.remarks)
