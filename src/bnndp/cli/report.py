@@ -1,0 +1,41 @@
+"""``bnndp report``: a run folder as one HTML page that can be sent, opened without a network, and printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["report"]
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by --run (docs/runs.md).")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the page goes; report.html in the run folder by default.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The file of the network, for pictures, if it is not where the run says.")
+    ] = None,
+) -> None:
+    """Write what a run proved, and what it did not, as one page: in words, as charts, and as a table of all inputs.
+
+    The page needs nothing but itself. It shows what the folder has, also of a run that is still at work or was stopped.
+    What is certified is rounded to the safe side.
+    """
+    from bnndp.errors import InputError
+    from bnndp.files import write_whole
+    from bnndp.report.page.page import page_of
+    from bnndp.runs.folder import OWN
+
+    place = run / "report.html" if out is None else out
+    if any(place.resolve() == (run / name).resolve() for name in OWN):
+        raise InputError(f"{place}: is a file of the run and would be lost; change --out.")
+    if model is not None and place.resolve() == model.resolve():
+        raise InputError(f"{place}: is the model and would be overwritten; change --out.")
+    if not place.parent.is_dir():
+        raise InputError(f"{place}: the folder {place.parent} does not exist; make it or change --out.")
+    page = page_of(run, model).encode("utf-8", "replace")
+    write_whole(place, page)
+    typer.echo(f"{place}: {len(page) / 1000:,.0f} kB")

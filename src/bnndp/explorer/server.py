@@ -1,0 +1,182 @@
+"""The program behind the page: an HTTP server for this machine and this session only.
+
+It listens on 127.0.0.1 and answers two things, the page and its questions, under an address that holds a random token.
+Other pages in the same browser cannot use it: a request must name this server as its host (which a name that was bound
+anew to 127.0.0.1 does not), must not come from another origin, and must know the token; no answer may be read by or
+framed in another page. One question is computed at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from bnndp.errors import CertError
+from bnndp.explorer.answers import answer
+from bnndp.explorer.backdrop import Backdrop, backdrop_of
+from bnndp.explorer.bars import bounds_chart
+from bnndp.explorer.page import explorer_page
+from bnndp.explorer.pictures import sentence, view
+from bnndp.explorer.session import Session, read_question
+from bnndp.report.page.markup import joined
+
+__all__ = ["Explorer", "reply"]
+
+HOST = "127.0.0.1"
+_LONGEST = 2**16  # bytes of a question
+_PATIENCE = 30.0  # seconds for a request to arrive
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest is in the page
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def reply(session: Session, backdrop: Backdrop, asked: object) -> dict[str, Any]:
+    """The answer to a question as the page shows it."""
+    begin = time.perf_counter()
+    question = read_question(session, asked)
+    found = answer(session, question)
+    seconds = time.perf_counter() - begin
+    return {
+        "sentence": sentence(found),
+        "view": joined(view(session, backdrop, found)),
+        "bounds": joined(bounds_chart(session, found)),
+        "x": question.x[0].tolist() if session.free else [],
+        "state": f"{'bounds and attack' if question.attack else 'bounds'} in {seconds:.2g} s",
+    }
+
+
+@dataclass(slots=True)
+class Explorer:
+    """A session that is served; ``address`` is what the browser opens."""
+
+    session: Session
+    port: int = 0  # 0: one that is free
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    server: _Server = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server = _Server((HOST, self.port), _Handler)
+        self.port = self.server.server_address[1]
+        self.server.explorer = self
+        self.server.page = explorer_page(self.session).encode("utf-8", "replace")
+        self.server.backdrop = backdrop_of(self.session)
+
+    @property
+    def address(self) -> str:
+        """With the token, which is the key to it."""
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def serve(self) -> None:
+        """Answer until the process is stopped or :meth:`stop` is called from another thread."""
+        try:
+            self.server.serve_forever(poll_interval=0.2)
+        finally:
+            self.server.server_close()
+
+    def stop(self) -> None:
+        """End :meth:`serve`."""
+        self.server.shutdown()
+
+
+class _Server(ThreadingHTTPServer):
+    """Threads take the requests; a lock lets one of them compute."""
+
+    daemon_threads = True
+    allow_reuse_address = False
+    explorer: Explorer
+    page: bytes
+    backdrop: Backdrop
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.computing = threading.Lock()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    timeout = _PATIENCE
+    server_version, sys_version = "bnndp", ""
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def _own(self) -> _Server:
+        return cast(_Server, self.server)
+
+    def do_GET(self) -> None:
+        """The page."""
+        if self._allowed(""):
+            self._send(HTTPStatus.OK, self._own.page, "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        """A question."""
+        if not self._allowed("ask"):
+            return
+        asked = self._body()
+        if asked is None:
+            return
+        own = self._own
+        with own.computing:
+            try:
+                found = reply(own.explorer.session, own.backdrop, json.loads(asked))
+            except (CertError, ValueError, RecursionError) as error:
+                self._say(HTTPStatus.BAD_REQUEST, str(error))
+                return
+            except Exception:  # told to the browser; the traceback goes where those of the program go
+                self._say(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in bnndp; the terminal has the details.")
+                raise
+        self._send(HTTPStatus.OK, json.dumps(found, allow_nan=False).encode(), "application/json")
+
+    def _allowed(self, name: str) -> bool:
+        """Whether the request is one of our page; what is not is answered here, and says nothing."""
+        explorer = self._own.explorer
+        hosts = {f"{HOST}:{explorer.port}", f"localhost:{explorer.port}"}
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        site, goal = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Dest")
+        followed = self.command == "GET" and goal == "document"  # a link from elsewhere, which must hold the token
+        near = followed or site in ("none", "same-origin")
+        own = host in hosts and origin in (None, f"http://{host}") and near
+        wanted = f"/{explorer.token}/{name}"
+        if own and secrets.compare_digest(self.path.encode(), wanted.encode()):
+            return True
+        self.close_connection = True
+        self._say(HTTPStatus.NOT_FOUND if own else HTTPStatus.FORBIDDEN, "there is nothing here.")
+        return False
+
+    def _body(self) -> bytes | None:
+        """What was sent, if it is JSON of a length that is said and small."""
+        length = self.headers.get("Content-Length", "")
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
+        if kind == "application/json" and re.fullmatch("[0-9]{1,9}", length) and int(length) <= _LONGEST:
+            return self.rfile.read(int(length))
+        self.close_connection = True
+        self._say(HTTPStatus.BAD_REQUEST, f"a question is JSON of at most {_LONGEST} bytes.")
+        return None
+
+    def _say(self, status: HTTPStatus, error: str) -> None:
+        self._send(status, json.dumps({"error": error}).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        headers = {"Content-Type": kind, "Content-Length": str(len(body)), **_HEADERS}
+        if self.close_connection:
+            headers["Connection"] = "close"
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name of the base class)
+        """Nothing: requests hold the token."""

@@ -1,0 +1,75 @@
+"""The page of a run folder: its sections, in the order in which their questions are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bnndp.ensemble import Posterior
+from bnndp.report.page.cases import case_cards, case_words
+from bnndp.report.page.document import asset, document, section
+from bnndp.report.page.interval_charts import interval_charts
+from bnndp.report.page.markup import Markup, tag
+from bnndp.report.page.outcome import Intervals, Outcome, Radii, outcome_of
+from bnndp.report.page.provenance import provenance
+from bnndp.report.page.radii_charts import radii_charts, radius_end
+from bnndp.report.page.record import Record, read_record
+from bnndp.report.page.rows import table_markup, table_of
+from bnndp.report.page.summary import summary
+from bnndp.report.page.views import model_of
+from bnndp.report.page.words import default_radius, meaning, not_promised
+
+__all__ = ["page_of"]
+
+
+def page_of(folder: Path, model: Path | None = None) -> str:
+    """The page of a run folder; ``model`` is the file of its network, where it is not where the run says."""
+    record = read_record(folder)
+    outcome = outcome_of(record)
+    eps = default_radius(record, outcome) if isinstance(outcome, Radii) else None
+    end = radius_end(record, outcome) if isinstance(outcome, Radii) else None
+    network = _drawable(record, outcome, model)
+    body = (
+        _header(record),
+        tag(
+            "main",
+            summary(record, outcome, eps, end),
+            radii_charts(record, outcome) if isinstance(outcome, Radii) else interval_charts(record, outcome, network),
+            section("worst", "Worst cases", tag("p", case_words(outcome)), case_cards(record, outcome, network)),
+            section("inputs", "All inputs", table_markup(table_of(record, outcome, eps), eps, end)),
+            section("meaning", "What is certified", meaning(record, outcome)),
+            section("limits", "What is not", not_promised(outcome)),
+            section("provenance", "Provenance", provenance(record)),
+            id="main",
+        ),
+    )
+    return document(f"bnndp: {_name(record)}", body, style=asset("page.css"), script=asset("page.js"))
+
+
+def _name(record: Record) -> str:
+    data, model = record.said("inputs", "dataset"), record.said("model", "path")
+    named = [Path(str(model)).stem] if model else []
+    return " on ".join([*named, str(data)] if data else named) or record.folder.resolve().name
+
+
+def _header(record: Record) -> Markup:
+    what = {"certify": "Certified bounds", "radius": "Certified radii", "evaluate": "Robust accuracy"}[record.command]
+    return tag(
+        "header",
+        tag("a", "To the content", href="#main", class_="skip"),
+        tag("div", tag("p", f"bnndp {record.command}", class_="kicker"), tag("h1", what), tag("p", _name(record))),
+        tag("button", "Dark", id="theme", type="button", hidden=True),
+        class_="top",
+    )
+
+
+def _drawable(record: Record, outcome: Outcome, model: Path | None) -> Posterior | None:
+    """The network, where a picture of it can be drawn: of one input and one output, and of its mean."""
+    inputs = record.inputs
+    one = (
+        isinstance(outcome, Intervals) and outcome.lower.shape[1] == 1 and inputs is not None and inputs.x.shape[1] == 1
+    )
+    mean = record.options.get("quantity", "mean") == "mean" and record.options.get("between") is None
+    if model is None and not (one and mean):
+        return None
+    network = model_of(record, model)
+    return network if one and mean else None

@@ -1,0 +1,133 @@
+"""Questions are checked, and answers say what the library says, never more."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from bnndp.certify import certify
+from bnndp.decision import robust_decision
+from bnndp.errors import CertError, InputError
+from bnndp.explorer import answers
+from bnndp.explorer.answers import answer
+from bnndp.explorer.backdrop import backdrop_of
+from bnndp.explorer.server import reply
+from bnndp.explorer.session import Question, Session, read_question
+from bnndp.network import BayesianNetwork, Linear
+from bnndp.regions import Box
+from bnndp.verdict import Verdict
+
+
+def network(n_in: int, n_out: int, task: str = "regression") -> BayesianNetwork:
+    torch.manual_seed(n_in + 7 * n_out)
+    hidden = Linear(torch.randn(6, n_in), torch.full((6, n_in), 0.1), torch.randn(6), torch.full((6,), 0.1))
+    output = Linear(torch.randn(n_out, 6), torch.full((n_out, 6), 0.1), torch.zeros(n_out), torch.zeros(n_out))
+    return BayesianNetwork.from_linears([hidden, output], task)
+
+
+LINE = Session("line", network(1, 1), domain=(-1.0, 1.0))
+PLANE = Session("plane", network(2, 2, "classification"), domain=(-2.0, 2.0))
+IMAGES = Session(
+    "images", network(64, 3, "classification"), torch.linspace(0, 1, 192, dtype=torch.float64).reshape(3, 64),
+    torch.tensor([0, 1, 2]), (0.0, 1.0),
+)  # fmt: skip
+ALL = [LINE, PLANE, IMAGES, Session("many", network(5, 3), torch.zeros(2, 5, dtype=torch.float64))]
+
+
+def somewhere(session: Session, eps: float = 0.05, attack: bool = False) -> dict[str, object]:
+    place: dict[str, object] = {"x": [0.1] * session.network.n_in} if session.free else {"index": 1}
+    return place | {"eps": eps, "attack": attack}
+
+
+@pytest.mark.parametrize("session", ALL, ids=lambda session: session.name)
+@pytest.mark.parametrize("attack", [False, True])
+def test_every_kind_of_network_is_answered(session: Session, attack: bool) -> None:
+    found = reply(session, backdrop_of(session), somewhere(session, attack=attack))
+    assert "within 0.05" in found["sentence"].lower()
+    assert found["view"] or session.name == "many"
+    assert "<svg" in found["bounds"]
+    assert len(found["x"]) == (session.network.n_in if session.free else 0)
+
+
+def test_the_bounds_are_those_of_certify() -> None:
+    question = read_question(LINE, {"x": [0.3], "eps": 0.1, "attack": False})
+    found = answer(LINE, question)
+    expected = certify(LINE.network, Box.ball([[0.3]], 0.1, domain=(-1, 1)))
+    assert torch.equal(found.bounds.lower, expected.lower)
+    assert torch.equal(found.bounds.upper, expected.upper)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.01, 0.3, 2.0])
+def test_the_verdict_is_that_of_robust_decision(eps: float) -> None:
+    question = read_question(PLANE, {"x": [0.1, -0.2], "eps": eps, "attack": True})
+    found = answer(PLANE, question).claim
+    box = Box.ball(question.x, eps, domain=PLANE.domain)
+    expected = robust_decision(PLANE.network, question.x, box)
+    assert found is not None
+    assert found.verdict is expected.verdict[0]
+    assert (found.witness is not None) == (found.verdict is Verdict.FALSIFIED)
+    assert found.witness is None or bool(box.contains(found.witness).all())
+    quick = answer(PLANE, Question(question.x, eps, False)).claim
+    assert quick is not None
+    assert (quick.verdict is Verdict.CERTIFIED) == (found.verdict is Verdict.CERTIFIED)
+    assert quick.verdict is not Verdict.FALSIFIED
+
+
+def test_the_label_of_the_data_is_what_is_asked_about() -> None:
+    for index in range(3):
+        found = answer(IMAGES, read_question(IMAGES, {"index": index, "eps": 0.0, "attack": True})).claim
+        assert found is not None
+        assert found.label == index
+
+
+@pytest.mark.parametrize("lead", [math.nan, -math.inf, 0.0, -1.0])
+def test_no_lead_is_no_certificate(monkeypatch: pytest.MonkeyPatch, lead: float) -> None:
+    monkeypatch.setattr(answers, "bound_rows", lambda *_: torch.tensor([[lead]]))
+    found = answer(PLANE, read_question(PLANE, somewhere(PLANE))).claim
+    assert found is not None
+    assert found.verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        None, [], "x", 3, {}, {"eps": 0.1}, {"x": [0.1], "eps": 0.1}, {"x": [0.1], "eps": 0.1, "attack": 1},
+        {"x": [0.1], "eps": -0.1, "attack": False}, {"x": [0.1], "eps": 1e9, "attack": False},
+        {"x": [0.1], "eps": math.nan, "attack": False}, {"x": [0.1], "eps": "0.1", "attack": False},
+        {"x": [0.1], "eps": True, "attack": False}, {"x": [0.1, 0.2], "eps": 0.1, "attack": False},
+        {"x": [math.inf], "eps": 0.1, "attack": False}, {"x": ["a"], "eps": 0.1, "attack": False},
+        {"x": 0.1, "eps": 0.1, "attack": False}, {"index": 0, "eps": 0.1, "attack": False},
+        {"x": [0.1], "eps": 0.1, "attack": False, "more": 1}, {"x": [10**400], "eps": 0.1, "attack": False},
+    ],
+)  # fmt: skip
+def test_what_is_no_question_is_refused(asked: object) -> None:
+    with pytest.raises(CertError):
+        read_question(LINE, asked)
+
+
+@pytest.mark.parametrize("index", [-1, 3, 1.0, True, None, "0"])
+def test_only_inputs_of_the_list_can_be_chosen(index: object) -> None:
+    with pytest.raises(InputError, match="from 0 to 2"):
+        read_question(IMAGES, {"index": index, "eps": 0.1, "attack": False})
+
+
+def test_an_image_cannot_be_put_anywhere() -> None:
+    with pytest.raises(InputError, match="one or two inputs"):
+        read_question(IMAGES, {"x": [0.5] * 64, "eps": 0.1, "attack": False})
+
+
+def test_an_input_stays_in_its_range() -> None:
+    assert read_question(LINE, {"x": [5.0], "eps": 0.1, "attack": False}).x.item() == 1.0
+
+
+def test_many_inputs_need_some_to_choose_from() -> None:
+    with pytest.raises(InputError, match="--data or --inputs"):
+        Session("none", network(5, 1))
+
+
+def test_the_range_is_that_of_the_inputs_and_a_little_more() -> None:
+    session = Session("two", network(1, 1), torch.tensor([[0.0], [2.0]], dtype=torch.float64))
+    assert session.span == ((-0.2, 2.2),)
+    assert session.largest == pytest.approx(1.2)
