@@ -71,7 +71,7 @@ class Setting:
 
 
 def certify(model: Path, inputs: Path, *more: object) -> list[str]:
-    return [*PROGRAM, "certify", str(model), str(inputs), *map(str, more)]
+    return [*PROGRAM, "certify", str(model), str(inputs), "--quiet", *map(str, more)]
 
 
 def finished(arguments: Sequence[str], **given: Any) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,7 @@ FLOW = (
     ("report",),
     ("explorer",),
     ("cli",),
+    ("__main__",),
 )
 # These hang off the network: they may import one another and the flow; nothing in the flow imports them, but that the
 # command line reads data sets, trains and reproduces the experiments.

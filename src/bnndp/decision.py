@@ -84,7 +84,7 @@ def labels_of(network: Posterior, x: Tensor, label: Tensor | int | None, weights
     return given
 
 
-def robust_decision(
+def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and the attack only)
     network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
     box: Box,
@@ -92,8 +92,12 @@ def robust_decision(
     *,
     weights: Tensor | None = None,  # (classes, classes)
     options: Options | None = None,
+    seed: int = 0,
 ) -> Decision:
-    """Whether the decision ``label`` (the network's own at x, if none is given) holds on each region around x."""
+    """Whether the decision ``label`` (the network's own at x, if none is given) holds on each region around x.
+
+    ``seed`` is that of the attack.
+    """
     options = options or Options()
     expect_classifier(network)
     points = Box(x, x).lower
@@ -113,7 +117,7 @@ def robust_decision(
     proved = torch.zeros_like(bound, dtype=torch.bool)
     left = ~(bound > 0)
     if bool(left.any()):
-        found = evade(network, box[left], asked[left], weights=weights, effort=Effort())
+        found = evade(network, box[left], asked[left], weights=weights, effort=Effort(seed=seed))
         witness[left], margin[left], error[left], rival[left] = found.x, found.margin, found.error, found.runner_up
         proved[left] = _is_proved(network, found.x, asked[left], found.runner_up, weights, options)
     broken = (margin + error < 0) | proved

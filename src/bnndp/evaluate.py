@@ -11,7 +11,7 @@ The true robust accuracy lies between the certified and the attacked accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,10 +52,23 @@ class Evaluation:
     radius: Tensor  # (points,): certified; NaN where nothing is, not even at the input
     attack: Tensor  # (points,): infinite where no attack succeeded, NaN where none was asked for
     upper: float  # the largest radius that was tried
+    witness: Tensor | None = None  # (points, n): of the attack, as in Radius; None: not known
+    rival: Tensor | None = None  # (points,): the class that is ahead there
 
     def __getitem__(self, part: slice) -> Evaluation:
         """The results of some inputs."""
-        return Evaluation(self.label[part], self.decision[part], self.radius[part], self.attack[part], self.upper)
+        return self._each(lambda column: column[part])
+
+    def to(self, device: torch.device | str) -> Evaluation:
+        """The same with its tensors on ``device``."""
+        return self._each(lambda column: column.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Evaluation:
+        """The same with every column changed in the same way."""
+        witness = None if self.witness is None else change(self.witness)
+        rival = None if self.rival is None else change(self.rival)
+        label, decision, radius, attack = map(change, (self.label, self.decision, self.radius, self.attack))
+        return Evaluation(label, decision, radius, attack, self.upper, witness, rival)
 
     @property
     def correct(self) -> Tensor:
@@ -94,7 +107,7 @@ class Evaluation:
 
     @classmethod
     def joined(cls, parts: Sequence[Evaluation]) -> Evaluation:
-        """One record of several sets of inputs, tried up to the same radius."""
+        """One record of several sets of inputs, tried up to the same radius; without the witnesses."""
         names = ("label", "decision", "radius", "attack")
         label, decision, radius, attack = (torch.cat([getattr(part, name) for part in parts]) for name in names)
         return cls(label, decision, radius, attack, min(part.upper for part in parts))
@@ -154,4 +167,5 @@ def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on 
         decision, given = known.decision, known.label
         start = Radius(known.label, known.radius, known.attack, x)  # the witnesses are not asked for
     for found in better_radii(network, x, given, domain, search=search, options=options, known=start):
-        yield Evaluation(found.label, decision, found.radius, found.attack, search.upper)
+        witness, rival = (None, None) if known is not None else (found.witness, found.rival)
+        yield Evaluation(found.label, decision, found.radius, found.attack, search.upper, witness, rival)

@@ -116,6 +116,12 @@ class Box:
         within = None if ball is None else Ball(ball.centre[index], ball.radius[index], ball.norm)
         return Box(self.lower[index], self.upper[index], within)
 
+    def to(self, device: torch.device | str) -> Box:
+        """The same boxes with their tensors on ``device``."""
+        ball = self.within
+        within = None if ball is None else Ball(ball.centre.to(device), ball.radius.to(device), ball.norm)
+        return Box(self.lower.to(device), self.upper.to(device), within)
+
     def minimum(self, matrix: Tensor, offset: Tensor) -> Tensor:
         """Lower bound of ``matrix @ x + offset`` over the region, rounded down: (batch, rows).
 

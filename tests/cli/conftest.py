@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from bnndp.cli import progress
 from bnndp.cli.main import main
 from bnndp.files import save
 from bnndp.network import BayesianNetwork, Linear
@@ -24,6 +26,13 @@ class Result:
     status: int
     stdout: str
     stderr: str
+
+
+@pytest.fixture(autouse=True)
+def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No progress however slow the machine is, and tables as wide as they are: nothing depends on where tests run."""
+    monkeypatch.setattr(progress, "_INTERVAL", math.inf)
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture

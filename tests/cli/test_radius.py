@@ -13,7 +13,7 @@ import bnndp as library
 from bnndp.cli import radii
 from bnndp.files import load, save
 
-KEYS = ["index", "label", "radius", "attack_radius", "ratio", "effort", "seconds"]
+KEYS = ["index", "label", "decision", "radius", "attack_radius", "ratio", "effort", "seconds"]
 
 
 def test_rows_are_those_of_the_library(
@@ -28,6 +28,7 @@ def test_rows_are_those_of_the_library(
     found = library.certified_radius(load(classifier), torch.from_numpy(arrays["x"]), y, (0.0, 1.0))
     assert [row["index"] for row in rows] == [0, 1, 2, 3]
     assert [row["label"] for row in rows] == [0, 1, 0, 2]
+    assert [row["decision"] for row in rows] == [0, 1, 0, 0]
     assert [row["radius"] for row in rows] == [*found.radius[:3].tolist(), None]  # the last label is wrong
     assert [row["attack_radius"] for row in rows] == found.attack.tolist()
     assert rows[3]["attack_radius"] == 0

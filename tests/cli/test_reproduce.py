@@ -120,6 +120,9 @@ def test_figure_1(bnndp: Any, tmp_path: Path) -> None:
     assert result.status == 0, result.stderr
     assert "| 1x16 | 0.7 ± 0.075 |" in result.stdout
     assert (tmp_path / "f" / "figure-1.png").stat().st_size > 5000
+    again = bnndp("reproduce", "figure-1", "--steps", 5, "--out", tmp_path / "f", "--quiet")
+    assert (again.status, again.stderr) == (0, "")
+    assert "| 1x16 | 0.7 ± 0.075 |" in again.stdout
 
 
 def test_more_columns_come_from_a_module(bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,8 +120,8 @@ def test_the_rows_may_go_into_the_folder(
     for start in (("certify", classifier, labelled, "--eps", 0.1), ("radius", classifier, labelled, "--no-attack")):
         run = tmp_path / start[0]
         for _ in range(2):
-            assert bnndp(*start, "--run", run, "--out", run / "rows.jsonl").status == 0
-            assert len(read_rows(run / "rows.jsonl")) == 4
+            assert bnndp(*start, "--run", run, "--out", run / "mine.jsonl").status == 0
+            assert len(read_rows(run / "mine.jsonl")) == 4
 
 
 def test_one_place_for_the_answers_is_needed(refused: Any, model: Path, inputs: Path, classifier: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_output_does_not_replace_the_journal(
 ) -> None:
     start = ("certify", model, inputs, "--eps", 0.1, "--run", tmp_path / "run")
     assert bnndp(*start).status == 0
-    for name in ("results.jsonl", "run.json", "lock"):
+    for name in ("results.jsonl", "run.json", "lock", "inputs.npz", "rows.jsonl", "summary.json"):
         assert "would be overwritten" in refused(*start, "--out", tmp_path / "run" / name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -95,6 +96,17 @@ def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder:
     # The bounds say something: targets have a deviation of about 1.2 FACTOR, and the slack is small beside the bounds.
     assert all(row["width"] < made.FACTOR for row in rows)
     assert max(error.tolist()) < 0.2 * made.FACTOR
+
+
+def test_the_summary_as_json(bnndp: Any, tmp_path: Path) -> None:
+    for data, figure in (("sine1d", "rmse"), ("moons", "accuracy")):
+        out = tmp_path / data
+        result = bnndp("train", data, "--hidden", "1x4", "--steps", 3, "--out", out, "--json", "--quiet")
+        assert (result.status, result.stderr, result.stdout.count("\n")) == (0, "", 1)
+        found = json.loads(result.stdout)
+        assert (found["command"], found["data"], found["steps"]) == ("train", data, 3)
+        assert (found["model"], found["digest"]) == (str(out), load_network(out).digest())
+        assert set(found["test"]) == {figure, "nll", "calibration_error"}
 
 
 def test_the_sine(bnndp: Any, tmp_path: Path) -> None:
@@ -380,4 +392,4 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
     os.close(ours)
     assert process.returncode == 0
     assert b"train" in seen
-    assert b"60/60" in seen
+    assert b"60 of 60" in seen

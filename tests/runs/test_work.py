@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from runs.jobs import Squares, answers_of, identity_of, silent
 
 from bnndp.runs.folder import open_run
 from bnndp.runs.journal import Journal
-from bnndp.runs.work import Budget, work
+from bnndp.runs.work import Advance, Budget, work
 
 STAGES = (4, 3, 5)
 
@@ -142,15 +142,25 @@ def test_a_journal_with_everything_asks_for_nothing(journal: Journal) -> None:
     assert (job.calls, journal.end) == ([], end)
 
 
-def test_progress_counts_what_was_done_before(journal: Journal) -> None:
-    seen: dict[str, list[int]] = {}
+@pytest.mark.parametrize("decides", [False, True])
+def test_progress_counts_what_was_done_before(journal: Journal, decides: bool) -> None:
+    seen: dict[str, list[tuple[int, int | None, bool]]] = {}
 
     @contextlib.contextmanager
-    def show(name: str, total: int) -> Iterator[Callable[[int], None]]:
-        seen[name] = [total]
-        yield seen[name].append
+    def show(name: str, total: int) -> Iterator[Advance]:
+        seen[name] = []
 
-    job = Squares()
+        def advance(points: int, certified: int | None = None, *, known: bool = False) -> None:
+            seen[name].append((points, certified, known))
+
+        yield advance
+
+    job = Squares(decides=decides)
     journal.add(0, range(4), job.answers(next(job.search(0, range(4), ()))))
     work(job, journal, Budget(), show, "squares")
-    assert seen == {"squares": [10, 4, 4, 2], "squares, medium effort": [10, 3, 3, 3, 1]}
+    # The first stage gives (point + 0.1)^2 / 3, the second as much again, and one more: above 10 from point 6 and 4 on.
+    found = [(0, 2, 2), (0, 2, 3, 1)]
+    first, second = ([None] * len(each) for each in found) if not decides else found
+    known = {"squares": [True, False, False], "squares, medium effort": [False] * 4}
+    sizes = {"squares": ([4, 4, 2], first), "squares, medium effort": ([3, 3, 3, 1], second)}
+    assert seen == {name: list(zip(*sizes[name], known[name], strict=True)) for name in seen}

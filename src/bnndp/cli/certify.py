@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bnndp.cli.certificates import Certificates, certify_boxes, expect_checkable
+from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
+from bnndp.cli.device import Device, device_of
 from bnndp.cli.parameters import (
     Branch,
     Domain,
     EffortLevel,
+    Json,
     Method,
     Model,
     Norm,
     Optimise,
+    Quiet,
     Refine,
     Run,
+    Seed,
     TimeLimit,
     finite,
     given,
+    share,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bnndp.cli.inputs import Neighbourhood, Regions
+    from bnndp.ensemble import Posterior
 
 __all__ = ["certify"]
 
@@ -30,10 +41,16 @@ def certify(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,
     model: Model,
     inputs: Annotated[
-        Path,
+        Path | None,
         typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x."),
-    ],
-    out: Annotated[Path | None, typer.Option(help="Where the bounds go: one JSON object a line.")] = None,
+    ] = None,
+    vnnlib: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="In place of INPUTS: a box of inputs in VNN-LIB; may be given several times."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the bounds go: one JSON object a line; - is stdout.")] = None,
     run: Run = None,
     certificates: Certificates = None,
     eps: Annotated[
@@ -51,7 +68,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     attack: Annotated[
         bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")] = 0,
+    seed: Seed = 0,
     optimise: Optimise = None,
     branch: Branch = None,
     label: Annotated[
@@ -65,6 +82,20 @@ def certify(  # noqa: PLR0913 (the options of the command)
         tuple[float, float] | None,
         typer.Option(metavar="A B", help="Bound the probability that the outputs lie in [A, B]; inf is allowed."),
     ] = None,
+    device: Device = "cpu",
+    vnncomp_csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the verdicts as VNN-COMP does: unsat, sat or unknown.")
+    ] = None,
+    require_certified: Annotated[
+        float | None,
+        typer.Option(
+            callback=share,
+            metavar="SHARE",
+            help="Exit with status 3 if the verdict is certified for less than this share of all boxes; needs labels.",
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
 
@@ -85,43 +116,101 @@ def certify(  # noqa: PLR0913 (the options of the command)
     if the process is killed; docs/runs.md says how. With --certificates what bnndp-check proves of each box is written
     too, as files of their own: a little less than the bounds, by fewer inequalities.
     """
-    from rich.console import Console
-
-    from bnndp.cli.inputs import Neighbourhood, load_network, read_boxes
-    from bnndp.cli.job import Job, written
+    from bnndp.cli.certificates import Issuing
+    from bnndp.cli.inputs import Neighbourhood, load_model
+    from bnndp.cli.job import Job, rows_of
     from bnndp.cli.kept import Kept
     from bnndp.cli.labelled import labels_in_question
-    from bnndp.cli.rows import RowFile, no_file
-    from bnndp.cli.stopped import Remarks
+    from bnndp.cli.origin import Given, Origin
+    from bnndp.cli.rows import open_rows
+    from bnndp.cli.tally import Tally
+    from bnndp.cli.vnncomp import write_verdicts
     from bnndp.options import Options
     from bnndp.quantities import Between
     from bnndp.runs.work import Budget
 
-    kept = Kept(run, out, context.find_object(Remarks))
+    kept = Kept.begin(context, run, out, json=json, quiet=quiet)
     kept.expect_place()
-    network = load_network(model)
+    computing, folder = device_of(device), certificate_folder(certificates, run)
+    model_file = load_model(model, kept.manner)
+    network = model_file.posterior
     around = Neighbourhood(eps, float(norm), domain)
-    box = read_boxes(inputs, network.n_in, around)
-    labels = labels_in_question(inputs, network, box.batch, label)
+    files = _files(inputs, vnnlib)
+    regions = _regions(files, inputs is None, network, around)
+    labels = labels_in_question(inputs, network, regions.box.batch, label)
+    other = _checked(network, quantity, between, attack=attack)
+    keep = (model, *files, *kept.files)
+    _expect_verdicts(labels is not None, vnncomp_csv, require_certified, keep)
+    expect_checkable(folder, norm, other)
+    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
+    options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
+    wanted = None if between is None else Between(*between)
+    job = Job(
+        network.to(computing), regions.box.to(computing), options, attack, seed, labels, quantity, wanted, files[0]
+    )
+    source = Given.of(files[0], regions.arrays, labels)
+    kind = "between" if between is not None else "decision" if labels is not None else quantity
+    question = {"quantity": kind, "between": between, "norm": norm, "eps": eps, "domain": domain} | job.chance
+    origin = Origin(kept.remarks, model, model_file, source, computing, question)
+    tally = Tally()
+    with kept.journal(job, lambda: job.asked(around), origin) as journal, open_rows(out, keep=keep) as rows:
+        end = kept.fill(job, journal, "certify", Budget(time_limit, shared=run is None))
+        with kept.exports() as exports:
+            for row in rows_of(job, journal):
+                for sink in (tally, rows, exports):
+                    if sink is not None:
+                        sink.write(row)
+        if vnncomp_csv is not None:
+            write_verdicts(vnncomp_csv, model, _names(files, vnnlib, job.points), rows_of(job, journal))
+    kept.written()
+    summary = tally.summary(end)
+    kept.manner.table(tally.table())
+    if folder is not None and not end.interrupted:
+        issued = Issuing(network, model, folder, kept.manner).of_boxes(regions.box, labels, effort)
+        kept.manner.table(issued.told)
+        summary["certificates"] = issued.summary()
+    kept.conclude(end, "the bounds that were reached until then, all of which hold", summary, require_certified)
+
+
+def _files(inputs: Path | None, vnnlib: Sequence[Path] | None) -> list[Path]:
+    """INPUTS, or the files of --vnnlib."""
+    if (inputs is None) == (not vnnlib):
+        raise typer.BadParameter("give either the file INPUTS or --vnnlib FILE, one of the two.")
+    return list(vnnlib or ()) if inputs is None else [inputs]
+
+
+def _regions(files: Sequence[Path], boxes: bool, network: Posterior, around: Neighbourhood) -> Regions:
+    from bnndp.cli.inputs import read_boxes
+    from bnndp.cli.vnncomp import read_vnnlib
+
+    return read_vnnlib(files, network, around) if boxes else read_boxes(files[0], network.n_in, around)
+
+
+def _checked(network: Posterior, quantity: str, between: tuple[float, float] | None, *, attack: bool) -> str | None:
+    """The option by which another quantity than the mean is asked for; refused where it does not fit."""
+    other = f"--quantity {quantity}" if quantity != "mean" else "--between" if between is not None else None
     if attack and network.task == "classification":
         raise typer.BadParameter("the range from inside is for regression; give labels, or use bnndp radius.")
-    wanted = None if between is None else Between(*between)
-    other = f"--quantity {quantity}" if quantity != "mean" else "--between" if between is not None else None
     if other is not None and network.task == "classification":
         raise typer.BadParameter(f"{other} is for regression; a classifier has bounds of its expected softmax.")
     if other is not None and attack:
         raise typer.BadParameter(f"the range from inside is that of the mean; leave out --attack or {other}.")
     if quantity != "mean" and between is not None:
         raise typer.BadParameter(f"give either --quantity {quantity} or --between, not both.")
-    expect_checkable(certificates, norm, other)
-    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
-    options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
-    job = Job(network, box, options, attack, seed, labels, quantity, wanted, inputs)
-    file = no_file() if out is None else RowFile(out, keep=(model, inputs, *kept.files))
-    with kept.journal(job, lambda: job.asked(around)) as journal, file as rows:
-        interrupted = kept.fill(job, journal, "certify", Budget(time_limit, shared=run is None))
-        summary = written(job, journal, rows)
-    Console().print(summary)
-    if certificates is not None and not interrupted:
-        typer.echo(certify_boxes(network, model, box, labels, certificates, effort))
-    kept.end(interrupted=interrupted, holds="the bounds that were reached until then, all of which hold")
+    return other
+
+
+def _expect_verdicts(there: bool, vnncomp_csv: Path | None, required: float | None, keep: Sequence[Path]) -> None:
+    """Refuse options about verdicts where there are none, and a file for them that is one of ``keep``."""
+    from bnndp.cli.rows import expect_other
+
+    for name, value in (("--vnncomp-csv", vnncomp_csv), ("--require-certified", required)):
+        if value is not None and not there:
+            raise typer.BadParameter(f"{name} is about verdicts: it needs a classifier, and y in INPUTS or --label.")
+    if vnncomp_csv is not None:
+        expect_other(vnncomp_csv, keep, "--vnncomp-csv")
+
+
+def _names(files: Sequence[Path], vnnlib: Sequence[Path] | None, count: int) -> list[str]:
+    """The names of the boxes among the verdicts: the files of --vnnlib, or INPUTS with the number of the row."""
+    return [str(path) for path in files] if vnnlib else [f"{files[0]}#{row}" for row in range(count)]

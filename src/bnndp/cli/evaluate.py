@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from bnndp.cli.device import Device, device_of
 from bnndp.cli.parameters import (
     Attacked,
     Branch,
@@ -16,19 +17,23 @@ from bnndp.cli.parameters import (
     Domain,
     EffortLevel,
     Fold,
+    Json,
     Labelled,
     Limit,
     Method,
     Model,
     Norm,
     Optimise,
+    Quiet,
     Refine,
     RelativeTolerance,
     Run,
+    Seed,
     Split,
     TimeLimit,
     finite,
     given,
+    share,
 )
 
 __all__ = ["SeveralRadii", "evaluate"]
@@ -81,9 +86,23 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     branch: Branch = None,
     time_limit: TimeLimit = None,
     attack: Attacked = True,
-    out: Annotated[Path | None, typer.Option(help="Where the figures go: one JSON object a radius.")] = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the figures go: one JSON object a radius; - is stdout.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
     run: Run = None,
+    device: Device = "cpu",
+    require_certified: Annotated[
+        float | None,
+        typer.Option(
+            callback=share,
+            metavar="SHARE",
+            help="Exit with status 3 if the certified accuracy at the largest radius is less: a share of all inputs.",
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Count the inputs of a test set that a classifier gets right, however they are moved within each radius.
 
@@ -97,41 +116,50 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     figures reached until then are given. With --run the radii are kept as they are found, and nothing that was done is
     done again, even if the process is killed; docs/runs.md says how.
     """
-    from rich.console import Console
-
     from bnndp.cli.inputs import load_classifier
     from bnndp.cli.kept import Kept
     from bnndp.cli.labelled import Source, read_points
-    from bnndp.cli.radii import DoneRadii, RadiusJob
-    from bnndp.cli.rows import RowFile, no_file
-    from bnndp.cli.stopped import Remarks
+    from bnndp.cli.origin import Origin
+    from bnndp.cli.radii import DoneRadii, RadiusJob, curve_summary
+    from bnndp.cli.rows import open_rows
     from bnndp.errors import InputError
     from bnndp.options import Options
     from bnndp.radius import Search
     from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
     from bnndp.runs.work import Budget
 
-    kept = Kept(run, out, context.find_object(Remarks))
-    network = load_classifier(model)
-    points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
+    kept, computing = Kept.begin(context, run, out, json=json, quiet=quiet), device_of(device)
+    model_file = load_classifier(model, kept.manner)
+    network, source = model_file.posterior, Source(inputs, data, split, data_dir, limit, fold)
+    points = read_points(source, network, domain, kept.manner)
     if points.label is None:
         raise InputError(f"{points.source}: needs an array y of labels beside x; accuracy is against them.")
     if plot is not None:
         expect_picture(plot)
     # A little further than the last radius: what an attack finds on its surface is then seen to lie within.
-    search = Search(norm=float(norm), upper=max(eps) * (1 + tolerance) or 1.0, tolerance=tolerance, attack=attack)
+    search = Search(float(norm), max(eps) * (1 + tolerance) or 1.0, tolerance, attack, seed=seed)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
-    job = RadiusJob(network, points, domain, search, Options.of(effort, **chosen, time_limit=time_limit))
+    options = Options.of(effort, **chosen, time_limit=time_limit)
+    job = RadiusJob(network.to(computing), points, domain, search, options, computing)
+    radii = sorted(set(eps))
+    question = {"quantity": "decision", "norm": norm, "eps": radii, "upper": search.upper, "domain": domain}
+    question |= {"attack": attack, "seed": seed}
+    origin = Origin(kept.remarks, model, model_file, source.given(points), computing, question)
     keep = (model, *kept.files) if inputs is None else (model, inputs, *kept.files)
-    file = no_file() if out is None else RowFile(out, keep=keep)
-    with kept.journal(job, lambda: job.asked("evaluate")) as journal, file as rows:
-        interrupted = kept.fill(job, journal, "radius", Budget(time_limit))
+    with kept.journal(job, lambda: job.asked("evaluate"), origin) as journal, open_rows(out, keep=keep) as rows:
+        end = kept.fill(job, journal, "radius", Budget(time_limit))
         done = DoneRadii.read(job, journal)
-        curve = done.found.curve(sorted(set(eps)))
+        curve = done.found.curve(radii)
+        lines = [row | {"effort": done.level} for row in curve_rows(curve)]
         if rows is not None:
-            for row in curve_rows(curve):
-                rows.write(row | {"effort": done.level})
-    Console().print(curve_table(curve))
+            for row in lines:
+                rows.write(row)
+        with kept.exports() as exports:
+            if exports is not None:
+                done.export(journal, exports)
+    kept.written()
+    kept.manner.table(curve_table(curve))
     if plot is not None:
         draw_curve(done.found, curve.eps, plot)
-    kept.end(interrupted=interrupted, holds="what was reached until then, all of it proved")
+    found = curve_summary(done, end, lines)
+    kept.conclude(end, "what was reached until then, all of it proved", found, require_certified)

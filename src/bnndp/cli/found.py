@@ -33,7 +33,10 @@ class Claim:
     @classmethod
     def of(cls, decision: Decision) -> Claim:
         """What a row says of a decision."""
-        return cls(decision.label, decision.bound, decision.verdict, decision.rival, decision.witness)
+        label, lead, rival, witness = (
+            tensor.cpu() for tensor in (decision.label, decision.bound, decision.rival, decision.witness)
+        )
+        return cls(label, lead, decision.verdict, rival, witness)
 
     def raised(self, at: Tensor, lead: Tensor) -> Claim:
         """With better leads (some,) for the boxes ``at`` (some,), none of which was falsified."""
@@ -65,7 +68,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Bounds of some boxes, and what goes with them."""
+    """Bounds of some boxes, and what goes with them, on the CPU wherever they were computed."""
 
     lower: Tensor  # (boxes, outputs)
     upper: Tensor  # (boxes, outputs)
@@ -76,7 +79,8 @@ class Found:
 
     def met(self, bounds: Bounds) -> Found:
         """The intersection with other bounds, under their method."""
-        lower, upper = torch.maximum(self.lower, bounds.lower), torch.minimum(self.upper, bounds.upper)
+        lower = torch.maximum(self.lower, bounds.lower.cpu())
+        upper = torch.minimum(self.upper, bounds.upper.cpu())
         return replace(self, lower=lower, upper=upper, method=tuple(bounds.method))
 
     def answers(self) -> list[Answer]:

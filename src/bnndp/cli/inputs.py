@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import typer
 
+from bnndp.cli.manner import PLAIN, Manner
 from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
-from bnndp.files import read_model
+from bnndp.files import ModelFile, read_model
 from bnndp.regions import Box
 
 __all__ = [
-    "Neighbourhood", "check_array", "faults_of", "load_classifier", "load_network", "read_boxes", "read_matrices",
-    "read_npz",
+    "Neighbourhood", "Regions", "check_array", "faults_of", "given_boxes", "load_classifier", "load_model",
+    "load_network", "read_boxes", "read_matrices", "read_npz",
 ]  # fmt: skip
 
 
@@ -35,28 +35,33 @@ class Neighbourhood:
     domain: tuple[float, float] | None = None
 
 
-def load_network(path: Path) -> Posterior:
-    """The network of a file, or the ensemble; a file without a digest is said to have none."""
+def load_model(path: Path, manner: Manner = PLAIN) -> ModelFile:
+    """What a file holds, with the network or the ensemble; a file without a digest is said to have none."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; MODEL must be a bnndp-posterior-1 file.")
     found = read_model(path)
     if found.sha256 is None:
-        typer.echo(
-            f"bnndp: {path} has no digest, so that a damaged value in it would not be noticed; "
-            "bnndp convert writes a sealed copy.",
-            err=True,
+        manner.tell(
+            f"{path} has no digest, so that a damaged value in it would not be noticed; "
+            "bnndp convert writes a sealed copy."
         )
-    return found.posterior
+    return found
 
 
-def load_classifier(path: Path) -> Posterior:
-    """The network of a file, refused if it is not a classifier."""
-    network = load_network(path)
-    if network.task != "classification":
+def load_network(path: Path) -> Posterior:
+    """The network of a file, or the ensemble."""
+    return load_model(path).posterior
+
+
+def load_classifier(path: Path, manner: Manner = PLAIN) -> ModelFile:
+    """What a file holds, refused if it is not a classifier."""
+    found = load_model(path, manner)
+    if found.posterior.task != "classification":
         raise InputError(
-            f"{path}: is a network for {network.task}, which has no decisions; bound its outputs with bnndp certify."
+            f"{path}: is a network for {found.posterior.task}, which has no decisions; bound its outputs with bnndp "
+            "certify."
         )
-    return network
+    return found
 
 
 @contextlib.contextmanager
@@ -70,13 +75,21 @@ def faults_of(source: object) -> Iterator[None]:
         raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
-def read_boxes(path: Path, n_in: int, around: Neighbourhood) -> Box:
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The boxes to certify, and the arrays that they were given by: x, or lower and upper, one row a box."""
+
+    box: Box
+    arrays: dict[str, np.ndarray]
+
+
+def read_boxes(path: Path, n_in: int, around: Neighbourhood) -> Regions:
     """The boxes of a .npz or .csv file, one a row; faults name the file."""
     with faults_of(path):
         arrays = read_matrices(path, n_in, _wanted)
         if "x" in arrays:
-            return _balls(arrays["x"], around)
-        return _given_boxes(arrays["lower"], arrays["upper"], around)
+            return Regions(_balls(arrays["x"], around), arrays)
+        return Regions(given_boxes(arrays["lower"], arrays["upper"], around), arrays)
 
 
 def read_matrices(path: Path, n_in: int, choose: Callable[[list[str]], tuple[str, ...]]) -> dict[str, np.ndarray]:
@@ -99,7 +112,8 @@ def _balls(x: np.ndarray, around: Neighbourhood) -> Box:
     return Box.ball(torch.from_numpy(x), around.eps, domain=around.domain, norm=around.norm)
 
 
-def _given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> Box:
+def given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> Box:
+    """Boxes by their ends, cut to the domain."""
     if around.eps is not None or around.norm != math.inf:
         raise InputError("holds boxes (lower, upper), which have no radius; leave out --eps and --norm.")
     box = Box(torch.from_numpy(lower), torch.from_numpy(upper))

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from bnndp.attacks import inside_range
 from bnndp.bounds import Bounds
 from bnndp.certify import better_bounds, better_probabilities
 from bnndp.classify import bound_rows
-from bnndp.cli.found import Claim, Found, row_of, verdict_of, width_of
+from bnndp.cli.found import Claim, Found, row_of, verdict_of
 from bnndp.cli.inputs import Neighbourhood
 from bnndp.cli.kept import Asked
-from bnndp.cli.rows import RowFile
 from bnndp.decision import robust_decision
 from bnndp.effort import Stage
 from bnndp.ensemble import Posterior
@@ -36,10 +33,9 @@ from bnndp.quantities import Between
 from bnndp.regions import Box
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import numbers
 from bnndp.verdict import Verdict
 
-__all__ = ["Job", "written"]
+__all__ = ["Job", "rows_of"]
 
 _CELLS = 4096  # cells a chunk: enough to fill the machine, few enough that the progress bar moves
 _BOXES = 256  # boxes a chunk; fixed, so that the same command gives the same bits
@@ -100,6 +96,20 @@ class Job:
         """One a box."""
         return found.answers()
 
+    @property
+    def decides(self) -> bool:
+        """Whether there are verdicts."""
+        return self.label is not None
+
+    def certified(self, answer: Answer) -> bool:
+        """Whether the verdict is that the decision is certified."""
+        return verdict_of(answer) is Verdict.CERTIFIED
+
+    @property
+    def chance(self) -> dict[str, object]:
+        """Whether there is an attack, and its seed."""
+        return {"attack": self.attack, "seed": self.seed}
+
     def asked(self, around: Neighbourhood) -> Asked:
         """What the answers depend on."""
         ball = self.box.within
@@ -109,10 +119,9 @@ class Job:
             "eps": around.eps,
             "norm": around.norm,
             "domain": around.domain,
-            "attack": self.attack,
         }
         between = None if self.between is None else (self.between.lower, self.between.upper)
-        more |= {"seed": self.seed, "quantity": self.quantity, "between": between}
+        more |= {**self.chance, "quantity": self.quantity, "between": between}
         return Asked("certify", self.network.digest(), data, self.options, more)
 
 
@@ -128,10 +137,12 @@ def _first(job: Job, part: range) -> Iterator[Found]:
     claim = None
     if job.label is not None:
         label = job.label[_slice(part)]
-        claim = Claim.of(robust_decision(job.network, box.project(box.centre), box, label, options=options))
+        claim = Claim.of(
+            robust_decision(job.network, box.project(box.centre), box, label, options=options, seed=job.seed)
+        )
     inside = inside_range(job.network, box, seed=job.seed) if job.attack else None
-    ends = None if inside is None else (inside.lower, inside.upper)
-    yield Found(bounds.lower, bounds.upper, tuple(bounds.method), seconds, ends, claim)
+    ends = None if inside is None else (inside.lower.cpu(), inside.upper.cpu())
+    yield Found(bounds.lower.cpu(), bounds.upper.cpu(), tuple(bounds.method), seconds, ends, claim)
 
 
 def _better(job: Job, index: int, part: range, known: Sequence[Answer]) -> Iterator[Found]:
@@ -159,10 +170,10 @@ def _better_claim(job: Job, options: Options, box: Box, known: Claim) -> Claim:
     if not left:
         return known
     at = torch.tensor(left)
-    label = known.label[at]
+    label = known.label[at].to(box.lower.device)
     rows = decision_rows(label, job.network.n_out)[0]
     with torch.no_grad():
-        return known.raised(at, bound_rows(job.network, box[at], rows, label, options).amin(-1))
+        return known.raised(at, bound_rows(job.network, box[at], rows, label, options).amin(-1).cpu())
 
 
 @contextlib.contextmanager
@@ -175,58 +186,8 @@ def _located(source: Path, part: range) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from error
 
 
-def written(job: Job, journal: Journal, rows: RowFile | None) -> Table:
-    """Write a row for every box, one after the other, and give back the summary."""
-    tally, levels = _Tally(), job.stages
+def rows_of(job: Job, journal: Journal) -> Iterator[dict[str, object]]:
+    """The row of every box, one after the other."""
     for index in range(job.points):
         stage, answer = journal.best(index)
-        tally.add(answer)
-        if rows is not None:
-            rows.write(row_of(index, levels[stage], answer))
-    return tally.table()
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Sums over the boxes."""
-
-    boxes: int = 0
-    outputs: int = 0
-    methods: set[str] = field(default_factory=set)
-    width: float = 0.0
-    largest: float = 0.0
-    inside: float | None = None
-    verdicts: Counter[Verdict] | None = None
-    seconds: float = 0.0
-
-    def add(self, answer: Answer) -> None:
-        """Take one box into account."""
-        widths = width_of(answer)
-        self.boxes, self.outputs = self.boxes + 1, len(widths)
-        self.methods.add(answer["method"])
-        self.width += sum(widths)
-        self.largest = max(self.largest, *widths)
-        self.seconds += answer["seconds"]
-        if answer["inside_lower"] is not None:
-            low, high = numbers(answer["inside_lower"]), numbers(answer["inside_upper"])
-            self.inside = (self.inside or 0.0) + sum(high) - sum(low)
-        if "label" in answer:
-            self.verdicts = self.verdicts or Counter()
-            self.verdicts[verdict_of(answer)] += 1
-
-    def table(self) -> Table:
-        """The sums and means on one line."""
-        entries = self.boxes * self.outputs
-        table = Table("boxes", "outputs", "method", "mean width", "largest width")
-        cells = [str(self.boxes), str(self.outputs), ", ".join(sorted(self.methods))]
-        cells += [f"{self.width / entries:.4g}", f"{self.largest:.4g}"]
-        if self.inside is not None:  # certified over inside is a ratio of means, as single ranges may be zero
-            table.add_column("mean inside")
-            table.add_column("ratio")
-            cells += [f"{self.inside / entries:.4g}", f"{self.width / self.inside:.3f}" if self.inside > 0 else "-"]
-        for verdict in Verdict if self.verdicts is not None else ():
-            table.add_column(verdict.value)
-            cells.append(str(self.verdicts[verdict]) if self.verdicts is not None else "-")
-        table.add_column("seconds")
-        table.add_row(*cells, f"{self.seconds:.3g}")
-        return table
+        yield row_of(index, job.stages[stage], answer)

@@ -1,7 +1,7 @@
 """Where a command keeps its answers while it works: in a run folder, or nowhere that lasts.
 
 Both are journals and are filled and read in the same way. The answers in a run folder outlast the process, and the same
-command goes on from them.
+command goes on from them. At the end a run folder gets its results in formats of other programs, too.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from typing import Any
 
 import typer
 
-from bnndp.cli.progress import show_progress
-from bnndp.cli.stopped import Remarks, Stopped
+from bnndp.cli.manner import PLAIN, Manner
+from bnndp.cli.origin import Origin
+from bnndp.cli.rows import STDOUT
+from bnndp.cli.stopped import Remarks, Stopped, Unmet
 from bnndp.options import Options
+from bnndp.runs.exports import Exports, write_summary
 from bnndp.runs.folder import OWN, open_run
 from bnndp.runs.identity import Identity, program
 from bnndp.runs.journal import Journal
-from bnndp.runs.lines import exact
+from bnndp.runs.lines import json_values
 from bnndp.runs.work import Budget, Job, work
 
-__all__ = ["Asked", "Kept"]
+__all__ = ["Asked", "End", "Kept"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,20 @@ class Asked:
         """That of the run. How long it may take is not part of it."""
         chosen = asdict(self.options) | {"fixed": sorted(self.options.fixed - {"time_limit"})}
         del chosen["time_limit"]
-        options = {name: _plain(value) for name, value in {**chosen, **self.more}.items()}
+        options = {name: json_values(value) for name, value in {**chosen, **self.more}.items()}
         return Identity(self.command, self.model, self.data, options, program(), job.points, tuple(job.stages))
 
 
-def _plain(value: Any) -> Any:
-    """As JSON knows it: numbers that are not finite as texts."""
-    if isinstance(value, float):
-        return exact([value])[0]
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the work of a command ended."""
+
+    complete: int  # answers that are of the last stage
+    interrupted: bool  # with an answer for every input
+
+    def summary(self) -> dict[str, Any]:
+        """The entries of every summary."""
+        return {"complete": self.complete, "interrupted": self.interrupted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,12 @@ class Kept:
     folder: Path | None
     out: Path | None
     remarks: Remarks | None = None
+    manner: Manner = PLAIN
+
+    @classmethod
+    def begin(cls, context: typer.Context, run: Path | None, out: Path | None, *, json: bool, quiet: bool) -> Kept:
+        """By the options of a command."""
+        return cls(run, out, context.find_object(Remarks), Manner(json, quiet, rows=out == STDOUT))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -66,17 +80,18 @@ class Kept:
 
     def expect_place(self) -> None:
         """Refuse a command whose answers would go nowhere."""
-        if self.folder is None and self.out is None:
+        if self.folder is None and self.out is None and not self.manner.json:
             raise typer.BadParameter("give --out FILE for the rows, --run FOLDER to keep every answer, or both.")
 
     @contextlib.contextmanager
-    def journal(self, job: Job[Any], asked: Callable[[], Asked]) -> Iterator[Journal]:
+    def journal(self, job: Job[Any], asked: Callable[[], Asked], origin: Origin) -> Iterator[Journal]:
         """The journal of the answers; of a run folder that is left early it is told how to go on."""
-        if self.folder is None:
+        folder = self.folder
+        if folder is None:
             with Journal.scratch(job.points, len(job.stages)) as journal:
                 yield journal
             return
-        with open_run(self.folder, asked().identity(job)) as journal:
+        with open_run(folder, asked().identity(job), lambda: origin.beginning(folder)) as journal:
             try:
                 yield journal
             except BaseException:
@@ -85,24 +100,58 @@ class Kept:
                     self.remarks.append(f"{done}, {self._go_on}")
                 raise
 
-    def fill(self, job: Job[Any], journal: Journal, name: str, budget: Budget) -> bool:
-        """Work until all is done or the time is over; whether an interruption ended it, with an answer for all.
+    def fill(self, job: Job[Any], journal: Journal, name: str, budget: Budget) -> End:
+        """Work until all is done, the time is over, or an interruption ends it with an answer for all.
 
         What a run folder has already is told, and what it still lacks.
         """
         self._tell_resumed(job, journal)
-        interrupted = work(job, journal, budget, show_progress, name)
-        left = job.points - journal.count(len(job.stages) - 1)
-        if left and not interrupted and self.folder is not None:
-            rest = f"{left} of {job.points} answers are not complete"
-            typer.echo(f"bnndp: {self.folder}: the time is over; {rest}; {self._go_on}.", err=True)
-        return interrupted
+        interrupted = work(job, journal, budget, self.manner.progress, name)
+        complete = journal.count(len(job.stages) - 1)
+        if complete < job.points and not interrupted and self.folder is not None:
+            rest = f"{job.points - complete} of {job.points} answers are not complete"
+            self.manner.tell(f"{self.folder}: the time is over; {rest}; {self._go_on}.")
+        return End(complete, interrupted)
 
-    def end(self, *, interrupted: bool, holds: str) -> None:
-        """Tell the user if the work was interrupted, and what the output then has."""
-        if interrupted:
+    @contextlib.contextmanager
+    def exports(self) -> Iterator[Exports | None]:
+        """The tables of the run folder, to be filled with all rows; None without a folder."""
+        if self.folder is None:
+            yield None
+            return
+        with Exports(self.folder) as exports:
+            yield exports
+        if not exports.complete:
+            self.manner.tell(f"{self.folder}: no results.parquet, which needs pyarrow: pip install 'bnndp[parquet]'.")
+
+    def written(self) -> None:
+        """From here on an interruption finds all rows in their place."""
+        if self.remarks is not None:
+            self.remarks.written = "all rows were written before"
+
+    def conclude(self, end: End, holds: str, summary: Mapping[str, Any], required: float | None) -> None:
+        """The summary into the folder and, with ``--json``, to stdout; then what the exit status is to say.
+
+        That is whether the work was interrupted, and what the output then ``holds``; or whether less is certified than
+        the share that is ``required``.
+        """
+        summary = {**summary, "certificates": summary.get("certificates")}
+        if self.folder is not None:
+            write_summary(self.folder, summary)
+        self.manner.summary(summary)
+        if end.interrupted:
             more = "" if self.folder is None else f"; {self._go_on}"
-            raise Stopped(f"interrupted; {self.out or self.folder or 'the table'} has {holds}{more}")
+            raise Stopped(f"interrupted; {self._place} has {holds}{more}")
+        share = summary["certified_share"]
+        if required is not None and not (share is not None and share >= required):
+            counts = f"{summary['certified']} of {summary['points']} are certified"
+            raise Unmet(f"{counts}, a share of {share:.6g}; --require-certified asks for {required:g}")
+
+    @property
+    def _place(self) -> str:
+        if self.out is not None:
+            return "stdout" if self.out == STDOUT else str(self.out)
+        return "the summary" if self.folder is None else str(self.folder)
 
     @property
     def _go_on(self) -> str:
@@ -113,4 +162,4 @@ class Kept:
         first, last = journal.count(0), journal.count(len(job.stages) - 1)
         if first and self.folder is not None:
             complete = f", {last} of them complete" if len(job.stages) > 1 else ""
-            typer.echo(f"bnndp: {self.folder}: resumed with {first} of {job.points} answers{complete}.", err=True)
+            self.manner.tell(f"{self.folder}: resumed with {first} of {job.points} answers{complete}.")

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from torch import Tensor
 
 from bnndp.cli.inputs import check_array, faults_of, read_matrices, read_npz
+from bnndp.cli.manner import PLAIN, Manner
+from bnndp.cli.origin import Given
 from bnndp.data import NAMES, ClassificationData, Store, describe, load, open_store
 from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
@@ -41,6 +43,14 @@ class Source:
         if self.data is None and self.folder is not None:
             raise InputError("--data-dir belongs to --data; leave it out when INPUTS is a file.")
 
+    def given(self, points: Points) -> Given:
+        """What a run folder keeps of it."""
+        arrays = {"x": points.x.numpy()} | ({} if points.label is None else {"y": points.label.numpy()})
+        labels = "network" if points.label is None else "given"
+        if self.path is not None:
+            return Given(arrays, self.path, limit=self.limit, labels=labels)
+        return Given(arrays, None, self.data, self.split, self.fold, self.limit, labels)
+
     def __str__(self) -> str:
         """Its name in messages."""
         return f"{self.data} ({self.split})" if self.path is None else str(self.path)
@@ -58,9 +68,11 @@ class Points:
         return Points(self.x[part], None if self.label is None else self.label[part], self.source)
 
 
-def read_points(source: Source, network: Posterior, domain: tuple[float, float] | None) -> Points:
+def read_points(
+    source: Source, network: Posterior, domain: tuple[float, float] | None, manner: Manner = PLAIN
+) -> Points:
     """The inputs and labels of ``source``; all must lie in ``domain`` and fit the network."""
-    x, label = _published(source, network) if source.path is None else _own(source.path, network)
+    x, label = _published(source, network, manner) if source.path is None else _own(source.path, network)
     with faults_of(source):
         Box.ball(x, 0.0, domain=domain)
     return Points(x, label, str(source))[: source.limit]
@@ -75,13 +87,13 @@ def read_labels(path: Path, count: int, classes: int) -> Tensor | None:
         return _labels(arrays["y"], count, classes) if arrays else None
 
 
-def labels_in_question(path: Path, network: Posterior, count: int, label: int | None) -> Tensor | None:
+def labels_in_question(path: Path | None, network: Posterior, count: int, label: int | None) -> Tensor | None:
     """The decisions (count,) that are asked about: those of the file, or one for all; None where there are none."""
     if network.task != "classification":
         if label is not None:
             raise InputError(f"--label is for classifiers; this network is for {network.task}. Leave it out.")
         return None
-    given = read_labels(path, count, network.n_out)
+    given = None if path is None else read_labels(path, count, network.n_out)
     if label is None:
         return given
     if given is not None:
@@ -92,11 +104,12 @@ def labels_in_question(path: Path, network: Posterior, count: int, label: int | 
 
 
 @contextlib.contextmanager
-def shown_store(folder: Path | None) -> Iterator[Store]:
+def shown_store(folder: Path | None, manner: Manner = PLAIN) -> Iterator[Store]:
     """The store of data sets, with a bar on stderr for what it downloads; no bar where that is no terminal."""
     console = Console(stderr=True)
+    shown = console.is_terminal and not manner.quiet
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bars:
         tasks = {}
 
         def show(name: str, done: int, total: int | None) -> None:
@@ -117,8 +130,8 @@ def _check_set(name: str) -> None:
         raise InputError(f"invalid value for '--data': {name} is for {task} and has no labels; choose one of {fit}.")
 
 
-def _published(source: Source, network: Posterior) -> tuple[Tensor, Tensor]:
-    with shown_store(source.folder) as store:
+def _published(source: Source, network: Posterior, manner: Manner) -> tuple[Tensor, Tensor]:
+    with shown_store(source.folder, manner) as store:
         found = load(str(source.data), source.split, folder=store, fold=source.fold)
     if not isinstance(found, ClassificationData):
         raise InputError(f"{source}: has no labels.")

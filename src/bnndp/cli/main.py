@@ -1,8 +1,9 @@
 """The program ``bnndp``: its commands, and what every command does with errors and signals.
 
-Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 130 interrupted, 143 terminated.
-A command that is interrupted when it has a valid answer for every input writes what it has reached and says so, with
-status 130. Anything that is not a :class:`CertError` is a bug and keeps its traceback.
+Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 3 done, but less is certified than
+--require-certified asks for, 130 interrupted, 143 terminated. A command that is interrupted when it has a valid answer
+for every input writes what it has reached and says so, with status 130. Anything that is not a :class:`CertError` is a
+bug and keeps its traceback.
 
 Commands use one thread unless OMP_NUM_THREADS says otherwise: the matrices of most networks are small, and on a machine
 with other work a second thread spends its time waiting (measured: 40 times slower with two threads on two busy cores).
@@ -20,13 +21,17 @@ from typing import Annotated
 
 import typer
 
+from bnndp.cli.certificates import FolderInRun
 from bnndp.cli.certify import certify
 from bnndp.cli.convert import convert
 from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
+from bnndp.cli.explore import explore
+from bnndp.cli.inspect import inspect
 from bnndp.cli.radius import radius
+from bnndp.cli.report import report
 from bnndp.cli.reproduce import reproduce
-from bnndp.cli.stopped import Remarks, Stopped
+from bnndp.cli.stopped import Remarks, Stopped, Unmet
 from bnndp.cli.train import train
 from bnndp.errors import CertError
 
@@ -41,11 +46,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(certify)
-app.command()(radius)
+app.command()(inspect)
+app.command(cls=FolderInRun)(certify)
+app.command(cls=FolderInRun)(radius)
 app.command(cls=SeveralRadii)(evaluate)
 app.command()(train)
 app.command()(convert)
+app.command()(report)
+app.command()(explore)
 app.command()(reproduce)
 app.command()(demo)
 
@@ -82,14 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
     except typer.TyperException as error:
         return _complain(f"{error.format_message().rstrip('.')}; see bnndp --help.", 2)
-    except Stopped as stopped:
-        return _complain(str(stopped), 130)
+    except (Stopped, Unmet) as end:
+        return _complain(str(end), end.status)
     except KeyboardInterrupt:
         status = 130
     except _Terminated:
         status = 143
     if status in (130, 143):
-        return _complain("; ".join(["stopped before the end; no output file was written", *remarks]), status)
+        return _complain("; ".join([f"stopped before the end; {remarks.written}", *remarks]), status)
     return status if isinstance(status, int) else 0
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
-    "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "EffortLevel", "Fold", "Labelled",
-    "Limit", "Method", "Model", "Norm", "Optimise", "Refine", "RelativeTolerance", "Run", "Split", "TimeLimit",
-    "finite", "given", "positive",
+    "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "EffortLevel", "Fold", "Json",
+    "Labelled", "Limit", "Method", "Model", "Norm", "Optimise", "Quiet", "Refine", "RelativeTolerance", "Run",
+    "SearchPrecision", "Seed", "Split", "TimeLimit", "finite", "given", "positive", "share",
 ]  # fmt: skip
 
 # The data sets of the registry, for --help, which must not import it; a test compares them.
@@ -38,6 +38,13 @@ def positive(value: float | None) -> float | None:
 def given(**options: object) -> dict[str, object]:
     """Those options that are on the command line: they win over --effort, also at their defaults."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def share(value: float | None) -> float | None:
+    """Refuse what is not a share."""
+    if value is not None and not 0 <= value <= 1:
+        raise typer.BadParameter(f"{value} is not a share: a number from 0 to 1.")
+    return value
 
 
 def _share(value: float) -> float:
@@ -80,6 +87,10 @@ Run = Annotated[
 RelativeTolerance = Annotated[
     float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")
 ]
+SearchPrecision = Annotated[
+    Literal["float64", "float32"],
+    typer.Option(help="float32: guess in single precision which radii to try; all that is certified is so in float64."),
+]
 Labelled = Annotated[
     Path | None, typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) and labels y; or give --data.")
 ]
@@ -93,3 +104,6 @@ DataFolder = Annotated[
 Fold = Annotated[int, typer.Option(min=0, help="Which published division of --data, the one it was trained on.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N inputs.")]
 Attacked = Annotated[bool, typer.Option("--attack/--no-attack", help="Also search the smallest radius that breaks it.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object in place of the table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]

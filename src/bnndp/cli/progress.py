@@ -1,21 +1,100 @@
-"""How far a command has come, on a terminal."""
+"""How far a command has come: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["show_progress"]
+from bnndp.runs.work import Advance
+
+__all__ = ["Pace", "show_progress"]
+
+_INTERVAL = 5.0  # seconds between two lines, at least
+
+
+@dataclass(slots=True)
+class Pace:
+    """What is done, how much of it is certified, and how long the rest will take."""
+
+    total: int
+    done: int = 0
+    certified: int | None = None
+    _computed: int = 0  # of those done: the others were known before
+    _begin: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def advance(self, points: int, certified: int | None = None, *, known: bool = False) -> None:
+        """Count more points as done."""
+        self.done += points
+        self._computed += 0 if known else points
+        if certified is not None:
+            self.certified = (self.certified or 0) + certified
+
+    def __str__(self) -> str:
+        """For example ``256 of 1000, 91 % certified, 12 s left``."""
+        parts = [f"{self.done} of {self.total}"]
+        if self.certified is not None and self.done:
+            parts.append(f"{100 * self.certified // self.done} % certified")
+        if self._computed and self.done < self.total:
+            seconds = (time.perf_counter() - self._begin) / self._computed * (self.total - self.done)
+            parts.append(f"{_duration(seconds)} left")
+        return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    """In the unit that suits.
+
+    >>> _duration(12.3), _duration(300), _duration(9000)
+    ('13 s', '5 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{int(seconds) + 1} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 @contextlib.contextmanager
-def show_progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, moved by the function it gives; nothing at all where that is no terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=total)
-        yield lambda count: progress.advance(task, count)
+def show_progress(name: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
+    """Show on stderr how far the work is, moved on by the function it gives; nothing at all if ``quiet``."""
+    console, pace = Console(stderr=True), Pace(total)
+    if quiet:
+        yield pace.advance
+    elif console.is_terminal:
+        with _bar(console, name, pace) as advance:
+            yield advance
+    else:
+        yield _lines(name, pace)
+
+
+@contextlib.contextmanager
+def _bar(console: Console, name: str, pace: Pace) -> Iterator[Advance]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=pace.total, words=str(pace))
+
+        def advance(points: int, certified: int | None = None, *, known: bool = False) -> None:
+            pace.advance(points, certified, known=known)
+            progress.update(task, completed=pace.done, words=str(pace))
+
+        yield advance
+
+
+def _lines(name: str, pace: Pace) -> Advance:
+    due = time.perf_counter() + _INTERVAL
+
+    def advance(points: int, certified: int | None = None, *, known: bool = False) -> None:
+        nonlocal due
+        pace.advance(points, certified, known=known)
+        if time.perf_counter() >= due and pace.done < pace.total:
+            typer.echo(f"{name}: {pace}", err=True)
+            due = time.perf_counter() + _INTERVAL
+
+    return advance

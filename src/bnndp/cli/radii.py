@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from bnndp.cli.kept import Asked
+from bnndp.cli.kept import Asked, End
 from bnndp.cli.labelled import Points
+from bnndp.cli.rows import finite_or_none
 from bnndp.effort import Stage
 from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
@@ -23,11 +26,12 @@ from bnndp.evaluate import Evaluation, better_evaluations
 from bnndp.methods import plan
 from bnndp.options import LEVELS, Options
 from bnndp.radius import Search
+from bnndp.runs.exports import Exports
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import exact, number
+from bnndp.runs.lines import exact, number, numbers
 
-__all__ = ["DoneRadii", "FoundRadii", "RadiusJob", "summary"]
+__all__ = ["DoneRadii", "FoundRadii", "RadiusJob", "curve_summary", "summary", "table_of"]
 
 _INPUTS = 256  # inputs a batch; fixed, so that the same command gives the same bits
 _ATTACKED = 64  # inputs a batch when they are attacked too
@@ -36,14 +40,14 @@ _STAGED = 16  # inputs a batch of a later stage: a trial of a batch is what an i
 
 @dataclass(frozen=True, slots=True)
 class FoundRadii:
-    """What is known of some inputs."""
+    """What is known of some inputs, on the CPU wherever it was computed."""
 
     evaluation: Evaluation
     seconds: Tensor  # (inputs,)
 
     @classmethod
     def read(cls, answers: Sequence[Answer], upper: float) -> FoundRadii:
-        """From the answers of a journal, of radii up to ``upper``."""
+        """From the answers of a journal, of radii up to ``upper``, without the witnesses."""
         label, decision = (torch.tensor([answer[name] for answer in answers]) for name in _KEYS[:2])
         columns = ([number(answer[name]) for answer in answers] for name in _KEYS[2:])
         radius, attack, seconds = (torch.tensor(column, dtype=torch.float64) for column in columns)
@@ -54,7 +58,15 @@ class FoundRadii:
         found = self.evaluation
         whole = (found.label.tolist(), found.decision.tolist())
         real = (exact(column.tolist()) for column in (found.radius, found.attack, self.seconds))
-        return [dict(zip(_KEYS, values, strict=True)) for values in zip(*whole, *real, strict=True)]
+        rows = (dict(zip(_KEYS, values, strict=True)) for values in zip(*whole, *real, strict=True))
+        return [row | self._witness(i) for i, row in enumerate(rows)]
+
+    def _witness(self, i: int) -> dict[str, Any]:
+        """Where the attack changed the decision: only the first stage attacks, so later answers have none."""
+        found = self.evaluation
+        if found.witness is None or found.rival is None or not 0 < found.attack[i] < math.inf:
+            return {}
+        return {"rival": int(found.rival[i]), "witness": exact(found.witness[i].tolist())}
 
 
 _KEYS = ("label", "decision", "radius", "attack", "seconds")
@@ -69,6 +81,7 @@ class RadiusJob:
     domain: tuple[float, float] | None
     how: Search
     options: Options
+    device: str = "cpu"  # that of the network
 
     @property
     def plan(self) -> tuple[Stage, ...]:
@@ -98,7 +111,7 @@ class RadiusJob:
         spent = 0.0 if before is None else before.seconds
         for found in self._evaluations(stage, part, None if before is None else before.evaluation):
             each = (time.perf_counter() - begin) / len(part)
-            yield FoundRadii(found, spent + torch.full((len(part),), each, dtype=torch.float64))
+            yield FoundRadii(found.to("cpu"), spent + torch.full((len(part),), each, dtype=torch.float64))
             if stage == 0:
                 return
 
@@ -106,10 +119,25 @@ class RadiusJob:
         """One an input."""
         return found.answers()
 
+    @property
+    def decides(self) -> bool:
+        """Always: an input has a radius or none."""
+        return True
+
+    def certified(self, answer: Answer) -> bool:
+        """Whether the decision is proved, at the input at least."""
+        return number(answer["radius"]) >= 0
+
     def asked(self, command: str) -> Asked:
         """What the answers depend on."""
         how = self.how
-        more = {"norm": how.norm, "upper": how.upper, "radius_tolerance": how.tolerance, "attack": how.attack}
+        more: dict[str, Any] = {
+            "norm": how.norm,
+            "upper": how.upper,
+            "radius_tolerance": how.tolerance,
+            "attack": how.attack,
+        }
+        more |= {"search_precision": how.precision, "seed": how.seed}
         data = data_digest(x=self.inputs.x, label=self.inputs.label)
         return Asked(command, self.network.digest(), data, self.options, more | {"domain": self.domain})
 
@@ -118,12 +146,12 @@ class RadiusJob:
         try:
             yield from better_evaluations(
                 self.network,
-                points.x,
+                points.x.to(self.device),
                 points.label,
                 self.domain,
                 search=self.how,
                 options=self.plan[stage].options,
-                known=known,
+                known=None if known is None else known.to(self.device),
             )
         except CertError as error:
             where = f"{points.source}: inputs from {part.start} (input 0 is {part.start})"
@@ -157,34 +185,79 @@ class DoneRadii:
     def rows(self) -> Iterator[dict[str, object]]:
         """One an input."""
         found = self.found
-        columns = {"label": found.label, "radius": found.radius, "attack_radius": found.attack, "ratio": found.ratio}
-        lists = {name: [_plain(value) for value in column.tolist()] for name, column in columns.items()}
+        columns = {"label": found.label, "decision": found.decision, "radius": found.radius}
+        columns |= {"attack_radius": found.attack, "ratio": found.ratio}
+        lists = {name: [finite_or_none(value) for value in column.tolist()] for name, column in columns.items()}
         for i, (level, seconds) in enumerate(zip(self.levels, self.seconds.tolist(), strict=True)):
             row: dict[str, object] = {"index": i}
             yield row | {name: values[i] for name, values in lists.items()} | {"effort": level, "seconds": seconds}
 
+    def export(self, journal: Journal, exports: Exports) -> None:
+        """All rows and witnesses, for a run folder; the witnesses are in the answers of the first stage."""
+        for index, row in enumerate(self.rows()):
+            exports.write(row)
+            (first,) = journal.before(1, range(index, index + 1))
+            if first.get("witness") is not None:
+                exports.witness(index, first["rival"], np.array(numbers(first["witness"])))
 
-def _plain(value: float) -> float | None:
-    """The number, or null where there is none: JSON knows neither NaN nor infinity."""
-    return value if math.isfinite(value) else None
 
-
-def summary(done: DoneRadii) -> Table:
+@dataclass(frozen=True, slots=True)
+class Means:
     """Means over the inputs that are classified correctly; what is not certified counts as a radius of zero."""
-    found = done.found
+
+    radius: float | None
+    attack: float | None  # of those that the attack changed
+    ratio: float | None
+
+    @classmethod
+    def of(cls, found: Evaluation) -> Means:
+        """None where there is nothing to take the mean of."""
+        right = found.correct
+        broken, ratio = found.attack[right], found.ratio[right]
+        return cls(
+            _mean(found.radius[right].nan_to_num(0.0)), _mean(broken[broken.isfinite()]), _mean(ratio[ratio.isfinite()])
+        )
+
+
+def summary(done: DoneRadii, end: End) -> dict[str, Any]:
+    """Counts and means for programs (docs/runs.md)."""
+    found, means = done.found, Means.of(done.found)
+    n, certified = found.label.numel(), int(found.radius.isfinite().sum())
+    values: dict[str, Any] = {"command": "radius", "points": n, **end.summary()}
+    values |= {"seconds": done.seconds.sum().item(), "certified": certified, "certified_share": certified / n}
+    values |= {"correct": int(found.correct.sum()), "mean_radius": means.radius}
+    return values | {"mean_attack_radius": means.attack, "mean_ratio": means.ratio}
+
+
+def curve_summary(done: DoneRadii, end: End, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same of ``bnndp evaluate``: certified is what is so at the last radius of its lines."""
+    values, last = summary(done, end), curve[-1]
+    certified = int(done.found.certified(last["eps"]).sum())
+    values |= {"command": "evaluate", "certified": certified, "certified_share": certified / values["points"]}
+    for name in ("mean_radius", "mean_attack_radius", "mean_ratio"):
+        del values[name]
+    return values | {"accuracy": last["accuracy"], "curve": [dict(line) for line in curve]}
+
+
+def table_of(done: DoneRadii) -> Table:
+    """The same for people."""
+    found, means = done.found, Means.of(done.found)
     right = found.correct
     table = Table("inputs", "correct", "certified", "mean certified radius")
     cells = [str(right.numel()), str(int(right.sum())), str(int(found.radius.isfinite().sum()))]
-    cells.append(_mean(found.radius[right].nan_to_num(0.0)))
+    cells.append(_shown(means.radius))
     if not found.attack.isnan().any():
         table.add_column("mean attack radius")
         table.add_column("mean ratio")
-        broken, ratio = found.attack[right], found.ratio[right]
-        cells += [_mean(broken[broken.isfinite()]), _mean(ratio[ratio.isfinite()])]
+        cells += [_shown(means.attack), _shown(means.ratio)]
     table.add_column("seconds")
     table.add_row(*cells, f"{done.seconds.sum().item():.3g}")
     return table
 
 
-def _mean(values: Tensor) -> str:
-    return f"{values.mean().item():.4g}" if values.numel() else "-"
+def _mean(values: Tensor) -> float | None:
+    return values.mean().item() if values.numel() else None
+
+
+def _shown(mean: float | None) -> str:
+    return "-" if mean is None else f"{mean:.4g}"

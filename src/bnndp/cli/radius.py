@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bnndp.cli.certificates import Certificates, certify_radii, expect_checkable
+from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
+from bnndp.cli.device import Device, device_of
 from bnndp.cli.parameters import (
     Attacked,
     Branch,
@@ -16,19 +17,24 @@ from bnndp.cli.parameters import (
     Domain,
     EffortLevel,
     Fold,
+    Json,
     Labelled,
     Limit,
     Method,
     Model,
     Norm,
     Optimise,
+    Quiet,
     Refine,
     RelativeTolerance,
     Run,
+    SearchPrecision,
+    Seed,
     Split,
     TimeLimit,
     finite,
     given,
+    share,
 )
 
 __all__ = ["radius"]
@@ -53,6 +59,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     domain: Domain = None,
     upper: Annotated[float, typer.Option(callback=_positive, help="The largest radius tried.")] = 1.0,
     tolerance: RelativeTolerance = 0.01,
+    search_precision: SearchPrecision = "float64",
     method: Method = None,
     effort: EffortLevel = "low",
     refine: Refine = None,
@@ -60,53 +67,76 @@ def radius(  # noqa: PLR0913 (the options of the command)
     branch: Branch = None,
     time_limit: TimeLimit = None,
     attack: Attacked = True,
-    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object a line.")] = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object a line; - is stdout.")] = None,
     run: Run = None,
     certificates: Certificates = None,
+    device: Device = "cpu",
+    require_certified: Annotated[
+        float | None,
+        typer.Option(
+            callback=share,
+            metavar="SHARE",
+            help="Exit with status 3 if less than this share of all inputs has a certified radius, be it 0.",
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find the largest radius for which the decision of a classifier provably stays the label, for every input.
 
     The label is that of y; without y (a .csv has none) it is the network's own decision. Each line of the output has
-    the keys index, label, radius, attack_radius, ratio, effort, seconds. The decision is proved to be the label on the
-    ball of that radius; null: not even at the input. The attack found another decision within attack_radius; 0: at the
-    input itself, null: nowhere up to --upper, or not searched. ratio is the first over the second; effort the last
-    level that was completed for this input; seconds the time, with the attack, shared out over the batch. The table
-    counts a null radius of a correctly classified input as 0.
+    the keys index, label, decision, radius, attack_radius, ratio, effort, seconds. decision is what the network decides
+    at the input, by sampling. The decision is proved to be the label on the ball of the radius; null: not even at the
+    input. The attack found another decision within attack_radius; 0: at the input itself, null: nowhere up to --upper,
+    or not searched. ratio is the first over the second; effort the last level that was completed for this input;
+    seconds the time, with the attack, shared out over the batch. The table counts a null radius of a correctly
+    classified input as 0.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the radii
     reached until then are written: all of them are proved. With --run they are kept as they are found, and nothing that
     was done is done again, even if the process is killed; docs/runs.md says how. With --certificates the decision on a
     ball, as large as bnndp-check proves it, is written for every input as a file of its own.
     """
-    from rich.console import Console
-
+    from bnndp.cli.certificates import Issuing
     from bnndp.cli.inputs import load_classifier
     from bnndp.cli.kept import Kept
     from bnndp.cli.labelled import Source, read_points
-    from bnndp.cli.radii import DoneRadii, RadiusJob, summary
-    from bnndp.cli.rows import RowFile, no_file
-    from bnndp.cli.stopped import Remarks
+    from bnndp.cli.origin import Origin
+    from bnndp.cli.radii import DoneRadii, RadiusJob, summary, table_of
+    from bnndp.cli.rows import open_rows
     from bnndp.options import Options
     from bnndp.radius import Search
     from bnndp.runs.work import Budget
 
-    kept = Kept(run, out, context.find_object(Remarks))
+    kept = Kept.begin(context, run, out, json=json, quiet=quiet)
     kept.expect_place()
-    expect_checkable(certificates, norm)
-    network = load_classifier(model)
-    points = read_points(Source(inputs, data, split, data_dir, limit, fold), network, domain)
-    search = Search(norm=float(norm), upper=upper, tolerance=tolerance, attack=attack)
+    computing, folder = device_of(device), certificate_folder(certificates, run)
+    expect_checkable(folder, norm)
+    model_file = load_classifier(model, kept.manner)
+    network, source = model_file.posterior, Source(inputs, data, split, data_dir, limit, fold)
+    points = read_points(source, network, domain, kept.manner)
+    search = Search(float(norm), upper, tolerance, attack, precision=search_precision, seed=seed)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
-    job = RadiusJob(network, points, domain, search, Options.of(effort, **chosen, time_limit=time_limit))
+    options = Options.of(effort, **chosen, time_limit=time_limit)
+    job = RadiusJob(network.to(computing), points, domain, search, options, computing)
+    question = {"norm": norm, "upper": upper, "domain": domain, "attack": attack, "seed": seed, "quantity": "decision"}
+    origin = Origin(kept.remarks, model, model_file, source.given(points), computing, question)
     keep = (model, *kept.files) if inputs is None else (model, inputs, *kept.files)
-    file = no_file() if out is None else RowFile(out, keep=keep)
-    with kept.journal(job, lambda: job.asked("radius")) as journal, file as rows:
-        interrupted = kept.fill(job, journal, "radius", Budget(time_limit))
+    with kept.journal(job, lambda: job.asked("radius"), origin) as journal, open_rows(out, keep=keep) as rows:
+        end = kept.fill(job, journal, "radius", Budget(time_limit))
         done = DoneRadii.read(job, journal)
         if rows is not None:
             for row in done.rows():
                 rows.write(row)
-    Console().print(summary(done))
-    if certificates is not None and not interrupted:
-        typer.echo(certify_radii(network, model, points.x, done.found, domain, certificates))
-    kept.end(interrupted=interrupted, holds="what was reached until then, all of it proved")
+        with kept.exports() as exports:
+            if exports is not None:
+                done.export(journal, exports)
+    kept.written()
+    found = summary(done, end)
+    kept.manner.table(table_of(done))
+    if folder is not None and not end.interrupted:
+        issued = Issuing(network, model, folder, kept.manner).of_radii(points.x, done.found, domain)
+        kept.manner.table(issued.told)
+        found["certificates"] = issued.summary()
+    kept.conclude(end, "what was reached until then, all of it proved", found, require_certified)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bnndp.cli.parameters import DataFolder, positive
+from bnndp.cli.parameters import DataFolder, Quiet, positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from bnndp.cli.manner import Manner
     from bnndp.experiments.grid import Column
     from bnndp.experiments.rows import Task, Told
     from bnndp.training.fit import Watcher
@@ -51,6 +52,7 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     ] = None,
     data_dir: DataFolder = None,
     restart: Annotated[bool, typer.Option("--restart", help="Measure again what was measured before.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a table or a figure of the paper anew, with the paper's numbers, ours, and what an attack finds.
 
@@ -61,13 +63,14 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     from rich.markdown import Markdown
 
     from bnndp.cli.labelled import shown_store
+    from bnndp.cli.manner import Manner
     from bnndp.experiments.networks import Shelf
     from bnndp.experiments.reproduce import Setting
     from bnndp.experiments.reproduce import reproduce as make
 
     given = {"inference": inference, "temperature": temperature, "prior": prior, "steps": steps}
-    remarks = context.find_object(list)
-    with shown_store(data_dir) as store:
+    remarks, manner = context.find_object(list), Manner(quiet=quiet)
+    with shown_store(data_dir, manner) as store:
         setting = Setting(
             out=out,
             shelf=Shelf(cache or out / "networks", store),
@@ -79,14 +82,15 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
             restart=restart,
             command=_command(),
         )
-        with _resumable(remarks), _shown() as told:
+        with _resumable(remarks), _shown(manner) as told:
             outcome = make(experiment, setting, told)
     console = Console()
     if console.is_terminal:
         console.print(Markdown(outcome.brief))
     else:
         typer.echo(outcome.text)
-    typer.echo("written: " + ", ".join(map(str, outcome.files)), err=True)
+    if not quiet:
+        typer.echo("written: " + ", ".join(map(str, outcome.files)), err=True)
 
 
 def _columns(module: str) -> Mapping[str, Sequence[Column]]:
@@ -146,18 +150,17 @@ def _resumable(remarks: list[str] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _shown() -> Iterator[Told]:
+def _shown(manner: Manner) -> Iterator[Told]:
     """One line on stderr for each network and column; a bar below it while a network is trained, on a terminal."""
-    from bnndp.cli.progress import show_progress
-
     with contextlib.ExitStack() as stack:
 
         def told(task: Task) -> Watcher | None:
             stack.close()
-            typer.echo(f"{task.row}: {task.column or 'training'}", err=True)
+            if not manner.quiet:
+                typer.echo(f"{task.row}: {task.column or 'training'}", err=True)
             if task.column is not None:
                 return None
-            advance = stack.enter_context(show_progress("train", task.steps))
+            advance = stack.enter_context(manner.progress("train", task.steps))
             done = {"noise": 0, "train": 0}
 
             def watch(stage: Literal["noise", "train"], step: int) -> None:

@@ -1,15 +1,23 @@
-"""The end of a command that was interrupted: what it says of what it leaves behind."""
+"""The ends of a command that are neither good nor errors: an interruption, and a requirement that is not met."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
-__all__ = ["Remarks", "Stopped"]
+__all__ = ["Remarks", "Stopped", "Unmet"]
 
 
 class Stopped(Exception):
     """Raised after the output is written; its text says so, and the exit status is that of an interruption."""
+
+    status = 130
+
+
+class Unmet(Exception):
+    """Raised after the output is written, if less is certified than was required; its text says how much."""
+
+    status = 3
 
 
 class Remarks(list[str]):
@@ -17,4 +25,6 @@ class Remarks(list[str]):
 
     def __init__(self, arguments: Sequence[str]) -> None:
         super().__init__()
+        self.arguments = tuple(arguments)
+        self.written = "no output file was written"
         self.command = shlex.join(["bnndp", *arguments])

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, positive
+from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, Json, Quiet, positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.table import Table
 
+    from bnndp.cli.manner import Manner
     from bnndp.errors import CertError
     from bnndp.training.fit import Fitted, Plan, Watcher
 
@@ -128,6 +129,8 @@ def train(  # noqa: PLR0913 (the options of the command)
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training.")] = 0,
     data_dir: DataFolder = None,
     restart: Annotated[bool, typer.Option("--restart", help="Begin again where a checkpoint is there.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a Bayesian network on a data set and write it, in the units of the data set, with its training card.
 
@@ -137,9 +140,8 @@ def train(  # noqa: PLR0913 (the options of the command)
     for bit. The table has the figures of the test part, which was not used before; calibration is the mean error of the
     stated probabilities.
     """
-    from rich.console import Console
-
     from bnndp.cli.labelled import shown_store
+    from bnndp.cli.manner import Manner
     from bnndp.errors import CertError, InputError
     from bnndp.files import save
     from bnndp.layers import Dropout
@@ -171,13 +173,14 @@ def train(  # noqa: PLR0913 (the options of the command)
         laplace=laplace,
         init_std=init_std,
     )
+    manner = Manner(json, quiet)
     _check_writable(out)
-    with shown_store(data_dir) as store:
+    with shown_store(data_dir, manner) as store:
         parts = Parts.load(plan, store)
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     with _named_when_stopped(checkpoint, context.find_object(list), restart=restart):
         try:
-            with _watched(plan) as watcher:
+            with _watched(plan, manner) as watcher:
                 fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
         except CertError as error:
             if not str(error).startswith(str(checkpoint)):
@@ -186,7 +189,8 @@ def train(  # noqa: PLR0913 (the options of the command)
         save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
     for path in checkpoint_paths(plan, checkpoint):
         path.unlink(missing_ok=True)
-    Console().print(_summary(fitted))
+    manner.table(_table(fitted))
+    manner.summary(_summary(fitted, out))
 
 
 def _sizes(hidden: str) -> tuple[int, int]:
@@ -198,22 +202,20 @@ def _sizes(hidden: str) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _watched(plan: Plan) -> Iterator[Watcher]:
+def _watched(plan: Plan, manner: Manner) -> Iterator[Watcher]:
     """A bar over the steps of both passes, and a line on stderr if the training does not start at its beginning."""
-    from bnndp.cli.progress import show_progress
-
-    with show_progress("train", plan.all_steps) as advance:
+    with manner.progress("train", plan.all_steps) as advance:
         done = {"noise": 0, "train": 0}
 
         def watch(stage: str, step: int) -> None:
             if stage == "train" and not done["train"] and step > 1:
-                typer.echo(f"bnndp: resumed at step {step - 1}.", err=True)
+                manner.tell(f"resumed at step {step - 1}.")
             advance(step - done[stage])
             done[stage] = step
 
         yield watch
     if not done["train"]:
-        typer.echo("bnndp: resumed after the last step.", err=True)
+        manner.tell("resumed after the last step.")
 
 
 @contextlib.contextmanager
@@ -264,7 +266,23 @@ def _check_writable(out: Path) -> None:
         raise InputError(f"{out}: cannot be written: {error.strerror}; change --out.") from error
 
 
-def _summary(fitted: Fitted) -> Table:
+def _summary(fitted: Fitted, out: Path) -> dict[str, object]:
+    """What was trained and how good it is on the test part, for programs."""
+    from bnndp.training.cards import Scores
+
+    test, trained = fitted.test, fitted.trained
+    figure = {"accuracy": test.accuracy} if isinstance(test, Scores) else {"rmse": test.rmse}
+    record: dict[str, object] = {
+        "command": "train",
+        "model": str(out),
+        "digest": fitted.network.digest(),
+        "data": fitted.plan.data,
+    }
+    record |= {"method": _method(fitted.plan), "steps": trained.steps, "seconds": trained.card.seconds}
+    return record | {"test": figure | {"nll": test.nll, "calibration_error": test.calibration_error}}
+
+
+def _table(fitted: Fitted) -> Table:
     from rich.table import Table
 
     from bnndp.training.cards import Scores

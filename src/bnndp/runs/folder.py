@@ -1,46 +1,54 @@
 """The folder of a run: ``run.json`` says what it is of, ``results.jsonl`` has the answers, ``lock`` keeps others out.
 
-The first line of ``results.jsonl`` is a sealed copy of ``run.json`` and is what counts; ``run.json`` is for people and
-other programs. Both are made under another name and renamed when they are whole and on the disk. A folder is taken for
-a run folder if it is new or empty, or has the journal of the same run.
+The first line of ``results.jsonl`` is what a run is of, sealed, and is what counts; ``run.json`` has the same and how
+the run was begun, for people and other programs, and ``inputs.npz`` the inputs. All are made under another name and
+renamed when they are whole and on the disk. A folder is taken for a run folder if it is new or empty, or has the
+journal of the same run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bnndp.errors import CertError, RunStateError
 from bnndp.files import write_whole
+from bnndp.runs.beginning import Beginning
+from bnndp.runs.exports import EXPORTS, npz
 from bnndp.runs.identity import Identity
 from bnndp.runs.journal import Journal
 from bnndp.runs.lines import seal, unseal
 from bnndp.runs.lock import LOCK, locked
 
-__all__ = ["DESCRIPTION", "FORMAT", "OWN", "RESULTS", "open_run"]
+__all__ = ["DESCRIPTION", "FORMAT", "INPUTS", "OWN", "RESULTS", "open_run"]
 
 FORMAT = "bnndp-run-1"
 DESCRIPTION = "run.json"
 RESULTS = "results.jsonl"
-OWN = (DESCRIPTION, RESULTS, LOCK)
+INPUTS = "inputs.npz"
+_FIRST = (DESCRIPTION, INPUTS, RESULTS, LOCK)  # there before any answer
+OWN = (*_FIRST, *EXPORTS)
 """The files that no output may replace."""
 
 _ELSEWHERE = "choose another folder"
 
 
 @contextlib.contextmanager
-def open_run(folder: Path, identity: Identity) -> Iterator[Journal]:
-    """The journal of a run, made or read back, for this process alone; every fault is a :class:`RunStateError`."""
+def open_run(folder: Path, identity: Identity, beginning: Callable[[], Beginning] = Beginning) -> Iterator[Journal]:
+    """The journal of a run, made or read back, for this process alone; every fault is a :class:`RunStateError`.
+
+    ``beginning`` is asked for where the run is made.
+    """
     with _faults_of(folder):
         _expect_folder(folder)
     with locked(folder):
         with _faults_of(folder):
             _remove_scratch(folder)
             if not (folder / RESULTS).exists():
-                _begin(folder, identity)
+                _begin(folder, identity, beginning())
             journal = _resume(folder / RESULTS, identity)
         with journal:
             yield journal
@@ -67,7 +75,7 @@ def _expect_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     if (folder / RESULTS).exists():
         return
-    strange = sorted(path.name for path in folder.iterdir() if path.name not in OWN and not _is_scratch(path))
+    strange = sorted(path.name for path in folder.iterdir() if path.name not in _FIRST and not _is_scratch(path))
     if strange:
         raise RunStateError(f"{folder}: has files, among them {strange[0]!r}, but no run; {_ELSEWHERE}.")
 
@@ -83,10 +91,13 @@ def _remove_scratch(folder: Path) -> None:
             path.unlink()
 
 
-def _begin(folder: Path, identity: Identity) -> None:
+def _begin(folder: Path, identity: Identity, beginning: Beginning) -> None:
     """A new run; the journal comes last, for it is what makes the folder a run."""
     record = {"format": FORMAT} | identity.record()
-    write_whole(folder / DESCRIPTION, (json.dumps(record, indent=2) + "\n").encode())
+    described = record | ({"made": dict(beginning.made)} if beginning.made else {})
+    write_whole(folder / DESCRIPTION, (json.dumps(described, indent=2, allow_nan=False) + "\n").encode())
+    if beginning.inputs:
+        write_whole(folder / INPUTS, npz(beginning.inputs))
     write_whole(folder / RESULTS, seal(record))
 
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["exact", "number", "numbers", "seal", "unseal"]
+__all__ = ["exact", "json_values", "number", "numbers", "seal", "unseal"]
 
 _encode = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 _SEAL = b',"crc":"%08x"}\n'
@@ -61,3 +61,10 @@ def number(value: float | str) -> float:
 def numbers(values: Iterable[float | str]) -> list[float]:
     """The floats that :func:`exact` was given."""
     return [float(value) for value in values]
+
+
+def json_values(value: Any) -> Any:
+    """A value, or lists of values, as JSON knows them: floats by :func:`exact`."""
+    if isinstance(value, float):
+        return exact([value])[0]
+    return [json_values(part) for part in value] if isinstance(value, list | tuple) else value

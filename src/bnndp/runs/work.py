@@ -17,11 +17,19 @@ from typing import Protocol, TypeVar
 
 from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Budget", "Job", "Show", "work"]
+__all__ = ["Advance", "Budget", "Job", "Show", "work"]
 
 Found = TypeVar("Found")
 
-Show = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
+
+class Advance(Protocol):
+    """Moves a progress on."""
+
+    def __call__(self, points: int, certified: int | None = None, *, known: bool = False) -> None:
+        """By so many points, so many of them certified (None: that is not asked); ``known``: they took no time."""
+
+
+Show = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
 """Shows a progress: by its name and length; the function it gives moves it on."""
 
 
@@ -48,6 +56,13 @@ class Job(Protocol[Found]):
     def answers(self, found: Found) -> list[Answer]:
         """A result as one answer a point."""
 
+    @property
+    def decides(self) -> bool:
+        """Whether an answer certifies something or does not."""
+
+    def certified(self, answer: Answer) -> bool:
+        """Whether this one does; asked only where the job ``decides``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -67,10 +82,11 @@ def work(job: Job[Found], journal: Journal, budget: Budget, show: Show, name: st
     """
     with show(name, job.points) as advance:
         for part in job.parts(0):
-            if not journal.has(0, part):
+            known = journal.has(0, part)
+            if not known:
                 (found,) = job.search(0, part, ())
                 journal.add(0, part, job.answers(found))
-            advance(len(part))
+            advance(len(part), _certified(job, journal, part), known=known)
     deadline = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
     try:
         for stage in range(1, len(job.stages)):
@@ -95,17 +111,23 @@ class _Clock:
         return time.monotonic() + left * share if self.shared else self.deadline
 
 
-def _improve(job: Job[Found], stage: int, journal: Journal, clock: _Clock, advance: Callable[[int], None]) -> bool:
+def _certified(job: Job[Found], journal: Journal, part: range) -> int | None:
+    """How many points of a part are certified by the best answers there are."""
+    return sum(job.certified(journal.best(point)[1]) for point in part) if job.decides else None
+
+
+def _improve(job: Job[Found], stage: int, journal: Journal, clock: _Clock, advance: Advance) -> bool:
     """One stage for all points; whether there was time to begin each part."""
     left = sum(len(part) for part in job.parts(stage) if not journal.has(stage, part))
     for part in job.parts(stage):
-        if not journal.has(stage, part):
+        known = journal.has(stage, part)
+        if not known:
             until = clock.until(len(part) / left)
             if until is None:
                 return False
             _improve_part(job, stage, part, journal, until)
             left -= len(part)
-        advance(len(part))
+        advance(len(part), _certified(job, journal, part), known=known)
     return True
 
 
