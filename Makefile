@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs seeded-faults mutants reproduce \
+.PHONY: docs bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -46,6 +46,13 @@ test-importers: export PYTHONPATH := $(LIBRARIES)
 test-importers: $(READY)  ## importers against the libraries themselves, also NumPyro, laplace-torch and posteriors
 	[ -d $(LIBRARIES)/numpyro ] || $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --target $(LIBRARIES) --group importers-large
 	$(BIN)/python -m pytest -q tests/importers/test_libraries.py tests/importers/test_*_library.py $(ARGS)
+
+SITE := .cache/docs
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs:  ## the documentation as a site, in the folder site
+	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet --group docs; }
+	$(SITE)/bin/mkdocs build --quiet
 
 check: export OMP_NUM_THREADS := 1
 check: $(READY)  ## format, lint, types, import directions, the examples of README and docs

@@ -1,0 +1,30 @@
+"""Robustness as a test: run it by pytest, or by itself.
+
+    pytest examples/assert_robust.py
+
+The model is the one that comes with the package; put your own file and your own inputs in its place.
+"""
+
+from importlib import resources
+
+import pytest
+
+import bnndp
+from bnndp.data.moons import two_moons
+
+MODEL = resources.files("bnndp") / "demo" / "moons_1x32.safetensors"
+
+
+def test_decisions_are_robust() -> None:
+    network, test = bnndp.load(MODEL), two_moons(50, noise_std=0.1, seed=3)
+    bnndp.assert_robust(network, test.x, test.y, eps=0.05, share=0.8)
+
+
+def test_too_much_is_not_claimed() -> None:
+    network, test = bnndp.load(MODEL), two_moons(50, noise_std=0.1, seed=3)
+    with pytest.raises(bnndp.NotRobust, match="inputs certified"):
+        bnndp.assert_robust(network, test.x, test.y, eps=1.0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
