@@ -51,7 +51,8 @@ SITE := .cache/docs
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs:  ## the documentation as a site, in the folder site
-	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet --group docs; }
+	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet -c constraints.txt pip && \
+	  $(SITE)/bin/python -m pip install --quiet --group docs; }
 	$(SITE)/bin/mkdocs build --quiet
 
 check: export OMP_NUM_THREADS := 1
