@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 import torch
 
@@ -72,3 +74,34 @@ def test_tables_for_notebooks_show_the_numbers() -> None:
     decision = bnndp.robust_decision(CLASSIFIER, POINTS, box)._repr_html_()
     assert decision.count("certified") == 2
     assert "falsified" in decision
+
+
+def test_radii_and_curves_have_tables_too() -> None:
+    found = bnndp.evaluate(CLASSIFIER, POINTS, torch.zeros(3, dtype=torch.long))
+    assert "Radii of 3 inputs" in found._repr_html_()
+    curve = found.curve([0.0, 0.2])._repr_html_()
+    assert "100.0% at the input" in curve
+    assert "0.66667" in curve
+    radii = bnndp.certified_radius(CLASSIFIER, POINTS, search=bnndp.Search(attack=False))._repr_html_()
+    assert radii.count("<tr>") == 4
+    assert "–" in radii  # no attack was asked for
+
+
+def test_long_results_are_cut() -> None:
+    box = bnndp.Box.ball(torch.zeros(40, 1, dtype=torch.float64), 0.1)
+    assert "and 28 more" in bnndp.certify(_line(2.0, task="regression"), box)._repr_html_()
+
+
+def test_progress_sees_every_batch_and_changes_nothing() -> None:
+    x = torch.linspace(0.1, 1, 150, dtype=torch.float64)[:, None]
+    seen: list[slice] = []
+
+    def progress(parts: Sequence[slice]) -> Iterator[slice]:
+        for part in parts:
+            seen.append(part)
+            yield part
+
+    watched, plain = bnndp.evaluate(CLASSIFIER, x, progress=progress), bnndp.evaluate(CLASSIFIER, x)
+    assert [part.start for part in seen] == [0, 64, 128]
+    torch.testing.assert_close(watched.radius, plain.radius, rtol=0.02, atol=0)
+    assert torch.equal(watched.label, plain.label)

@@ -5,7 +5,7 @@ what it prints. In ``console`` blocks every line that starts with ``$`` and one 
 has to succeed (its output holds times and is not compared). A block marked ``no-run`` is left alone.
 
     python tools/run_examples.py            check
-    python tools/run_examples.py --update   write the real output into the files
+    python tools/run_examples.py --update   write the real output into the files (all, or those that are named)
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,20 +122,27 @@ def check(path: Path, *, update: bool) -> list[str]:
     return faults
 
 
+def check_apart(path: Path, update: bool) -> list[str]:
+    """The same in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path.cwd()
+        os.chdir(folder)
+        try:
+            return check(path, update=update)
+        finally:
+            os.chdir(here)
+
+
 def main() -> int:
-    """Check or update all files; the exit status is 1 if an example is wrong."""
+    """Check or update the files, two at a time; the exit status is 1 if an example is wrong."""
     parser = argparse.ArgumentParser(description="Run the examples of README.md and docs.")
+    parser.add_argument("files", nargs="*", type=Path, help="those to run; all by default")
     parser.add_argument("--update", action="store_true", help="write the real output into the files")
     arguments = parser.parse_args()
-    faults = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        with tempfile.TemporaryDirectory() as folder:
-            here = Path.cwd()
-            os.chdir(folder)
-            try:
-                faults += check(path, update=arguments.update)
-            finally:
-                os.chdir(here)
+    files = [path.resolve() for path in arguments.files] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        found = pool.map(check_apart, files, [arguments.update] * len(files))
+        faults = [fault for part in found for fault in part]
     for fault in faults:
         print(fault, file=sys.stderr)
     print(f"examples: {len(faults)} wrong" if faults else "examples: all run")

@@ -11,8 +11,8 @@ The true robust accuracy lies between the certified and the attacked accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,8 +23,11 @@ from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.options import Options
 from bnndp.radius import Radius, Search, better_radii
+from bnndp.shown import html_table
 
 __all__ = ["Curve", "Evaluation", "better_evaluations", "evaluate"]
+
+_WATCHED = 64  # inputs a batch whose progress is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,13 @@ class Curve:
     def accuracy(self) -> float:
         """Share of the inputs whose decision, by sampling, is the label."""
         return self.correct / self.points
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns: dict[str, Sequence[object]] = {"eps": self.eps, "certified": [n / self.points for n in self.certified]}
+        if self.attacked is not None:
+            columns["attacked"] = [n / self.points for n in self.attacked]
+        return html_table(f"Accuracy over {self.points} inputs, {self.accuracy:.1%} at the input", columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,19 @@ class Evaluation:
         comparable = self.attack.isfinite() & (self.attack > 0)
         return torch.where(comparable, self.radius.nan_to_num(0.0) / self.attack, torch.nan)
 
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns = {
+            "label": self.label,
+            "decision": self.decision,
+            "certified": self.radius,
+            "attack": self.attack,
+            "ratio": self.ratio,
+        }
+        return html_table(
+            f"Radii of {self.label.numel()} inputs", {name: column.tolist() for name, column in columns.items()}
+        )
+
     def certified(self, eps: float) -> Tensor:
         """Where the decision is proved to be the label on the ball of radius ``eps``: (points,)."""
         return self.radius >= self._radius(eps)
@@ -113,7 +136,7 @@ class Evaluation:
         return cls(label, decision, radius, attack, min(part.upper for part in parts))
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
     network: Posterior,
     x: Tensor,  # (points, n)
     label: Tensor | None = None,  # (points,); None: the network's own decisions
@@ -121,10 +144,13 @@ def evaluate(
     *,
     search: Search | None = None,
     options: Options | None = None,
+    progress: Callable[[Sequence[slice]], Iterable[slice]] | None = None,
 ) -> Evaluation:
     """Certified and attacked radius of every input, and from them the robust accuracy at any radius up to the largest.
 
     When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
+    ``progress`` goes through batches of the inputs and shows how far it is, as ``tqdm.auto.tqdm`` or
+    ``rich.progress.track`` do; each batch then has its share of the time, and the witnesses are not kept.
 
     >>> from bnndp.network import BayesianNetwork, Linear
     >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
@@ -135,7 +161,15 @@ def evaluate(
     (2, (2, 2, 1), (2, 2, 1))
     """
     options = options or Options()
-    return last(better_evaluations(network, x, label, domain, search=search, options=options), options.time_limit)
+    if progress is None:
+        return last(better_evaluations(network, x, label, domain, search=search, options=options), options.time_limit)
+    points, found = torch.as_tensor(x, dtype=torch.float64), []
+    limit = None if options.time_limit is None else options.time_limit * _WATCHED / max(len(points), _WATCHED)
+    shared = replace(options, time_limit=limit)
+    for part in progress([slice(k, k + _WATCHED) for k in range(0, max(len(points), 1), _WATCHED)]):
+        own = None if label is None else torch.as_tensor(label)[part]
+        found.append(evaluate(network, points[part], own, domain, search=search, options=shared))
+    return Evaluation.joined(found)
 
 
 def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on from)

@@ -30,6 +30,7 @@ from bnndp.evasion import Effort, Reach, attack_radius, decision_rows
 from bnndp.methods import plan
 from bnndp.options import Options
 from bnndp.regions import Box
+from bnndp.shown import html_table
 from bnndp.single import Likeness
 
 __all__ = ["PRECISIONS", "Radius", "Search", "better_radii", "certified_radius"]
@@ -90,6 +91,13 @@ class Radius:
         """Certified over attacked radius, at most 1 where both are right: (batch,)."""
         certified = self.radius.nan_to_num(0.0)
         return torch.where(self.attack > 0, certified / self.attack, torch.nan)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns = {"label": self.label, "certified": self.radius, "attack": self.attack, "ratio": self.ratio}
+        return html_table(
+            f"Radii of {self.label.numel()} inputs", {name: column.tolist() for name, column in columns.items()}
+        )
 
 
 _Value = Callable[[Tensor, Tensor], Tensor]

@@ -32,7 +32,7 @@ lists={'epochs': 2}, holders=('net',), ordered=True)
     """
     if not isinstance(found, Mapping | list | tuple) or not found:
         kind = type(found).__name__
-        raise ModelFileError(f"it holds no named tensors but a {kind}; save the state_dict of the network")
+        raise ModelFileError(f"it holds no named tensors but a {kind}; give the state_dict() of the network")
     work = _Work()
     work.take(found, ())
     if not work.tensors:

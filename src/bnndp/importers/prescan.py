@@ -75,7 +75,8 @@ def _scan(stream: BinaryIO, pickles: int) -> None:
         if operation not in _OPERATIONS:
             raise ModelFileError(f"its pickle has the operation {operation}, which no file of tensors needs")
         if operation == "GLOBAL" and argument not in _NAMES:
-            raise ModelFileError(f"it names {str(argument).replace(' ', '.')!r:.80}, which is no part of a tensor")
+            name = str(argument).replace(" ", ".")
+            raise ModelFileError(f"it names {name!r:.80}, which is no part of a tensor; save the state_dict() alone")
         if count > _MOST:
             raise ModelFileError(f"its pickle has more than {_MOST} operations; save the state_dict alone")
 

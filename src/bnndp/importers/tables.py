@@ -110,7 +110,10 @@ class Table:
             if layer is not None:
                 return row, layer
         known = ", ".join(dict.fromkeys(row.name for row in self.rows))
-        raise ModelFileError(f"tensor {name!r:.80} is not known to {self.name}, whose names are {known}")
+        raise ModelFileError(
+            f"tensor {name!r:.80} is not known to {self.name}, whose names are {known}; a table of your own says what "
+            "others are: --table, docs/importers/torch.md"
+        )
 
 
 def _compared(name: str, layer: str, row: Row, tensors: Mapping[str, Tensor]) -> list[str]:
