@@ -204,6 +204,19 @@ class TestPace:
         assert capfd.readouterr().err == ""
 
 
+def test_a_table_wider_than_the_terminal_stands_upright(
+    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("certify", classifier, labelled, "--eps", 0.05, "--out", tmp_path / "rows")
+    words = ("mean width", "largest width", "certified", "falsified", "undecided", "seconds")
+    for columns, lines in (("120", 5), ("60", 11)):
+        monkeypatch.setenv("COLUMNS", columns)
+        printed = bnndp(*command).stdout
+        assert printed.count("\n") == lines
+        assert all(word in printed for word in words)
+        assert "…" not in printed
+
+
 def terminal(arguments: list[str], **environment: str) -> tuple[int, bytes, bytes]:
     """Status, stdout and what is on stderr of a command whose stderr is a terminal."""
     ours, theirs = pty.openpty()

@@ -114,8 +114,51 @@ def test_demo_prints_a_table_and_writes_a_picture(bnndp: Any, tmp_path: Path, mo
     assert (tmp_path / "bnndp-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_demo_without_matplotlib_is_the_table_alone(
+    bnndp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = bnndp("demo", "--boxes", 1)
+    assert (result.status, result.stderr) == (
+        0,
+        "bnndp: no picture, which needs matplotlib: pip install 'bnndp[plot]'.\n",
+    )
+    assert "certified" in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
 def test_demo_refuses_a_picture_it_cannot_write(bnndp: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("missing/p.png", "p.unknown"):
         result = bnndp("demo", "--boxes", 1, "--out", tmp_path / name)
         assert (result.status, result.stderr.count("\n")) == (2, 1)
         assert "change --out" in result.stderr
+        assert result.stdout == ""  # before any work
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["certify"], "bnndp: Missing argument 'MODEL'; see bnndp certify --help."),
+        (["certfy"], "bnndp: No such command 'certfy'. Did you mean 'certify', 'convert'? See bnndp --help."),
+        (["radius", "m", "x.npz"], "; see bnndp radius --help."),
+        (
+            ["convert", "a", "-o", "b", "--task", "c"],
+            "value for '--task': 'c' is not one of 'regression', 'classification'; see bnndp convert --help.",
+        ),
+        (["report", "nowhere"], "bnndp: nowhere: there is no such folder; give the one of --run."),
+    ],
+)
+def test_wrong_arguments_name_the_help_of_the_command(bnndp: Any, arguments: list[str], line: str) -> None:
+    result = bnndp(*arguments)
+    assert (result.status, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.rstrip("\n").endswith(line)
+    assert "Invalid value:" not in result.stderr
+
+
+def test_help_is_broken_by_the_terminal_alone() -> None:
+    from bnndp.cli.main import app
+
+    texts = {str(command.help) for command in app.registered_commands}
+    assert len(texts) == 10
+    assert not any("\n" in paragraph for text in texts for paragraph in text.split("\n\n"))

@@ -166,7 +166,7 @@ def test_bad_options(refused: Any, model: Path, inputs: Path, tmp_path: Path, ca
 
 @pytest.mark.parametrize("arguments", [(), ("certify",), ("certify", "a"), ("certify", "a", "b"), ("prove",)])
 def test_bad_commands(refused: Any, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    assert "bnndp --help" in refused(*arguments)
+    assert ("bnndp certify --help" if arguments[:1] == ("certify",) else "bnndp --help") in refused(*arguments)
 
 
 def test_bad_models(refused: Any, model: Path, inputs: Path, tmp_path: Path) -> None:

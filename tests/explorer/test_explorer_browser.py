@@ -118,7 +118,7 @@ def test_a_program_that_ended_leaves_no_claim(browser: Browser) -> None:
         with browser.page(address) as page:
             assert "within" in rests(page)
             process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=20)[1] == "bnndp: ended.\n"
+            assert process.communicate(timeout=90)[1] == "bnndp: ended.\n"
             assert process.returncode == 0
             put(page, "eps", 0.2)
             page.wait("document.getElementById('sentence').textContent.startsWith('No answer:')")

@@ -81,6 +81,22 @@ def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.Ca
     check_linears(load(out), state())
 
 
+def test_a_task_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bnndp.cli.main import main
+
+    source, out = tmp_path / "c.pt", tmp_path / "m.safetensors"
+    torch.save(state(), source)
+    note = "note: the task is taken to be regression"
+    for options, noted in (((), True), (("--activation", "tanh"), True), (("--task", "regression"), False)):
+        assert main(["convert", str(source), "-o", str(out), *options]) == 0
+        assert (note in capsys.readouterr().out) == noted
+    assert main(["convert", str(out), "-o", str(tmp_path / "again.safetensors")]) == 0
+    assert note not in capsys.readouterr().out  # ours says it by itself
+    torch.save({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
+    assert main(["convert", str(source), "-o", str(out)]) == 0
+    assert note not in capsys.readouterr().out  # one output decides nothing
+
+
 def test_several_entries_with_tensors_are_not_one_network(tmp_path: Path) -> None:
     torch.save({"model": state(), "ema": state()}, tmp_path / "c.pt")
     with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key model or ema"):
@@ -255,7 +271,10 @@ def test_the_first_look_lets_state_dicts_through(tmp_path: Path) -> None:
 
 def test_the_first_look_refuses_whole_modules(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(1, 1), tmp_path / "f")
-    with pytest.raises(ModelFileError, match=r"it names 'torch\.nn\.modules\.linear\.Linear', which is no part"):
+    with pytest.raises(
+        ModelFileError,
+        match=r"it names 'torch\.nn\.modules\.linear\.Linear', which is no part of a tensor; save the state_dict\(\)",
+    ):
         expect_plain((tmp_path / "f").read_bytes())
 
 

@@ -310,9 +310,12 @@ BAD_TABLES: dict[str, tuple[Any, str]] = {
     "no list": ({"tensors": "x"}, "needs a list 'tensors' of rows"),
     "another key": ({"tensors": [{"name": "<layer>.a", "role": "weight"}], "hook": 1}, "unknown settings: 'hook'"),
     "no role": ({"tensors": [{"name": "<layer>.a"}]}, "row 0 of the table needs the texts 'name' and 'role'"),
-    "unknown role": ({"tensors": [{"name": "<layer>.a", "role": "x"}]}, "has 'x'; known: weight_mean"),
+    "unknown role": ({"tensors": [{"name": "<layer>.a", "role": "x"}]}, "has the role 'x'; known: weight_mean"),
     "no layer": ({"tensors": [{"name": "a", "role": "weight"}]}, "must have <layer> in it"),
-    "unknown function": ({"tensors": [{"name": "<layer>.a", "role": "weight_std", "transform": "sin"}]}, "known: none"),
+    "unknown function": (
+        {"tensors": [{"name": "<layer>.a", "role": "weight_std", "transform": "sin"}]},
+        "transform 'sin'",
+    ),
     "transform of a mean": (
         {"tensors": [{"name": "<layer>.a", "role": "weight_mean", "transform": "exp"}]},
         "is no standard deviation",

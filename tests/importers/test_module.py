@@ -192,6 +192,11 @@ UNKNOWN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
         {},
         "'1': there is no rule for LayerNorm",
     ),
+    "a softmax at the end": (
+        lambda: nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)),
+        {},
+        "'1': Softmax is no layer here: leave it out and say task='classification'",
+    ),
     "an approximate GELU": (
         lambda: nn.Sequential(nn.Linear(2, 2), nn.GELU("tanh"), nn.Linear(2, 1)),
         {},

@@ -43,7 +43,7 @@ def test_every_level_has_the_exponent_that_the_constant_assumes(strip: float) ->
         d = strip / limit
         assert d <= 1.2 * (1 + 1e-12)
         assert 2 * math.pi * d / step >= 12.8 * math.pi * (1 - 1e-12)
-        xi, weight = subject.nodes(step, torch.zeros(1))
+        xi, weight = subject.nodes(step, torch.zeros(1, dtype=torch.float64))
         assert xi.dtype == weight.dtype == torch.float64
         assert xi[-1] == 8.8125 == -xi[0]
         assert torch.equal(xi.diff(), torch.full_like(xi[1:], step))  # exact in binary

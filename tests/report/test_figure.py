@@ -65,7 +65,7 @@ def test_a_folder_that_went_away_is_one_line_too(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(CertError, match=r"install bnndp\[plot\]"):
+    with pytest.raises(CertError, match=r"pip install 'bnndp\[plot\]'"):
         expect_picture(tmp_path / "a.png")
 
 

@@ -108,8 +108,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
     found, null without --attack; method is the one that gave the interval (with --method best: moment, partition or
     both); effort is the last level that was completed for this box; seconds is the time of the certification, without
     the attack, shared out over its chunk. If a classifier is given labels (y in the .npz, or --label) the keys label,
-    verdict, lead, rival, witness follow: certified, with the least lead of the label over every other class on the
-    whole box; falsified, with the class that is ahead at the witness; or undecided.
+    verdict, lead, rival, witness follow: certified, with a lower bound of the lead of the label over every other class
+    on the whole box (one that is enough, not the best); falsified, with the class that is ahead at the witness; or
+    undecided.
 
     All boxes get one pass first. When the time is over, or on Ctrl-C, after that, the bounds reached until then are
     written: all of them hold. With --run they are kept as they are found, and nothing that was done is done again, even

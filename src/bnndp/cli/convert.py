@@ -82,6 +82,9 @@ def convert(  # noqa: PLR0913 (options of a command)
     typer.echo(f"{out}: {found.posterior!r}, SHA-256 of the network {found.posterior.digest()[:16]}...")
     for line in _understood(found):
         typer.echo(one_line(line))
+    told = arch is not None or task is not None or found.sha256 is not None  # a sealed file is one of ours
+    if not told and found.posterior.task == "regression" and found.posterior.n_out > 1:
+        typer.echo("note: the task is taken to be regression; if this is a classifier, give --task classification")
 
 
 def _architecture(arch: Path | None, activation: str | None, task: str | None) -> Architecture | None:

@@ -10,15 +10,19 @@ import typer
 __all__ = ["demo"]
 
 _NETWORK = "sine1d_2x32.safetensors"
+_PICTURE = Path("bnndp-demo.png")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = Path("bnndp-demo.png"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the picture goes (.png, .svg or .pdf); bnndp-demo.png by default, with matplotlib."),
+    ] = None,
     boxes: Annotated[int, typer.Option(min=1, max=400, help="Boxes that cover [-1, 1].")] = 20,
     refine: Annotated[int, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS.")] = 1,
 ) -> None:
     """Certify the embedded network (1D noisy sine) on boxes that cover [-1, 1]: a table, and a picture."""
-    from importlib import resources
+    from importlib import resources, util
 
     import torch
     from rich.console import Console
@@ -29,8 +33,12 @@ def demo(
     from bnndp.options import Options
     from bnndp.regions import Box
     from bnndp.report.band import draw_band
+    from bnndp.report.figure import expect_picture
     from bnndp.report.table import box_table
 
+    picture = _PICTURE if out is None and util.find_spec("matplotlib") is not None else out
+    if picture is not None:
+        expect_picture(picture, option="--out")
     with resources.as_file(resources.files("bnndp") / "demo" / _NETWORK) as path:
         network = load_network(path)
     ends = (2 * torch.arange(boxes + 1, dtype=torch.float64) / boxes - 1)[:, None]
@@ -38,5 +46,8 @@ def demo(
     bounds = certify(network, box, Options(refine=refine))
     inside = inside_range(network, box)
     Console().print(box_table(box, bounds, inside))
-    draw_band(network, box, bounds, out)
-    typer.echo(f"picture: {out}")
+    if picture is None:
+        typer.echo("bnndp: no picture, which needs matplotlib: pip install 'bnndp[plot]'.", err=True)
+        return
+    draw_band(network, box, bounds, picture)
+    typer.echo(f"picture: {picture}")

@@ -39,7 +39,7 @@ class Source:
         if self.data is not None:
             _check_set(self.data)
         if (self.path is None) == (self.data is None):
-            raise InputError("give either the file INPUTS or a data set by --data, one of the two; see bnndp --help.")
+            raise InputError("give either the file INPUTS or a data set by --data, one of the two.")
         if self.data is None and self.folder is not None:
             raise InputError("--data-dir belongs to --data; leave it out when INPUTS is a file.")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import FrameType
 from typing import Annotated
@@ -46,16 +46,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(inspect)
-app.command(cls=FolderInRun)(certify)
-app.command(cls=FolderInRun)(radius)
-app.command(cls=SeveralRadii)(evaluate)
-app.command()(train)
-app.command()(convert)
-app.command()(report)
-app.command()(explore)
-app.command()(reproduce)
-app.command()(demo)
+
+
+def _add(command: Callable[..., None], kind: type[typer.core.TyperCommand] | None = None) -> None:
+    """A command with its docstring as help: lines are joined to paragraphs, which the terminal breaks at its width."""
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    app.command(cls=kind, help="\n\n".join(" ".join(each.split()) for each in paragraphs))(command)
+
+
+_add(inspect)
+_add(certify, FolderInRun)
+_add(radius, FolderInRun)
+_add(evaluate, SeveralRadii)
+_add(train)
+_add(convert)
+_add(report)
+_add(explore)
+_add(reproduce)
+_add(demo)
 
 
 class _Terminated(BaseException):
@@ -89,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
     except typer.TyperException as error:
-        return _complain(f"{error.format_message().rstrip('.')}; see bnndp --help.", 2)
+        return _complain(_usage(error), 2)
     except (Stopped, Unmet) as end:
         return _complain(str(end), end.status)
     except KeyboardInterrupt:
@@ -109,6 +117,14 @@ def run() -> None:
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise _Terminated
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What is wrong with the arguments, and whose help says how they should be."""
+    context = getattr(error, "ctx", None)
+    said = error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ").rstrip(".")
+    path = "bnndp" if context is None else context.command_path
+    return f"{said} See {path} --help." if said.endswith("?") else f"{said}; see {path} --help."
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -15,6 +15,8 @@ from typing import Any
 
 import typer
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
 
 from bnndp.cli.progress import show_progress
 from bnndp.runs.work import Advance
@@ -22,6 +24,7 @@ from bnndp.runs.work import Advance
 __all__ = ["PLAIN", "Manner"]
 
 _WIDE = 160  # characters of a line of a table that goes into a file
+_ANY = 10_000  # more than any table needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Manner:
     def table(self, *parts: RenderableType) -> None:
         """The summary for people; nothing with ``--json``, which has :meth:`summary`."""
         if not self.json and not (self.rows and self.quiet):
-            _console(stderr=self.rows).print(*parts, sep="\n")
+            console = _console(stderr=self.rows)
+            console.print(*(_fitting(part, console) for part in parts), sep="\n")
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """The summary for programs, on one line of stdout; nothing without ``--json``."""
@@ -58,6 +62,18 @@ def _console(*, stderr: bool) -> Console:
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = _WIDE
     return console
+
+
+def _fitting(part: RenderableType, console: Console) -> RenderableType:
+    """A table of one row that is wider than the terminal, upright: names at the left, no number cut off."""
+    if not isinstance(part, Table) or part.row_count != 1:
+        return part
+    if Measurement.get(console, console.options.update(width=_ANY), part).maximum <= console.width:
+        return part
+    upright = Table(title=part.title, show_header=False)
+    for column in part.columns:
+        upright.add_row(column.header, *column.cells)
+    return upright
 
 
 PLAIN = Manner()

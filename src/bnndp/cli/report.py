@@ -29,6 +29,8 @@ def report(
     from bnndp.report.page.page import page_of
     from bnndp.runs.folder import OWN
 
+    if not run.is_dir():
+        raise InputError(f"{run}: there is no such folder; give the one of --run.")
     place = run / "report.html" if out is None else out
     if any(place.resolve() == (run / name).resolve() for name in OWN):
         raise InputError(f"{place}: is a file of the run and would be lost; change --out.")

@@ -175,8 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Connection"] = "close"
         for name, value in headers.items():
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:  # the page was closed meanwhile
+            self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name of the base class)
         """Nothing: requests hold the token."""

@@ -134,6 +134,10 @@ def _converted(part: nn.Module, mc_dropout: bool | None) -> Record | _Folded | N
         return convert(part)
     if isinstance(part, nn.Dropout | nn.Dropout2d):
         return _dropout(part, mc_dropout)
+    if isinstance(part, nn.Softmax | nn.LogSoftmax):
+        raise UnsupportedLayerError(
+            f"{type(part).__name__} is no layer here: leave it out and say task='classification', which includes it."
+        )
     known = ", ".join(sorted(kind.__name__ for kind in (*_CONVERTERS, nn.Dropout, nn.Dropout2d)))
     libraries = ", ".join(each.name for each in LIBRARIES)
     raise UnsupportedLayerError(

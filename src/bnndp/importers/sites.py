@@ -178,7 +178,7 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], told: Told) -> list[Site]:
         if site is None:
             raise ModelFileError(
                 f"site {name!r:.80} is not known to be a weight or a bias: say so by a row of sites in --table, "
-                f"or, if the network has no use for it, by the line ignore = [{name!r:.80}] in the .toml file of --table"
+                f"or, if the network has no use for it, by ignore = [{name!r:.80}] in the .toml file of --table"
             )
         if site.shape is not None and site.shape != shapes[name]:
             raise ModelFileError(f"site {name!r:.80} has shape {shapes[name]}, the table says {site.shape}")

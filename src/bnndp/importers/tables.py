@@ -42,9 +42,12 @@ class Row:
     def __post_init__(self) -> None:
         if self.name.count(_LAYER) != 1:
             raise InputError(f"the name {self.name!r:.80} must have {_LAYER} in it, once.")
-        for value, known in ((self.role, ROLES), (self.transform, tuple(TRANSFORMS)), (self.layout, LAYOUTS)):
+        for key, known in (("role", ROLES), ("transform", tuple(TRANSFORMS)), ("layout", LAYOUTS)):
+            value = getattr(self, key)
             if value not in known:
-                raise InputError(f"the row of {self.name!r:.80} has {value!r:.40}; known: {', '.join(known)}.")
+                raise InputError(
+                    f"the row of {self.name!r:.80} has the {key} {value!r:.40}; known: {', '.join(known)}."
+                )
         if self.transform != "none" and not self.role.endswith("_std"):
             raise InputError(f"the row of {self.name!r:.80} has a transform, but is no standard deviation.")
         before, _, after = (re.escape(part) for part in self.name.partition(_LAYER))

@@ -39,7 +39,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise CertError("a picture needs matplotlib, which is not installed; install bnndp[plot].") from error
+        raise CertError("a picture needs matplotlib, which is not installed; pip install 'bnndp[plot]'.") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

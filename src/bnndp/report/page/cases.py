@@ -30,7 +30,7 @@ def worst_cases(outcome: Outcome) -> list[int]:
         order = np.lexsort((np.nan_to_num(outcome.radius), least))
         order = order[(broken if outcome.attacked else outcome.correct)[order]]
     elif outcome.claims is not None:
-        rank = [{Verdict.FALSIFIED: 0, Verdict.UNDECIDED: 1, Verdict.CERTIFIED: 2}[v] for v in outcome.claims.verdict]
+        rank = [(v is Verdict.CERTIFIED) - (v is Verdict.FALSIFIED) for v in outcome.claims.verdict]  # the worst first
         order = np.lexsort((outcome.claims.lead, np.array(rank)))
     else:
         order = np.argsort(-outcome.width, kind="stable")

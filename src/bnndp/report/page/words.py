@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,12 +46,14 @@ class Tally:
 def tally(outcome: Outcome, eps: float | None) -> Tally | None:
     """The verdicts at a radius, or of the run itself; None where nothing was to be decided."""
     if isinstance(outcome, Radii):
-        found = Counter(outcome.verdicts(0.0 if eps is None else eps))
+        found = outcome.verdicts(0.0 if eps is None else eps)
     elif outcome.claims is not None:
-        found = Counter(outcome.claims.verdict)
+        found = outcome.claims.verdict
     else:
         return None
-    return Tally(found[Verdict.CERTIFIED], found[Verdict.UNDECIDED], found[Verdict.FALSIFIED])
+    certified = sum(verdict is Verdict.CERTIFIED for verdict in found)
+    falsified = sum(verdict is Verdict.FALSIFIED for verdict in found)
+    return Tally(certified, len(found) - certified - falsified, falsified)
 
 
 def default_radius(record: Record, outcome: Radii) -> float:
