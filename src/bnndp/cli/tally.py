@@ -62,7 +62,7 @@ class Tally:
     def summary(self, end: End) -> dict[str, Any]:
         """The sums and means for programs (docs/runs.md)."""
         counts = {verdict.value: None if self.verdicts is None else self.verdicts[verdict.value] for verdict in Verdict}
-        certified = counts.pop(Verdict.CERTIFIED.value)
+        certified = counts.pop("certified")
         share = None if certified is None else certified / self.boxes
         values = {"command": "certify", "points": self.boxes, **end.summary(), "seconds": self.seconds}
         values |= {"certified": certified, "certified_share": share}

@@ -14,13 +14,12 @@ from bnndp.cli.inputs import Neighbourhood, Regions, faults_of, given_boxes
 from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.files import write_whole
-from bnndp.verdict import Verdict
 from bnndp.vnnlib import parse_vnnlib
 
 __all__ = ["read_vnnlib", "write_verdicts"]
 
 _LARGEST = 2**26  # bytes of a file
-_WORDS = {Verdict.CERTIFIED: "unsat", Verdict.FALSIFIED: "sat", Verdict.UNDECIDED: "unknown"}
+_WORDS = {"certified": "unsat", "falsified": "sat", "undecided": "unknown"}  # by the value of a Verdict
 
 
 def read_vnnlib(paths: Sequence[Path], network: Posterior, around: Neighbourhood) -> Regions:
@@ -58,5 +57,5 @@ def write_verdicts(path: Path, model: Path, names: Sequence[str], rows: Iterable
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for name, row in zip(names, rows, strict=True):
-        writer.writerow(["bnndp", model, name, 0.0, _WORDS[Verdict(row["verdict"])], row["seconds"]])
+        writer.writerow(["bnndp", model, name, 0.0, _WORDS[row["verdict"]], row["seconds"]])
     write_whole(path, text.getvalue().encode())
