@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: docs bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-runs seeded-faults mutants reproduce \
+.PHONY: docs bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -111,6 +111,11 @@ campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no f
 	$(BIN)/python -m benchmarks.campaign_faults $(ARGS)
 	$(BIN)/python -O -W error -m benchmarks.campaign_faults --claims 1 $(ARGS)
 	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
+
+campaign-formulas: export OMP_NUM_THREADS := 1
+campaign-formulas: export PYTHONPATH := tests
+campaign-formulas: $(READY)  ## every closed formula that bounds rest on against ball arithmetic, at random points
+	$(BIN)/python -m benchmarks.campaign_formulas $(ARGS)
 
 seeded-faults: export PYTHONPATH := tools
 seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a time: its tests must fail

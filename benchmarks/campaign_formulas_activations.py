@@ -1,8 +1,8 @@
 """Means, central moments and bounds of derivatives of every activation, against closed forms or integrals in Arb.
 
-Closed forms are those of rectified and clipped Gaussians, of exponentials cut at zero, of the Gaussian error linear unit
-and of sines (for piecewise affine surrogates). The other activations are integrated: on the side of the Gaussian for
-deviations below 2 (tests/activations/truths.py), on the side of the logistic density for larger ones.
+Closed forms are those of rectified and clipped Gaussians, of exponentials cut at zero, of the Gaussian error linear
+unit and of sines (for piecewise affine surrogates). The other activations are integrated: on the side of the Gaussian
+for deviations below 2 (tests/activations/truths.py), on the side of the logistic density for larger ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _central(raw: list[arb]) -> list[arb]:
     return [y2 - a, y3 - 3 * y1 * y2 + 2 * a * y1, y4 - 4 * y1 * y3 + 6 * a * y2 - 3 * a * a]
 
 
-def _judge_central(judge: Judge, at: tuple[float, ...], values: list[float], truth: list[arb], scale: arb | None) -> None:
+def _judge_central(
+    judge: Judge, at: tuple[float, ...], values: list[float], truth: list[arb], scale: arb | None
+) -> None:
     low2, high2, low3, high3, high4 = values
     s, c, q = (None,) * 3 if scale is None else (scale * scale, scale * scale * scale, scale * scale * scale * scale)
     judge.below("variance, lower", at, low2 if low2 > 0 else -math.inf, truth[0], s)  # zero says nothing
@@ -128,7 +130,7 @@ def _bits(m: float, r: float) -> int:
     """Enough for fourth central moments where the mean, the deviation and one are of different sizes."""
     if r == 0:
         return PRECISION
-    return PRECISION + 10 * (math.frexp(max(abs(m), r, 1.0))[1] - math.frexp(min(r, 1.0))[1])
+    return PRECISION + 5 * (math.frexp(max(abs(m), r, 1.0))[1] - math.frexp(min(r, 1.0))[1])
 
 
 def _hinge(name: str, phi: Activation, a: float) -> Closed:

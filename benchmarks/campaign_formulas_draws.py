@@ -1,4 +1,4 @@
-"""Random arguments in float64: where networks live, into the tails, at the kinks, and at the ends of the number range."""
+"""Random arguments in float64: where networks live, in the tails, at kinks, and at the ends of the number range."""
 
 from __future__ import annotations
 

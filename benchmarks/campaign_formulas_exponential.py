@@ -64,7 +64,7 @@ def log_moments(judge: Judge, draw: Draw, n: int) -> None:
 
 
 def chernoff(judge: Judge, draw: Draw, n: int) -> None:
-    """sup sigma(-D) exp(lam D)."""
+    """The largest sigma(-D) exp(lam D)."""
     lam = draw.mixed(draw.log_uniform(n, -300, 0), 1 - draw.log_uniform(n, -16, 0), draw.uniform(n, 1e-3, 1))
     for x, value in rows(lam, subject.chernoff_constant(lam)):
         rest = 1 - arb(x)
@@ -93,7 +93,7 @@ def _within(draw: Draw, ends: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _cumulant(m: float, r: float, a: float, c: float, delta: float) -> arb:
-    """log E exp(delta (Z - E Z)) of the tilted law."""
+    """The logarithm of E exp(delta (Z - E Z)) under the tilted law."""
     at, tilt = (arb(m), arb(r)), arb(a)
     here = _tilted(*at, tilt, arb(c))
     return _tilted(*at, tilt + arb(delta), arb(c)).log - here.log - arb(delta) * here.mean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from flint import acb, arb, ctx
@@ -48,7 +49,9 @@ def scarf(judge: Judge, draw: Draw, n: int) -> None:
 def constants(judge: Judge, draw: Draw, n: int) -> None:
     """Quadratic rests of E ReLU and E ReLU^2 in the variance, and mixed derivatives."""
     start = draw.log_uniform(n, -12, 12)
-    end = torch.where(draw.uniform(n) < 0.05, 0.0, start * draw.mixed(draw.log_uniform(n, -6, 6), draw.uniform(n, 0, 3)))
+    end = torch.where(
+        draw.uniform(n) < 0.05, 0.0, start * draw.mixed(draw.log_uniform(n, -6, 6), draw.uniform(n, 0, 3))
+    )
     end = torch.where(end == start, 0.0, end)
     mean = draw.mixed(draw.uniform(n, -40, 40), draw.normal(n, 2), draw.signed(n, -9, 2)) * start.sqrt()
     for m, s0, s in rows(mean, start, end):
@@ -102,7 +105,10 @@ def softmax(judge: Judge, draw: Draw, n: int) -> None:
     """Combinations of mean probabilities, from margins of laws of the logits on three atoms."""
     for classes in _CLASSES:
         count = max(1, n // len(_CLASSES))
-        size, scale = draw.mixed(draw.log_uniform(count, -3, 1.5), draw.log_uniform(count, -3, 3)), draw.log_uniform(count, -9, 1)
+        size, scale = (
+            draw.mixed(draw.log_uniform(count, -3, 1.5), draw.log_uniform(count, -3, 3)),
+            draw.log_uniform(count, -9, 1),
+        )
         centre = size[:, None] * draw.normal(count * classes).reshape(count, classes)
         noise = scale[:, None, None] * draw.normal(count * _ATOMS * classes).reshape(count, _ATOMS, classes)
         logits, shares = centre[:, None] + noise, draw.log_uniform(count * _ATOMS, -4, 0).reshape(count, _ATOMS)
@@ -204,6 +210,6 @@ def _active(u: arb, m: arb, w: arb, root: arb) -> arb:
 
     tolerance = arb(2) ** -50
     cuts = [low, *(arb(c) for c in (-3, 0, 3) if arb(c) > low), arb(12)]
-    parts = [acb.integral(integrand, a, b, rel_tol=tolerance, abs_tol=tolerance).real for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [acb.integral(integrand, a, b, rel_tol=tolerance, abs_tol=tolerance).real for a, b in pairwise(cuts)]
     beyond = (abs(m) + abs(w) * (abs(u) + 13) + root) * arb(1e-30)
     return sum(parts, arb(0)) + arb(0, 1) * beyond

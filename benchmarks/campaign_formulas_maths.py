@@ -1,6 +1,7 @@
 """The normal law, rectified Gaussians, hinges and rounding: what ``bnndp.maths`` promises of each, against Arb.
 
-Every function here draws arguments, evaluates a module of the package on all of them at once, and has each value judged.
+Every function here draws arguments, evaluates a module of the package on all of them at once, and has each value
+judged.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ def centrals(judge: Judge, draw: Draw, n: int) -> None:
     start = draw.standard(n, 1e3)
     end = start + torch.where(draw.uniform(n) < 0.5, 0.0, draw.log_uniform(n, -6, 2))
     inner = torch.minimum(start + draw.uniform(n) * (end - start), end)
-    inner = torch.where(draw.uniform(n) < 0.2, torch.minimum(torch.maximum(torch.full_like(inner, 0.6), start), end), inner)
+    inner = torch.where(
+        draw.uniform(n) < 0.2, torch.minimum(torch.maximum(torch.full_like(inner, 0.6), start), end), inner
+    )
     found = central.third_central(start, end), central.fourth_central(end)
     for a, b, x, third, fourth in rows(start, end, inner, *found):
         with ctx.workprec(2 * PRECISION):

@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="write the real output into the files")
     arguments = parser.parse_args()
     files = [path.resolve() for path in arguments.files] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         found = pool.map(check_apart, files, [arguments.update] * len(files))
         faults = [fault for part in found for fault in part]
     for fault in faults:

@@ -124,9 +124,15 @@ def test_the_rows_may_go_into_the_folder(
             assert len(read_rows(run / "mine.jsonl")) == 4
 
 
-def test_one_place_for_the_answers_is_needed(refused: Any, model: Path, inputs: Path, classifier: Path) -> None:
-    for start in (("certify", model, inputs, "--eps", 0.1), ("radius", classifier, inputs)):
-        assert "give --out FILE for the rows, --run FOLDER to keep every answer, or both" in refused(*start)
+def test_without_a_place_for_the_answers_the_summary_is_shown(
+    bnndp: Any, model: Path, inputs: Path, classifier: Path, labelled: Path
+) -> None:
+    for start in (("certify", model, inputs, "--eps", 0.1), ("radius", classifier, labelled, "--no-attack")):
+        done = bnndp(*start)
+        assert done.status == 0
+        assert "only the summary is shown" in done.stderr
+        assert "seconds" in done.stdout
+        assert bnndp(*start, "--quiet").stderr == ""
 
 
 def test_an_output_does_not_replace_the_journal(

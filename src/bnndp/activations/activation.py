@@ -116,9 +116,9 @@ class Activation(Protocol):
 
 
 def _least(r: Tensor, plain: float, smooth: float, power: int) -> Tensor:
-    """``min(plain, smooth / r^power)``, rounded up; plain where r = 0."""
+    """``min(plain, smooth / r^power)``, rounded up; plain where r is below TINY."""
     if plain == 0 or smooth == 0:
         return torch.zeros_like(r)  # not 0 / 0 where the power of r underflows
     bound = torch.full_like(r, math.inf) if smooth == math.inf else smooth / r.clamp_min(TINY) ** power
     found = bound.clamp_max(plain)
-    return torch.where(r > 0, found, torch.full_like(r, plain if plain < math.inf else math.inf)) * (1 + 1e-14)
+    return torch.where(r >= TINY, found, torch.full_like(r, plain)) * (1 + 1e-14)

@@ -71,9 +71,12 @@ class Elu(Elementwise):
 
     def slope(self, m: Tensor, r: Tensor) -> Tensor:
         r""":math:`\Phi(m/r)+\alpha\,e^{m+r^2/2}\Phi(-w)`."""
-        p = relu_probability(m, r)
-        tail = (self.mean(m, r) - expected_relu(m, r)) + self.alpha * (1 - p)
-        return p + tail.clamp_min(0)
+        u = ratio(m, r)
+        w = u + r
+        inside = 0.5 * torch.special.erfcx(_SQRT1_2 * w.clamp_min(0)) * torch.exp(-0.5 * u * u)
+        outside = torch.exp((m + 0.5 * r * r).clamp_max(0)) * cdf(-w)
+        # Not from the mean: for a large r nothing of this term is left in it.
+        return relu_probability(m, r) + self.alpha * torch.where(w < 0, outside, inside)
 
     def central(self, m: Tensor, r: Tensor) -> Central:
         """By quadrature on both sides of the kink up to r = 2."""
@@ -98,6 +101,8 @@ class Elu(Elementwise):
         and 2.07 to its sides: the density is at most 3.4 there, :math:`|e^{m+rz}|\le e^{1.24r}`, :math:`|z|\le10.3`,
         and the part of m in nu at most 8.9 where its side is not empty: :math:`|\nu|\le20(\max(1,\alpha)e^{1.24r}+1)`.
         """
+        # In units of a tiny r only the place of the kink matters: it is kept where r is replaced.
+        m = torch.where((r < SMALLEST) & (m.abs() < 1e3 * SMALLEST), ratio(m, r) * SMALLEST, m)
         r = r.clamp_min(SMALLEST)
         kink = (-ratio(m, r)).clamp(-_CUT, _CUT)
         cut = torch.full_like(kink, _CUT)

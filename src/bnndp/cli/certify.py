@@ -131,7 +131,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     from bnndp.runs.work import Budget
 
     kept = Kept.begin(context, run, out, json=json, quiet=quiet)
-    kept.expect_place()
+    kept.remind()
     computing, folder = device_of(device), certificate_folder(certificates, run)
     model_file = load_model(model, kept.manner)
     network = model_file.posterior

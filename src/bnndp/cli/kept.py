@@ -78,10 +78,10 @@ class Kept:
         """Those of the folder that no output may replace."""
         return () if self.folder is None else tuple(self.folder / name for name in OWN)
 
-    def expect_place(self) -> None:
-        """Refuse a command whose answers would go nowhere."""
+    def remind(self) -> None:
+        """Say so where the answers themselves go nowhere, before they are computed."""
         if self.folder is None and self.out is None and not self.manner.json:
-            raise typer.BadParameter("give --out FILE for the rows, --run FOLDER to keep every answer, or both.")
+            self.manner.tell("only the summary is shown: --out FILE writes the rows, --run FOLDER keeps every answer.")
 
     @contextlib.contextmanager
     def journal(self, job: Job[Any], asked: Callable[[], Asked], origin: Origin) -> Iterator[Journal]:

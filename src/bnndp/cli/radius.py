@@ -110,7 +110,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     from bnndp.runs.work import Budget
 
     kept = Kept.begin(context, run, out, json=json, quiet=quiet)
-    kept.expect_place()
+    kept.remind()
     computing, folder = device_of(device), certificate_folder(certificates, run)
     expect_checkable(folder, norm)
     model_file = load_classifier(model, kept.manner)

@@ -53,6 +53,7 @@ def ratio(m: Tensor, r: Tensor) -> Tensor:
     """``m / r``, cut at +-1000 so that a zero deviation gives the deterministic limit (0 for ``m = r = 0``)."""
     info = torch.finfo(r.dtype)
     smallest = info.tiny * info.eps  # subnormal: a clamp at the smallest normal number would be wrong below it
+    m = torch.where(r == 0, m * 2.0**60, m)  # a subnormal m would be no more than a few times the smallest r
     return (m / r.clamp_min(smallest)).clamp(-_FAR, _FAR)
 
 

@@ -46,7 +46,7 @@ class Tally:
 def tally(outcome: Outcome, eps: float | None) -> Tally | None:
     """The verdicts at a radius, or of the run itself; None where nothing was to be decided."""
     if isinstance(outcome, Radii):
-        found = outcome.verdicts(0.0 if eps is None else eps)
+        found = tuple(outcome.verdicts(0.0 if eps is None else eps))
     elif outcome.claims is not None:
         found = outcome.claims.verdict
     else:

@@ -1,0 +1,57 @@
+"""What the campaign of formulas found at the ends of the number range (SOUNDNESS.md)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from activations.truths import elu
+from flint import arb, ctx
+
+from bnndp.activations import Elu, HardTanh, LeakyRelu, Relu
+from bnndp.activations.activation import Activation
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("r", [1e4, 1e8, 1e12, 1e16, 1e30])
+def test_slope_of_elu_for_wide_laws(alpha: float, r: float) -> None:
+    """E exp(X) 1{X < 0} is at most 0.4 / r: Phi(m / r) is all that is left. It was Phi + alpha (1 - Phi)."""
+    u = torch.linspace(-6, 6, 25, dtype=torch.float64)
+    found = Elu(alpha).slope(u * r, torch.full_like(u, r))
+    for x, value in zip(u.tolist(), found.tolist(), strict=True):
+        phi = (-arb(x) / arb(2).sqrt()).erfc() / 2
+        assert phi - 1e-15 <= arb(value) <= phi + alpha * 0.4 / r + 1e-15
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])
+def test_slope_of_elu_where_networks_live(alpha: float) -> None:
+    for m, r in [(0.3, 0.1), (-1.2, 0.8), (-5.0, 2.0), (2.0, 1.9), (-40.0, 6.0), (10.0, 100.0), (-3.0, 0.0)]:
+        at = torch.tensor([m, r], dtype=torch.float64)
+        with ctx.workprec(150):
+            truth = elu(alpha).derivative(m, r, 1) if r > 0 else arb(alpha) * arb(m).exp()
+            assert abs(arb(Elu(alpha).slope(at[:1], at[1:]).item()) - truth) <= 1e-12, (m, r)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.5])
+@pytest.mark.parametrize("r", [1e-90, 1e-101, 1e-120, 1e-140])
+def test_variance_of_elu_at_its_kink_for_tiny_deviations(alpha: float, r: float) -> None:
+    """There it is a leaky rectifier. Deviations below 1e-100 were replaced by that, which moved the kink."""
+    u = torch.tensor([-1e9, -200.0, -15.0, -2.0, -1e-6, 0.0, 0.4, 3.0, 35.0, 1e9], dtype=torch.float64)
+    deviation = torch.full_like(u, r)
+    found, truth = (phi.central(u * r, deviation).variance for phi in (Elu(alpha), LeakyRelu(alpha)))
+    assert (found.lower <= truth.upper).all()
+    assert (found.upper >= truth.lower).all()
+    assert torch.allclose(found.upper, truth.upper, rtol=1e-11, atol=0)
+    assert torch.allclose(found.lower, truth.lower, rtol=1e-11, atol=0)
+
+
+KINKED = [(Relu(), 1.0), (LeakyRelu(2.0), 1.0), (HardTanh(), 1.0), (Elu(2.5), 1.5)]
+
+
+@pytest.mark.parametrize(("phi", "jump"), KINKED, ids=[phi.kind for phi, _ in KINKED])
+def test_curvature_of_kinks_for_vanishing_deviations(phi: Activation, jump: float) -> None:
+    """G_mm is up to 0.3989 / r times the jump; below r = 1e-290 the bound stayed at its value there."""
+    r = torch.tensor([5e-324, 1e-300, 3e-291, 1e-289, 1e-200], dtype=torch.float64)
+    for value, deviation in zip(torch.maximum(*phi.shape.curvature(r)).tolist(), r.tolist(), strict=True):
+        assert value == math.inf or arb(value) >= 0.3989 * jump / arb(deviation)
