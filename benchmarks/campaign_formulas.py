@@ -66,7 +66,7 @@ FORMULAS = (
     Formula("exponential", exponential.sub_gaussian),
     Formula("exponential", exponential.parabolas),
     Formula("exponential", exponential.squares),
-    *(Formula(kind.name, kind.closed) for kind in activations.CLOSED),
+    *(Formula(kind.name, kind.closed, kind.share) for kind in activations.CLOSED),
     *(Formula(kind.name, kind.means, 0.1) for kind in activations.SMOOTH),
     *(Formula(kind.name, kind.centrals, 0.02) for kind in activations.INTEGRATED),
     *(Formula(kind.name, kind.shapes, 0.01) for kind in activations.SMOOTH),

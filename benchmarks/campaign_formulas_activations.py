@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from activations.truths import TRUTHS, Truth
 from flint import acb, arb, ctx
-from oracles import PRECISION, cdf, pdf, rectified
+from oracles import PRECISION, Rectified, cdf, pdf, rectified
 from torch import Tensor
 
 from benchmarks.campaign_formulas_draws import Draw
@@ -99,6 +99,7 @@ class Closed:
     homogeneous: bool = False  # errors are relative to |m| + r, not to 1 + |m| + r
     exact: bool = True  # rounding is all there is in the error of the mean
     largest: float = 30.0  # exponent of the largest numbers
+    share: float = 1.0  # of the points, where there are several settings of one activation
 
     def closed(self, judge: Judge, draw: Draw, n: int) -> None:
         """Everything that the activation says of n points."""
@@ -113,7 +114,8 @@ class Closed:
                 judge.near("mean", (a, b), x, e, mean, scale if self.exact else None)
                 if truth is not None:
                     _judge_central(judge, (a, b), moments, truth, steepest * arb(b) if b <= self.tight else None)
-                if b > 0:
+            if b > 0:
+                with ctx.workprec(_bits(1.0, max(b, 1.0))):
                     derivatives.append(self.derivatives(arb(a), arb(b)))
         _judge_shape(judge, self.phi, m[r > 0], r[r > 0], derivatives)
 
@@ -133,21 +135,27 @@ def _bits(m: float, r: float) -> int:
     return PRECISION + 5 * (math.frexp(max(abs(m), r, 1.0))[1] - math.frexp(min(r, 1.0))[1])
 
 
-def _hinge(name: str, phi: Activation, a: float) -> Closed:
+def _powers(z: Rectified) -> list[arb]:
+    return [z.mean, z.second, z.third, z.fourth]
+
+
+def _hinge(name: str, phi: Activation, a: float, share: float = 1.0) -> Closed:
     """Slope a below zero, one above."""
     slope = arb(a)
 
     def raw(m: arb, r: arb) -> list[arb]:
-        right, left = rectified(m, r), rectified(-m, r)
-        pairs = [(getattr(right, k), getattr(left, k)) for k in ("mean", "second", "third", "fourth")]
-        return [p + (-slope) ** k * q for k, (p, q) in enumerate(pairs, 1)]
+        right = _powers(rectified(m, r))
+        if a == 0:
+            return right
+        left = _powers(rectified(-m, r))
+        return [p + (-slope) ** k * q for k, (p, q) in enumerate(zip(right, left, strict=True), 1)]
 
     def derivatives(m: arb, r: arb) -> list[arb]:
         u = m / r
         kink = [cdf(u), pdf(u) / r, -u * pdf(u) / (r * r), (u * u - 1) * pdf(u) / (r * r * r)]
         return [slope + (1 - slope) * kink[0], *((1 - slope) * k for k in kink[1:])]
 
-    return Closed(name, phi, lambda x: x if x > 0 else slope * x, derivatives, raw, homogeneous=True)
+    return Closed(name, phi, lambda x: x if x > 0 else slope * x, derivatives, raw, homogeneous=True, share=share)
 
 
 def _hard_tanh() -> Closed:
@@ -190,16 +198,14 @@ def _cut_exponential(m: arb, r: arb, j: int) -> arb:
     return (j * m + j * j * r * r / 2).exp() * cdf(-w)
 
 
-def _elu(alpha: float) -> Closed:
+def _elu(alpha: float, share: float) -> Closed:
     a = arb(alpha)
 
     def raw(m: arb, r: arb) -> list[arb]:
-        right = rectified(m, r)
         parts = [cdf(-m / r), *(_cut_exponential(m, r, j) for j in range(1, 5))]
-        positive = (right.mean, right.second, right.third, right.fourth)
         return [
             p + a**k * sum((math.comb(k, j) * (-1) ** (k - j) * parts[j] for j in range(k + 1)), arb(0))
-            for k, p in enumerate(positive, 1)
+            for k, p in enumerate(_powers(rectified(m, r)), 1)
         ]
 
     def derivatives(m: arb, r: arb) -> list[arb]:
@@ -215,7 +221,7 @@ def _elu(alpha: float) -> Closed:
     def value(x: arb) -> arb:
         return x if x > 0 else a * x.expm1()
 
-    return Closed(f"elu {alpha:g}", Elu(alpha), value, derivatives, raw, tight=1.0)
+    return Closed(f"elu {alpha:g}", Elu(alpha), value, derivatives, raw, tight=1.0, share=share)
 
 
 def _gelu() -> Closed:
@@ -258,10 +264,10 @@ def _sine() -> Closed:
 
 CLOSED = (
     _hinge("relu", Relu(), 0.0),
-    *(_hinge(f"leaky_relu {a:g}", LeakyRelu(a), a) for a in (0.01, -0.5, 2.0)),
+    *(_hinge(f"leaky_relu {a:g}", LeakyRelu(a), a, 1 / 3) for a in (0.01, -0.5, 2.0)),
     _identity(),
     _hard_tanh(),
-    *(_elu(a) for a in (1.0, 0.5, 2.5)),
+    *(_elu(a, 1 / 3) for a in (1.0, 0.5, 2.5)),
     _gelu(),
     _sine(),
 )

@@ -6,6 +6,7 @@ derivatives, with bits for what cancels.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -163,4 +164,6 @@ def squares(judge: Judge, draw: Draw, n: int) -> None:
             truth = _tilted(arb(x), arb(y).sqrt(), arb(0), arb(square)).log
             d = arb(x) - arb(start)
             bound = arb(constant) + arb(slope) * d + arb(rise) * arb(y) + (arb(bend) + _EASE) * d * d / 2
+            if constant == math.inf and not math.isnan(slope + rise + bend):
+                bound = arb(constant)  # with d = 0 an infinite curvature would make NaN of it
             judge.above("square_majorant", (start, x, y, square), bound, truth)

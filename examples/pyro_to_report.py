@@ -43,12 +43,12 @@ class Classifier(PyroModule):
 def main() -> None:
     """Train, convert, certify, report."""
     pyro.set_rng_seed(0)
-    train, test = two_moons(400, noise_std=0.1, seed=0), two_moons(60, noise_std=0.1, seed=1)
+    train, test = two_moons(400, noise_std=0.1, seed=0), two_moons(30, noise_std=0.1, seed=1)
     model = Classifier()
     guide = AutoNormal(model, init_scale=0.01, init_loc_fn=init_to_median)
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
     x, y = train.x.float(), train.y
-    for _ in range(1500):
+    for _ in range(600):
         svi.step(x, y)
 
     pyro.get_param_store().save("guide.pt")

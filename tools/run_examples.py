@@ -1,4 +1,4 @@
-"""Run the examples of README.md and of all files under docs/, so that they cannot rot.
+"""Run the examples of README.md and of all files under docs/, and the scripts of examples/, so that they cannot rot.
 
 The ``python`` blocks of a file run in one namespace, in a temporary folder; a ``text`` block right after one must be
 what it prints. In ``console`` blocks every line that starts with ``$`` and one of RUNNABLE runs in the same folder and
@@ -122,13 +122,22 @@ def check(path: Path, *, update: bool) -> list[str]:
     return faults
 
 
+def run_script(path: Path) -> list[str]:
+    """Run a program; what is wrong with it. One that needs a library which is not here is left alone, and says so."""
+    result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    lacking = re.search(r"No module named '(pyro|bayesian_torch)", result.stderr)
+    if lacking:
+        print(f"{path.name}: not run, {lacking[1]} is not installed")
+    return [f"{path.name}: {result.stderr}{result.stdout}"] if result.returncode and not lacking else []
+
+
 def check_apart(path: Path, update: bool) -> list[str]:
-    """The same in a folder of its own."""
+    """The same in a folder of its own; a script of examples/ has to succeed."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path.cwd()
         os.chdir(folder)
         try:
-            return check(path, update=update)
+            return run_script(path) if path.suffix == ".py" else check(path, update=update)
         finally:
             os.chdir(here)
 
@@ -139,7 +148,8 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, help="those to run; all by default")
     parser.add_argument("--update", action="store_true", help="write the real output into the files")
     arguments = parser.parse_args()
-    files = [path.resolve() for path in arguments.files] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    files = [path.resolve() for path in arguments.files] or [*sorted((ROOT / "examples").glob("*.py")), *pages]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         found = pool.map(check_apart, files, [arguments.update] * len(files))
         faults = [fault for part in found for fault in part]

@@ -11,6 +11,10 @@ from flint import arb, ctx
 
 from bnndp.activations import Elu, HardTanh, LeakyRelu, Relu
 from bnndp.activations.activation import Activation
+from bnndp.certify import certify
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])
@@ -44,6 +48,20 @@ def test_variance_of_elu_at_its_kink_for_tiny_deviations(alpha: float, r: float)
     assert (found.upper >= truth.lower).all()
     assert torch.allclose(found.upper, truth.upper, rtol=1e-11, atol=0)
     assert torch.allclose(found.lower, truth.lower, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize(("u", "truth"), [(-15.0, 6.25), (35.0, 1.0)])
+def test_variance_of_a_network_with_tiny_deviations(u: float, truth: float) -> None:
+    """Var f(x) of an ELU with alpha 2.5, scaled by 1e120. The bounds were [3.2669, 3.2669] for both."""
+
+    def linear(mean: float, std: float) -> Linear:
+        return Linear(*(torch.tensor([[x]], dtype=torch.float64) for x in (mean, std)), *torch.zeros(2, 1).double())
+
+    network = BayesianNetwork((linear(u * 1e-90, 1e-90), Elu(2.5), linear(1e120, 0.0)), input_shape=(1,))
+    x = torch.tensor([[1e-30]], dtype=torch.float64)
+    bounds = certify(network, Box(x, x), quantity="variance")
+    assert bounds.lower.item() <= truth <= bounds.upper.item()
+    assert bounds.width.item() < 1e-6
 
 
 KINKED = [(Relu(), 1.0), (LeakyRelu(2.0), 1.0), (HardTanh(), 1.0), (Elu(2.5), 1.5)]
