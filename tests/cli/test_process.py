@@ -141,7 +141,7 @@ def test_demo_refuses_a_picture_it_cannot_write(bnndp: Callable[..., Any], tmp_p
     [
         (["certify"], "bnndp: Missing argument 'MODEL'; see bnndp certify --help."),
         (["certfy"], "bnndp: No such command 'certfy'. Did you mean 'certify', 'convert'? See bnndp --help."),
-        (["radius", "m", "x.npz"], "; see bnndp radius --help."),
+        (["radius", "m", "x.npz", "--limit", "0"], "; see bnndp radius --help."),
         (
             ["convert", "a", "-o", "b", "--task", "c"],
             "value for '--task': 'c' is not one of 'regression', 'classification'; see bnndp convert --help.",

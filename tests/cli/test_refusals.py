@@ -164,7 +164,7 @@ def test_bad_options(refused: Any, model: Path, inputs: Path, tmp_path: Path, ca
     assert words in refused("certify", model, inputs, "--out", tmp_path / "out.jsonl", *options)
 
 
-@pytest.mark.parametrize("arguments", [(), ("certify",), ("certify", "a"), ("certify", "a", "b"), ("prove",)])
+@pytest.mark.parametrize("arguments", [(), ("certify",), ("certify", "a", "b", "c"), ("prove",)])
 def test_bad_commands(refused: Any, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert ("bnndp certify --help" if arguments[:1] == ("certify",) else "bnndp --help") in refused(*arguments)
 

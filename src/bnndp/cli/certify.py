@@ -131,7 +131,6 @@ def certify(  # noqa: PLR0913 (the options of the command)
     from bnndp.runs.work import Budget
 
     kept = Kept.begin(context, run, out, json=json, quiet=quiet)
-    kept.remind()
     computing, folder = device_of(device), certificate_folder(certificates, run)
     model_file = load_model(model, kept.manner)
     network = model_file.posterior
@@ -154,6 +153,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     question = {"quantity": kind, "between": between, "norm": norm, "eps": eps, "domain": domain} | job.chance
     origin = Origin(kept.remarks, model, model_file, source, computing, question)
     tally = Tally()
+    kept.remind()
     with kept.journal(job, lambda: job.asked(around), origin) as journal, open_rows(out, keep=keep) as rows:
         end = kept.fill(job, journal, "certify", Budget(time_limit, shared=run is None))
         with kept.exports() as exports:

@@ -110,7 +110,6 @@ def radius(  # noqa: PLR0913 (the options of the command)
     from bnndp.runs.work import Budget
 
     kept = Kept.begin(context, run, out, json=json, quiet=quiet)
-    kept.remind()
     computing, folder = device_of(device), certificate_folder(certificates, run)
     expect_checkable(folder, norm)
     model_file = load_classifier(model, kept.manner)
@@ -123,6 +122,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     question = {"norm": norm, "upper": upper, "domain": domain, "attack": attack, "seed": seed, "quantity": "decision"}
     origin = Origin(kept.remarks, model, model_file, source.given(points), computing, question)
     keep = (model, *kept.files) if inputs is None else (model, inputs, *kept.files)
+    kept.remind()
     with kept.journal(job, lambda: job.asked("radius"), origin) as journal, open_rows(out, keep=keep) as rows:
         end = kept.fill(job, journal, "radius", Budget(time_limit))
         done = DoneRadii.read(job, journal)
