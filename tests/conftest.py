@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +23,8 @@ torch.set_num_threads(1)
 os.environ["BNNDP_OFFLINE"] = "1"  # no test reaches for the network, nor for what a user has downloaded before
 _cache = tempfile.TemporaryDirectory(prefix="bnndp-tests-")  # removed with the process
 os.environ["XDG_CACHE_HOME"] = _cache.name
+
+from browser import Browser, find_browser, open_browser  # noqa: E402 (after its folder is on the path)
 
 NetworkFactory = Callable[..., BayesianNetwork]
 
@@ -46,6 +48,16 @@ def posteriors(data_folder: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no folder 'posteriors' beside {data_folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of pages."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("there is no Chromium; tools/setup_browser.sh installs one")
+    with open_browser(program) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,9 @@ def test_a_classifier_passes_where_all_decisions_hold() -> None:
 
 
 def test_it_names_the_inputs_that_fail() -> None:
-    with pytest.raises(AssertionError, match=r"2 of 3 inputs certified, 3 asked for.*Input 1: falsified") as found:
+    with pytest.raises(
+        AssertionError, match=r"2 of 3 inputs certified, a share of 1 asked for.*Input 1: falsified"
+    ) as found:
         bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2)
     assert isinstance(found.value, bnndp.NotRobust)
     assert [each.value for each in found.value.verdict] == ["certified", "falsified", "certified"]
@@ -37,6 +39,14 @@ def test_a_share_may_fail() -> None:
     bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2, share=0.66)
     with pytest.raises(bnndp.NotRobust, match="asked for"):
         bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2, share=0.67)
+
+
+def test_a_share_is_that_of_the_inputs_and_no_rounding_more() -> None:
+    """0.55 * 100 is above 55 in floating point."""
+    x = torch.cat([POINTS[:1].expand(55, 1), POINTS[1:2].expand(45, 1)])
+    bnndp.assert_robust(CLASSIFIER, x, eps=0.2, share=0.55)
+    with pytest.raises(bnndp.NotRobust, match="55 of 100"):
+        bnndp.assert_robust(CLASSIFIER, x, eps=0.2, share=0.551)
 
 
 def test_a_wrong_label_is_not_robust() -> None:

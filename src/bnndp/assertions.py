@@ -52,8 +52,8 @@ def assert_robust(  # noqa: PLR0913 (the question, and how hard to try)
     >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.21)
     >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.19)
     Traceback (most recent call last):
-    bnndp.assertions.NotRobust: 0 of 1 inputs certified, 1 asked for: the mean output changes by at most 0.19 \
-on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
+    bnndp.assertions.NotRobust: 0 of 1 inputs certified, a share of 1 asked for: the mean output changes by at most \
+0.19 on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
     """
     if not 0 < share <= 1:
         raise InputError(f"share must lie above 0 and be at most 1, got {share!r}.")
@@ -77,9 +77,10 @@ on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
 def _expect(verdict: tuple[Verdict, ...], notes: Sequence[str], share: float, claim: str) -> None:
     failed = [i for i, each in enumerate(verdict) if each is not Verdict.CERTIFIED]
     certified, count = len(verdict) - len(failed), len(verdict)
-    if certified >= share * count and count > 0:
+    if count > 0 and certified / count >= share:
         return
     named = "; ".join(f"Input {i}: {verdict[i].value}, {notes[i]}" for i in failed[:_NAMED])
     more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-    asked = -(-share * count // 1)
-    raise NotRobust(f"{certified} of {count} inputs certified, {asked:.0f} asked for: {claim}. {named}{more}.", verdict)
+    raise NotRobust(
+        f"{certified} of {count} inputs certified, a share of {share:g} asked for: {claim}. {named}{more}.", verdict
+    )

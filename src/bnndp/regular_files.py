@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+import tokenize
+import zipfile
+import zlib
 from typing import BinaryIO
 
 from bnndp.errors import ModelFileError, one_line
 
-__all__ = ["cause_of", "expect_memory", "open_regular", "read_regular"]
+__all__ = ["ARCHIVE_FAULTS", "cause_of", "expect_memory", "open_regular", "read_regular"]
+
+ARCHIVE_FAULTS = (
+    ValueError, KeyError, EOFError, TypeError, SyntaxError, NotImplementedError, RuntimeError, OverflowError,
+    zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
+"""What numpy raises for a .npz file that is damaged, encrypted, packed in a manner it does not know, or no archive."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

@@ -169,6 +169,17 @@ def test_bad_commands(refused: Any, tmp_path: Path, arguments: tuple[str, ...]) 
     assert ("bnndp certify --help" if arguments[:1] == ("certify",) else "bnndp --help") in refused(*arguments)
 
 
+def test_an_encrypted_archive(refused: Any, model: Path, tmp_path: Path) -> None:
+    """zipfile raises a RuntimeError for it."""
+    path = tmp_path / "locked.npz"
+    np.savez(path, x=np.zeros((2, 1)))
+    content = bytearray(path.read_bytes())
+    content[6] |= 1  # the flag in the header of the file, and in the directory of the archive
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    assert "cannot be read as plain .npz arrays" in refused("certify", model, path, "--eps", 0.1)
+
+
 def test_bad_models(refused: Any, model: Path, inputs: Path, tmp_path: Path) -> None:
     good = model.read_bytes()
     (tmp_path / "truncated").write_bytes(good[:-8])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
 from bnndp.files import ModelFile, read_model
 from bnndp.regions import Box
+from bnndp.regular_files import ARCHIVE_FAULTS
 
 __all__ = [
     "Neighbourhood", "Regions", "check_array", "faults_of", "given_boxes", "load_classifier", "load_model",
@@ -158,7 +157,7 @@ def read_npz(path: Path, choose: Callable[[list[str]], tuple[str, ...]]) -> dict
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InputError("is a single array, not a .npz archive; write it with numpy.savez(FILE, x=...).")
             return {name: archive[name] for name in choose(archive.files)}
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except ARCHIVE_FAULTS as error:
         if isinstance(error, InputError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +21,7 @@ import torch
 
 from bnndp.errors import CertError, RunStateError
 from bnndp.regions import Box
+from bnndp.regular_files import ARCHIVE_FAULTS
 from bnndp.runs.folder import DESCRIPTION, FORMAT, INPUTS, RESULTS
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
@@ -164,7 +163,7 @@ def _arrays(path: Path) -> Iterator[Any]:
                 raise RunStateError(f"{path}: is not a .npz archive; delete it.")
             with archive:
                 yield archive
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except ARCHIVE_FAULTS as error:
         if isinstance(error, CertError):
             raise
         raise RunStateError(f"{path}: cannot be read as plain arrays: {error}; delete it.") from error
