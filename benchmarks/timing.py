@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -14,7 +15,15 @@ from torch import Tensor
 from bnndp.experiments.passes import sample_weights
 from bnndp.network import BayesianNetwork, Linear
 
-__all__ = ["median_time", "random_network", "sample_local", "sample_weights"]
+__all__ = ["Turn", "by_turns", "median_time", "random_network", "sample_local", "sample_weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Medians of one of several functions that were called by turns: seconds on the wall, and of CPU time."""
+
+    wall: float
+    cpu: float
 
 
 def median_time(function: Callable[[], object], *, repeats: int = 9, budget: float = 6.0) -> float:
@@ -29,6 +38,28 @@ def median_time(function: Callable[[], object], *, repeats: int = 9, budget: flo
         function()
         times.append(time.process_time() - start)
     return statistics.median(times)
+
+
+def by_turns(functions: Sequence[Callable[[], object]], *, repeats: int = 7, budget: float = 20.0) -> list[Turn]:
+    """Call the functions one after the other, again and again, after one round to warm up; medians of each.
+
+    What else the machine does meanwhile meets all of them alike. At least 3 rounds, fewer than ``repeats`` once the
+    budget of seconds is spent.
+    """
+    for function in functions:
+        function()
+    wall: list[list[float]] = [[] for _ in functions]
+    cpu: list[list[float]] = [[] for _ in functions]
+    begin = time.perf_counter()
+    for turn in range(repeats):
+        if turn >= 3 and time.perf_counter() - begin > budget:
+            break
+        for function, walls, cpus in zip(functions, wall, cpu, strict=True):
+            start, started = time.perf_counter(), time.process_time()
+            function()
+            walls.append(time.perf_counter() - start)
+            cpus.append(time.process_time() - started)
+    return [Turn(statistics.median(w), statistics.median(c)) for w, c in zip(wall, cpu, strict=True)]
 
 
 def random_network(sizes: tuple[int, ...], seed: int = 0) -> BayesianNetwork:

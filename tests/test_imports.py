@@ -21,7 +21,7 @@ FLOW = (
     ("container",),
     ("effort",),
     ("regions",),
-    ("bounds", "halving"),
+    ("bounds", "halving", "bracket"),
     ("layers", "activations"),
     ("network",),
     ("ensemble", "entries"),
@@ -31,7 +31,7 @@ FLOW = (
     ("sampling", "methods"),
     ("mixture_softmax", "quantities"),
     ("attacks", "sampling_softmax", "classify"),
-    ("evasion", "refine", "single"),
+    ("evasion", "refine", "single", "linearised"),
     ("certify",),
     ("decision",),
     ("assertions",),
@@ -39,6 +39,7 @@ FLOW = (
     ("evaluate",),
     ("proofs",),
     ("runs",),
+    ("cluster",),
     ("report",),
     ("explorer",),
     ("cli",),
@@ -55,6 +56,7 @@ ONLY_IN = {
     "report": {"rich", "matplotlib"},
     "proofs": {"bnndp_checker"},
     "runs": {"pyarrow"},
+    "cluster": {"ray"},
 }
 
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
@@ -121,6 +123,8 @@ def test_imports_run_one_way(module: str) -> None:
         ("classify.py", "from bnndp.decision import decide"),
         ("cli/radius.py", "from bnndp.demo import load"),
         ("certify.py", "import rich"),
+        ("runs/work.py", "import ray"),
+        ("runs/work.py", "from bnndp.cluster.crew import Crew"),
         ("cli/main.py", "import matplotlib.pyplot"),
         ("newcomer.py", ""),
     ],

@@ -248,7 +248,7 @@ def test_expected_softmax_of_deterministic_members(classes: int, count: int, gai
         assert bool((found <= exact.amin(0) + 1e-14).all())
         each = [torch.maximum(bound_rows(m, box, rows, label, Options()), rows.amin(-1)) for m in ensemble.members]
         separate = average(ensemble, torch.stack(each))
-        assert bool((found >= separate - 1e-12).all())
+        assert bool((found >= separate - 1e-11).all())  # alone, a member has a pass of its own that rounds less
 
 
 def test_decisions_gain_by_adding_before_minimising() -> None:

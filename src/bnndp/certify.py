@@ -112,7 +112,9 @@ def better_probabilities(network: Posterior, box: Box, options: Options, between
 
 
 def _expect_question(network: object, box: object) -> None:
-    _expect("network", network, (BayesianNetwork, Ensemble), "load one with bnndp.load(path)")
+    module = isinstance(network, torch.nn.Module)
+    advice = "make one of it with bnndp.from_module(module)" if module else "load one with bnndp.load(path)"
+    _expect("network", network, (BayesianNetwork, Ensemble), advice)
     _expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
     if isinstance(box, Box) and box.batch == 0:
         raise InputError("there is no box to certify: the batch is empty.")

@@ -20,12 +20,13 @@ from bnndp.maths.softmax import consistent
 from bnndp.methods import expect_moment, members_together, plan
 from bnndp.mixture_softmax import CALM, as_seen, mixture_bound, mixture_classes, strongest_tails
 from bnndp.moment.branch import Claim, branch
-from bnndp.moment.exponential import margin_tails
+from bnndp.moment.exponential import useful_tails
 from bnndp.moment.margins import Margins, margins
 from bnndp.moment.softmax import class_interval, row_bound
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import softmax as partition
+from bnndp.propagation import certain
 from bnndp.propagation.forward import hidden
 from bnndp.propagation.margins import gaussian_tails, margins_above
 from bnndp.regions import Box
@@ -177,8 +178,18 @@ def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Int
     if not network.plain:
         return _general_classes(network, box, options.optimise)
     every = torch.arange(classes, device=box.lower.device)
-    known = margins(network, box, every.expand(box.batch, -1), steps=options.optimise)
+    known = _margins(network, box, every.expand(box.batch, -1), options.optimise)
     return class_interval(known, strongest_tails(network, box, known))
+
+
+def _margins(network: BayesianNetwork, box: Box, reference: Tensor, steps: int) -> Margins:
+    """Of a plain network, with planes optimised by ``steps`` steps; without variance there are no moments to take."""
+    if not certain.certain(network):
+        return margins(network, box, reference, steps=steps)
+    found = certain.margins(network, box, reference)
+    if not steps:
+        return found
+    return Margins(torch.maximum(found.mean, margins(network, box, reference, steps=steps).mean), found.variance)
 
 
 def _general_classes(network: BayesianNetwork, box: Box, steps: int) -> Interval:
@@ -210,14 +221,14 @@ def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor
     """By moments; by exponential moments too where only the spread of the margins keeps that from deciding."""
     if not network.plain:
         return _general_rows(network, box, rows, label, options.optimise)
-    known = margins(network, box, label[:, None], steps=options.optimise)
+    known = _margins(network, box, label[:, None], options.optimise)
     bound = row_bound(rows, known, label)
     hope = row_bound(rows, Margins(known.mean, torch.zeros_like(known.variance)), label)
     open_ = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
     at = open_.nonzero()[:, 0]
     if at.numel():
         part = known[at]
-        tails = margin_tails(network, box[at], label[at], part.mean[:, 0], part.variance[:, 0])
+        tails = useful_tails(network, box[at], label[at], part.mean[:, 0], part.variance[:, 0])
         again = row_bound(rows[at], part, label[at], tails)
         bound[at] = torch.maximum(bound[at], again)
     if options.branch > 1 and network.depth:

@@ -136,6 +136,11 @@ def _is_proved(
 
 
 def expect_classifier(network: Posterior) -> None:
-    """Refuse a regression network in one line."""
+    """Refuse a regression network, and a module of torch, in one line."""
+    if isinstance(network, torch.nn.Module):
+        raise InputError(
+            f"network must be a BayesianNetwork or Ensemble, got {type(network).__name__}; make one of it with "
+            "bnndp.from_module(module, task='classification')."
+        )
     if network.task != "classification":
         raise InputError(f"a decision needs a classifier; this network is for {network.task} (use bnndp.certify).")

@@ -17,6 +17,7 @@ from bnndp.moment import forward, optimise
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.partition import recursion
+from bnndp.propagation import certain
 from bnndp.propagation import forward as propagation
 from bnndp.propagation.optimise import best_bounds
 from bnndp.regions import Box, apply_rows
@@ -141,12 +142,22 @@ def _inner(network: BayesianNetwork, box: Box, options: Options) -> tuple[Affine
         return _named(propagation.bound(network, box), "moment")
     if options.method == "partition":
         return _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
-    found = optimise.bound(network, box, options.optimise) if options.optimise else forward.bound(network, box)
-    moment = _named(found, "moment")
+    moment = _moment(network, box, options.optimise)
     if options.method != "best":
         return moment
     partition = _named(recursion.bound(network, box, mass=options.mass, cells=options.cells), "partition")
     return _intersection(moment, partition)
+
+
+def _moment(network: BayesianNetwork, box: Box, steps: int) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """By moments, with planes optimised by ``steps`` steps; without variance there are no moments to take."""
+    if not certain.certain(network):
+        return _named(optimise.bound(network, box, steps) if steps else forward.bound(network, box), "moment")
+    found = _named(certain.bound(network, box), "moment")
+    if not steps:
+        return found
+    affine, interval, _ = _intersection(found, _named(optimise.bound(network, box, steps), "moment"))
+    return affine, interval, found[2]
 
 
 def expect_moment(network: BayesianNetwork, options: Options) -> None:

@@ -19,7 +19,7 @@ from bnndp.methods import expect_moment, moved_back
 from bnndp.mixture import SHARES, LowerSum, MemberMargins, plane_size, summed, tail_lines, weighted_interval
 from bnndp.mixture_parts import Part, parts
 from bnndp.mixture_rows import best_rows, lower_classes, plus, upper_classes
-from bnndp.moment.exponential import margin_tails
+from bnndp.moment.exponential import useful_tails
 from bnndp.moment.forward import Parameters, hidden_layers
 from bnndp.moment.margins import Margins, interval_mean, margin_rows, margin_variance, margins, mean_margins
 from bnndp.moment.optimise import best_choice
@@ -52,7 +52,7 @@ def strongest_tails(network: BayesianNetwork, box: Box, known: Margins) -> Tenso
         least = known.mean[at].masked_fill(torch.eye(classes, dtype=torch.bool, device=box.lower.device), torch.inf)
         best = least.amin(-1).argmax(-1)
         part = Margins(known.mean[at, best], known.variance[at, best])
-        tails[at, best] = margin_tails(network, box[at], best, part.mean, part.variance)
+        tails[at, best] = useful_tails(network, box[at], best, part.mean, part.variance)
     return tails
 
 
@@ -149,7 +149,7 @@ def _rows(asked: _Asked, *, exponential: bool) -> tuple[Tensor, Tensor, Tensor]:
             if known.random and part.members[0].plain:
                 spread = torch.maximum(spread, known.variance.amax((-1, -2)))
                 if exponential:
-                    tails = margin_tails(*as_seen(part.members[0], box), label, known.least[:, 0], known.variance[:, 0])
+                    tails = useful_tails(*as_seen(part.members[0], box), label, known.least[:, 0], known.variance[:, 0])
                     known = replace(known, tails=torch.minimum(known.tails, tails[:, None]))
             best = torch.fmax(best, _by_itself(rows, label, known))
             if known.random and not exponential and bool((spread > CALM).any()):

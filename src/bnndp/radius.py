@@ -1,10 +1,10 @@
 """The largest radius for which the decision provably does not change, and the smallest at which an attack changes it.
 
-The certified radius is searched for all inputs at once: each trial is one pass over the whole batch. The value that
-must stay positive falls smoothly with the radius, so the next trial is where the line through both ends of the bracket
-crosses zero, kept away from the ends. One pass finds a radius first, from which each stage of a higher effort goes on
-with costlier bounds, and no further than an attack allows. Whatever the search does, ``radius`` is one at which the
-bound was positive, so that it may stop at any time.
+The certified radius is searched for all inputs at once: each trial is one pass over the whole batch. The search begins
+where the mean weights would change their decision if they were linear (``linearised.py``), and narrows a bracket
+(``bracket.py``). One pass finds a radius first, from which each stage of a higher effort goes on with costlier bounds,
+and no further than an attack allows. Whatever the search does, ``radius`` is one at which the bound was positive, so
+that it may stop at any time.
 
 A search in float32 comes near the radius by guesses (``single.py``) and tries both ends of the bracket that they give
 by the bounds themselves; where these say otherwise the search goes on from there as any other. A guess is never more
@@ -14,19 +14,21 @@ than a radius to try.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from bnndp.bracket import Bracket, guided, narrowed
 from bnndp.classify import bound_rows
 from bnndp.decision import expect_classifier, labels_of
 from bnndp.effort import last
 from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.evasion import Effort, Reach, attack_radius, decision_rows
+from bnndp.linearised import linear_radius
 from bnndp.methods import plan
 from bnndp.options import Options
 from bnndp.regions import Box
@@ -38,10 +40,7 @@ __all__ = ["PRECISIONS", "Radius", "Search", "better_radii", "certified_radius"]
 PRECISIONS = ("float64", "float32")
 """In which a radius may be searched; whatever is certified is certified in float64."""
 
-_TRIALS = 60
-_FIRST = 1 / 64  # of the largest radius: where the search begins
-_LEAST = 1e-6  # of the largest radius: below it nothing more is tried
-_GROW, _GROW_ON = 4.0, 1.2  # the step out, in the first search and in one that goes on from there
+_BEGIN = 0.8  # of the linearised radius: where the search begins
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,63 +99,6 @@ class Radius:
         )
 
 
-_Value = Callable[[Tensor, Tensor], Tensor]
-"""Bounds (inputs,) at the radii (inputs,) of the inputs at these indices; the decision holds where positive."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bracket:
-    """The largest radius that was certified and the smallest that was not, with the bounds found there."""
-
-    low: Tensor  # (batch,); -1 before anything is certified
-    high: Tensor  # (batch,); infinite before anything fails
-    low_value: Tensor  # (batch,), positive
-    high_value: Tensor  # (batch,), not positive
-    grow: float  # factor of a step out
-
-    @classmethod
-    def empty(cls, points: Tensor) -> _Bracket:  # points (batch, n)
-        """Before the first trial."""
-        zero = points.new_zeros(points.shape[0])
-        return cls(zero - 1, zero + torch.inf, zero + 1, zero - torch.inf, _GROW)
-
-    @property
-    def radius(self) -> Tensor:
-        """What is certified, NaN where nothing is: (batch,)."""
-        return torch.where(self.low >= 0, self.low, torch.nan)
-
-    def after(self, trial: Tensor, value: Tensor, active: Tensor) -> _Bracket:
-        good, bad = active & (value > 0), active & ~(value > 0)
-        return _Bracket(
-            torch.where(good, trial, self.low),
-            torch.where(bad, trial, self.high),
-            torch.where(good, value, self.low_value),
-            torch.where(bad, value, self.high_value),
-            self.grow,
-        )
-
-    @classmethod
-    def again(cls, known: Radius) -> _Bracket:
-        """The lower ends of ``known``, to be searched on with a better bound, below the radii of its attack."""
-        low, attack = known.radius.nan_to_num(-1.0), known.attack.nan_to_num(torch.inf, posinf=torch.inf)
-        unknown = torch.full_like(low, torch.nan)
-        return cls(low, attack, unknown, unknown, _GROW_ON)
-
-    def open(self, search: Search) -> Tensor:
-        """Where the bracket is still wider than asked for: (batch,)."""
-        certified = self.low >= 0
-        wide = ~(self.high - self.low <= search.tolerance * self.low) & ~(self.high <= _LEAST * search.upper)
-        return certified & (self.low < search.upper) & wide
-
-    def trial(self, search: Search) -> Tensor:
-        """The radius to try next (batch,): further out, or between the ends."""
-        out = torch.where(self.low == 0, _FIRST * search.upper, self.low * self.grow).clamp_max(search.upper)
-        fall = self.low_value / (self.low_value - self.high_value)
-        share = torch.where(self.high_value.isfinite(), fall, 0.5).nan_to_num(0.5).clamp(0.15, 0.85)
-        between = self.low + share * (self.high - self.low)
-        return torch.where(self.high_value.isnan() & (out < between) | self.high.isinf(), out, between)
-
-
 def certified_radius(
     network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
@@ -191,7 +133,7 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
     """
     search, options = search or Search(), options or Options()
     expect_classifier(network)
-    points = Box.ball(x, 0.0, domain=domain).lower
+    points = Box.ball(x, 0.0, domain=domain, norm=search.norm).lower
     if points.shape[1] != network.n_in:
         raise InputError(
             f"x has {points.shape[1]} inputs, the network takes {network.n_in}; check the order of the axes."
@@ -210,20 +152,22 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
         ball = Box.ball(points[at], radius, domain=domain, norm=search.norm)
         return like.guess_rows(ball, rows[at], asked[at], how).amin(-1)
 
-    def narrowed(state: _Bracket, how: Options) -> Iterator[_Bracket]:
+    def searched(state: Bracket, how: Options) -> Iterator[Bracket]:
+        fine = (search.upper, search.tolerance)
         if likeness is None:
-            return _search(partial(value_at, how=how), state, search)
-        return _guided(partial(value_at, how=how), partial(guess_at, how=how, like=likeness), state, search)
+            return narrowed(partial(value_at, how=how), state, *fine)
+        return guided(partial(value_at, how=how), partial(guess_at, how=how, like=likeness), state, *fine)
 
     first, *others = (stage.options for stage in plan(network, options))
     if known is None:
-        *_, found = narrowed(_Bracket.empty(points), first)
+        start = (_BEGIN * linear_radius(network, points, rows, search.norm)).clamp_max(search.upper)
+        *_, found = searched(Bracket.empty(start), first)
         known = _attacked(
             network, points, Radius(asked, found.radius, points[:, 0] * torch.nan, points), domain, search
         )
     yield known
     for how in others:
-        for found in narrowed(_Bracket.again(known), how):
+        for found in searched(Bracket.again(known.radius, known.attack), how):
             known = replace(known, radius=found.radius)
             yield known
 
@@ -238,45 +182,3 @@ def _attacked(
     effort = Effort(seed=search.seed)
     broken = attack_radius(network, x, found.label, weights=search.weights, reach=reach, effort=effort)
     return replace(found, attack=broken.radius, witness=broken.x, rival=broken.runner_up)
-
-
-def _search(value_at: _Value, state: _Bracket, search: Search) -> Iterator[_Bracket]:
-    """Narrow the brackets of the largest radius at which ``value_at(radius, indices)`` is positive, trial by trial.
-
-    Inputs of which nothing is certified yet are tried at radius zero first.
-    """
-    state = _tried(value_at, state, torch.zeros_like(state.low), (state.low < 0) & (state.high > 0))
-    yield state
-    for _ in range(_TRIALS):
-        active = state.open(search)
-        if not bool(active.any()):
-            break
-        state = _tried(value_at, state, state.trial(search), active)
-        yield state
-
-
-def _guided(value_at: _Value, guess_at: _Value, state: _Bracket, search: Search) -> Iterator[_Bracket]:
-    """The same, from the brackets that guesses give: both of their ends are tried before the search goes on.
-
-    A lower end that does not hold is moved in by half of the tolerance once; guesses are seldom further off.
-    """
-    guess = state
-    for guessed in _search(guess_at, state, search):
-        guess = guessed
-        yield state  # nothing is proved by a guess, but the caller may want to stop
-    state = _tried(value_at, state, guess.low, guess.low > state.low)
-    yield state
-    end = torch.where(state.low >= guess.low, guess.high, guess.low / (1 + 0.5 * search.tolerance))
-    state = _tried(value_at, state, end, (end > state.low) & (end < state.high))
-    yield state
-    yield from _search(value_at, state, search)
-
-
-def _tried(value_at: _Value, state: _Bracket, trial: Tensor, active: Tensor) -> _Bracket:
-    """The bracket after a trial of the ``active`` inputs."""
-    at = active.nonzero()[:, 0]
-    if at.numel() == 0:
-        return state
-    value = torch.full_like(trial, -torch.inf)
-    value[at] = value_at(trial[at], at)
-    return state.after(trial, value, active)

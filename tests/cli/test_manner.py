@@ -118,7 +118,7 @@ def test_a_share_needs_verdicts_and_is_one(
     refused: Any, model: Path, inputs: Path, classifier: Path, tmp_path: Path
 ) -> None:
     start = ("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "o", "--require-certified")
-    assert "about verdicts: it needs a classifier, and y in INPUTS or --label" in refused(*start, 0.5)
+    assert "about verdicts: it needs a classifier, and labels or --label" in refused(*start, 0.5)
     for share in (-0.1, 1.1, "nan"):
         assert "is not a share" in refused(*start, share)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import bnndp as library
 from bnndp.cli import radii
 from bnndp.files import load, save
 
-KEYS = ["index", "label", "decision", "radius", "attack_radius", "ratio", "effort", "seconds"]
+KEYS = ["index", "label", "decision", "radius", "capped", "attack_radius", "ratio", "effort", "seconds"]
 
 
 def test_rows_are_those_of_the_library(
@@ -75,6 +77,26 @@ def test_a_decision_without_an_end_has_the_largest_radius(
     assert [row["radius"] for row in rows] == [0.3, None, 0.3, None]
     assert [row["attack_radius"] for row in rows] == [None, 0.0, None, 0.0]
     assert {row["ratio"] for row in rows} == {None}
+    assert [row["capped"] for row in rows] == [True, False, True, False]
+
+
+def test_radii_at_the_cap_are_marked_everywhere(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start = ("radius", classifier, labelled, "--no-attack", "--upper", 0.1, "--run", run)
+    shown = bnndp(*start).stdout  # radii of 0.23, 0.1 (which the cap ends) and 0.05
+    summary = json.loads(bnndp(*start, "--json").stdout)
+    with (run / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    capped = [row["capped"] for row in rows]
+    assert capped == [str(row["radius"] == "0.1") for row in rows]
+    assert 0 < capped.count("True") < 3
+    assert summary["capped"] == capped.count("True")
+    assert f">= {summary['mean_radius']:.4g}" in shown
+    assert "radius >= 0.1" in shown
+    below = bnndp(*start[:-4], "--upper", 1).stdout
+    assert ">=" not in below
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    assert parquet.read_table(run / "results.parquet")["capped"].to_pylist() == [each == "True" for each in capped]
 
 
 def test_options_reach_the_library(

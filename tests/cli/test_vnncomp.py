@@ -59,8 +59,11 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     end = ("--label", 0, "--out", tmp_path / "o")
     start = ("certify", classifier)
-    assert "give either the file INPUTS or --vnnlib" in refused(*start, *end)
-    assert "give either the file INPUTS or --vnnlib" in refused(*start, inputs, "--vnnlib", files[0], *end)
+    one = "give either the file INPUTS, a data set by --data NAME or --vnnlib FILE, one of them"
+    assert one in refused(*start, *end)
+    assert one in refused(*start, inputs, "--vnnlib", files[0], *end)
+    assert one in refused(*start, "--data", "moons", "--vnnlib", files[0], *end)
+    assert "--limit goes with INPUTS or --data" in refused(*start, "--vnnlib", files[0], "--limit", 1, *end)
     assert "leave out --eps" in refused(*start, "--vnnlib", files[0], "--eps", 0.1, *end)
     assert "none.vnnlib: no such file" in refused(*start, "--vnnlib", tmp_path / "none.vnnlib", *end)
     wide = vnnlib(tmp_path / "w.vnnlib", [0.0] * 3, [1.0] * 3)

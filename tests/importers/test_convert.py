@@ -468,24 +468,27 @@ def test_the_command_prints_no_origin_as_it_stands(
     from bnndp.cli.main import main
 
     save(own_network(), tmp_path / "a", origin=origin)
-    assert main(["convert", str(tmp_path / "a"), "-o", str(tmp_path / "b")]) == 0
+    assert main(["convert", str(tmp_path / "a"), "-o", str(tmp_path / "b.safetensors")]) == 0
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
-    assert read_model(tmp_path / "b").origin == origin
+    assert read_model(tmp_path / "b.safetensors").origin == origin
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
 
     (tmp_path / "f").write_bytes(b"")
-    save(own_network(), tmp_path / "m")
-    before = (tmp_path / "m").read_bytes()
+    model, out = "m.safetensors", "out.safetensors"
+    save(own_network(), tmp_path / model)
+    before = (tmp_path / model).read_bytes()
     for arguments, words in {
-        ("f", "-o", "out"): "no file that torch.save has written",
-        ("absent", "-o", "out"): "No such file",
-        ("m", "-o", "m"): "would be overwritten",
-        ("m", "-o", "out", "--arch", "a.json", "--task", "regression"): "--arch says",
-        ("m", "-o", "out", "--activation", "mish"): "activation must be one of",
-        ("m", "-o", "no/such/folder"): "cannot be written",
+        ("f", "-o", out): "no file that torch.save has written",
+        ("absent", "-o", out): "No such file",
+        (model, "-o", model): "would be overwritten",
+        (model, "-o", out, "--arch", "a.json", "--task", "regression"): "--arch says",
+        (model, "-o", out, "--activation", "mish"): "activation must be one of",
+        (model, "-o", "no/such/folder.safetensors"): "cannot be written",
+        (model, "-o", "out.pt"): "out.pt: a model file is written, whose name must end in .safetensors",
+        (model, "-o", "out"): "must end in .safetensors",
     }.items():
         full = [
             str(tmp_path / part) if not part.startswith("-") and i in (0, 2, 4) and part != "mish" else part
@@ -495,6 +498,6 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
         line = capsys.readouterr().err
         assert line.count("\n") == 1
         assert words in line
-    assert (tmp_path / "m").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "m"]
-    assert load(tmp_path / "m").digest()
+    assert (tmp_path / model).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", model]
+    assert load(tmp_path / model).digest()

@@ -227,7 +227,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
     ),
     "no library": (
         {"fc.w": torch.ones(2, 3)},
-        "tensor 'fc.w' is known to no importer; they look for <layer>.weight_mean",
+        "tensor 'fc.w' is known to no importer; if it is no weight of the network, leave it out by --ignore fc.w",
     ),
 }
 
@@ -260,7 +260,7 @@ def test_a_choice_that_nobody_hears_is_refused(tmp_path: Path) -> None:
 
 def test_no_two_importers_have_one_name() -> None:
     assert len({importer.name for importer in IMPORTERS}) == len(IMPORTERS)
-    assert all(set(importer.uses) <= {"scale_transform", "bias", "beside", "table"} for importer in IMPORTERS)
+    assert all(set(importer.uses) <= {"scale_transform", "bias", "beside", "table", "ignore"} for importer in IMPORTERS)
 
 
 # The user's own table

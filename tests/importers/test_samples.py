@@ -108,9 +108,9 @@ def test_pickles_of_lists_and_several_files(tmp_path: Path, capsys: pytest.Captu
     for index, state in enumerate(wanted):
         names.append(str(tmp_path / f"{index}.safetensors"))
         save_file(state, names[-1])
-    assert main(["convert", *names, "-o", str(tmp_path / "m")]) == 0
+    assert main(["convert", *names, "-o", str(tmp_path / "m.safetensors")]) == 0
     assert "Ensemble(3 x BayesianNetwork(3-4-2, regression))" in capsys.readouterr().out
-    check(load(tmp_path / "m"), wanted)
+    check(load(tmp_path / "m.safetensors"), wanted)
     save_file(dense(LIBRARIES["torchbnn"], 1).state, tmp_path / "odd")
     with pytest.raises(ModelFileError, match="these files are read by state_dict, torchbnn, not by one"):
         convert([names[0], tmp_path / "odd"])
@@ -118,7 +118,7 @@ def test_pickles_of_lists_and_several_files(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(ModelFileError, match="member 1 has n_out 1, but member 0 has 2"):
         convert([names[0], tmp_path / "other"])
     with pytest.raises(InputError, match="is a whole model; convert it alone"):
-        convert([names[0], tmp_path / "m"])
+        convert([names[0], tmp_path / "m.safetensors"])
 
 
 def test_samples_that_differ_are_refused() -> None:

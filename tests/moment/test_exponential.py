@@ -104,7 +104,7 @@ def test_exponent_given_the_last_hidden_layer() -> None:
     z = torch.rand(2, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
     label = torch.tensor([2, 0])
     lam = torch.tensor([[0.1, 0.5, 0.3, 1.0], [0.7, 0.2, 0.9, 0.4]], dtype=F64)
-    rows = margin_exponents(layer, label, lam)
+    rows = margin_exponents(layer, label[:, None].expand(2, 4), torch.arange(4).expand(2, 4), lam)
     got = rows.constant + (rows.linear * z[:, None]).sum(-1) + (rows.square * z[:, None].square()).sum(-1)
     m, r = gaussian(layer, z)
     for b, c in enumerate(label.tolist()):
@@ -170,7 +170,8 @@ def setting(seed: int, radius: float = 0.0) -> tuple[BayesianNetwork, Box, Rows]
     network = make((5, 8, 7, 4), seed, std=0.35, margin=4.0)
     box = regions(5, radius, seed)
     lam = torch.tensor([0.2, 0.45, 0.8, 0.5], dtype=F64).expand(3, 4)
-    return network, box, margin_exponents(network.linears[2], torch.tensor([0, 1, 0]), lam)
+    label, rival = torch.tensor([[0], [1], [0]]).expand(3, 4), torch.arange(4).expand(3, 4)
+    return network, box, margin_exponents(network.linears[2], label, rival, lam)
 
 
 @pytest.mark.parametrize("seed", range(6))

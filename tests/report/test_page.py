@@ -16,7 +16,7 @@ from bnndp.cli.main import main
 from bnndp.errors import RunStateError
 from bnndp.files import save
 from bnndp.network import BayesianNetwork, Linear
-from bnndp.report.page.page import page_of
+from bnndp.report.page.page import page_of, report_of
 
 NASTY = "</script></title><script>window.injected = 1</script><img src=x onerror='window.injected = 1'>\u202e\"'&"
 
@@ -295,6 +295,42 @@ def test_the_curve_ends_at_the_largest_radius_that_was_tried(tmp_path: Path) -> 
     assert heights[-1] == pytest.approx((12 + 224) / 2)  # one half of the inputs, in the middle of the chart
 
 
+def test_one_input_is_said_in_the_singular(tmp_path: Path) -> None:
+    text = outline(page_of(write_run(tmp_path / "radius", "radius", [radius_answer(0.1, 0.2)]))).text
+    assert "The certified radius is 0.5 of the radius of the attack, for the one input that has both." in text
+    text = outline(page_of(write_run(tmp_path / "bounds", "certify", [interval_answer([0.0], [1.0])]))).text
+    assert "is enclosed at every input of the box. The interval is at most 1 wide." in text
+
+
+def test_of_many_inputs_in_the_plane_some_are_drawn(tmp_path: Path) -> None:
+    """So many that they can be told apart, and the page says how many; of a few all are."""
+    rng = np.random.default_rng(0)
+    for total, drawn in ((40, 40), (2000, 150)):
+        answers = [radius_answer(0.1, 0.2)] * total
+        page = page_of(write_run(tmp_path / str(total), "radius", answers, x=rng.uniform(0, 1, (total, 2))))
+        plane = page.split('id="plane"')[1].split("</section>")[0]
+        dots = re.search(r'd="([^"]*)" class="dots certified"', plane)
+        assert dots is not None
+        assert dots[1].count("M") == drawn
+        assert (f"{drawn} of {total:,} inputs, taken evenly." in plane) is (drawn < total)
+
+
+def test_bounds_of_a_variance_do_not_ask_for_the_model(tmp_path: Path) -> None:
+    """Its mean would not be drawn with it."""
+    words = "The model file is not where the run says"
+    for quantity, asked in (("mean", True), ("variance", False)):
+        folder = tmp_path / quantity
+        folder.mkdir()
+        save(line(), folder / "line.safetensors")
+        np.savez(folder / "inputs.npz", x=np.zeros((1, 1)))
+        given = ["certify", folder / "line.safetensors", folder / "inputs.npz", "--eps", "0.1", "--quantity", quantity]
+        assert main([str(word) for word in [*given, "--quiet", "--run", folder / "run"]]) == 0
+        (folder / "line.safetensors").unlink()
+        page = page_of(folder / "run")
+        assert 'id="overview"' in page
+        assert (words in page) is asked
+
+
 def test_bounds_without_end_have_a_page(tmp_path: Path) -> None:
     answers = [interval_answer(["-inf", 0.0], ["inf", 1.0]), interval_answer([0.0, 0.0], [0.0, 0.0])]
     page = page_of(write_run(tmp_path / "run", "certify", answers))
@@ -327,8 +363,45 @@ def test_the_command_writes_the_page_and_says_how_large_it_is(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "page.html"
-    assert main(["report", str(images), "--out", str(place)]) == 0
+    assert main(["report", str(images), "--no-plots", "--out", str(place)]) == 0
     assert place.read_text(encoding="utf-8") == page_of(images)
     assert re.fullmatch(rf"{re.escape(str(place))}: \d+ kB\n", capsys.readouterr().out)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert main(["report", str(tmp_path)]) == 2
     assert main(["report", str(images), "--model", str(place)]) == 2
+
+
+def test_the_command_writes_the_charts_beside_the_page_and_names_them(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "page.html"
+    assert main(["report", str(images), "--out", str(place)]) == 0
+    names = ["certified-accuracy.svg", "radii.svg", "ratios.svg"]
+    assert capsys.readouterr().out.splitlines()[1] == f"{tmp_path / 'plots'}: {', '.join(names)}"
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
+    page = place.read_text(encoding="utf-8")
+    assert page == report_of(images, files=True).page
+    assert all(f"plots/{name}" in outline(page).text for name in names)
+
+
+def test_a_radius_at_the_end_of_the_search_is_shown_as_at_least_that(tmp_path: Path) -> None:
+    """Whether the answer says so itself or the largest radius of the run does; older answers say nothing."""
+    said = [radius_answer(0.5) | {"capped": True}, radius_answer(0.25, 0.3) | {"capped": False}, radius_answer(0.25)]
+    known = [radius_answer(0.25), radius_answer(0.2, 0.25)]
+    for name, answers, options, expected in (
+        ("said", said, {}, ["≥ 0.5", "0.25", "0.25"]),
+        ("known", known, {"upper": 0.25}, ["≥ 0.25", "0.2"]),
+    ):
+        page = page_of(write_run(tmp_path / name, "radius", answers, options=options))
+        rows = re.findall("<tr>(.*?)</tr>", page.split('id="rows"')[1])[1:]
+        assert [re.findall("<td[^>]*>([^<]*)", row)[4] for row in rows] == expected
+    text = outline(page_of(tmp_path / "said")).text
+    assert "For 1 input the search ended at the largest radius that was tried, 0.5:" in text
+    assert "≥" not in page_of(write_run(tmp_path / "none", "radius", [radius_answer(0.1, 0.2)])).split("<script>")[0]
+
+
+def test_an_answer_that_proves_nothing_is_never_at_least_something(tmp_path: Path) -> None:
+    answers = [radius_answer("nan", 0.2) | {"capped": True}, radius_answer(0.1, 0.2) | {"capped": "yes"}]
+    page = page_of(write_run(tmp_path / "run", "radius", answers))
+    assert "≥" not in page.split("<script>")[0]
+    assert "the search ended" not in page

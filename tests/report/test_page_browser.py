@@ -158,6 +158,18 @@ def test_the_page_opens_as_it_was_written(browser: Browser, large: Path, address
                 assert text(page, f"{part}-{kind}") == still[1]
 
 
+def test_a_radius_that_may_be_more_stays_so_when_the_table_is_sorted(browser: Browser, tmp_path: Path) -> None:
+    answers = [radius_answer(0.1, 0.2), radius_answer(0.25) | {"capped": True}, radius_answer(0.05, 0.2)]
+    with browser.page(written(write_run(tmp_path / "run", "radius", answers))) as page:
+        assert cells(page, 4) == ["0.1", "≥ 0.25", "0.05"]
+        sort(page, 4)
+        assert cells(page, 4) == ["0.05", "0.1", "≥ 0.25"]
+        choose(page, "filter-which", 4)
+        choose(page, "filter-limit", 0.2)
+        assert cells(page, 4) == ["≥ 0.25"]
+        assert page.complaints() == []
+
+
 def test_a_key_sorts_too(browser: Browser, address: str) -> None:
     with browser.page(address) as page:
         page.run("document.querySelectorAll('#rows th button')[5].focus()")

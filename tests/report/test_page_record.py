@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from run_folders import interval_answer, radius_answer, write_run
 
 from bnndp.errors import RunStateError
@@ -55,12 +58,23 @@ def test_verdicts_are_those_of_the_numbers() -> None:
         radius=np.array([0.1, math.nan, 0.3, math.nan, math.nan]),
         attack=np.array([0.2, 0.3, math.inf, 0.0, math.nan]),  # the last is wrong at the input, and was not attacked
         seconds=np.zeros(5),
+        capped=np.zeros(5, dtype=bool),
     )
     certified, falsified, undecided = Verdict.CERTIFIED, Verdict.FALSIFIED, Verdict.UNDECIDED
     assert found.verdicts(0.1) == [certified, undecided, certified, falsified, falsified]
     assert found.verdicts(0.15) == [undecided, undecided, certified, falsified, falsified]
     assert found.verdicts(0.3) == [falsified, falsified, certified, falsified, falsified]
     assert np.array_equal(found.ratio, [0.5, 0.0, math.nan, math.nan, math.nan], equal_nan=True)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_a_width_is_the_least_number_that_is_not_below_it(one: float, other: float) -> None:
+    lower, upper = sorted((one, other))
+    ends = np.array([[lower]]), np.array([[upper]])
+    width = Intervals(*ends, None, None, ("moment",), np.zeros(1), None).width.item()
+    exact = Fraction(upper) - Fraction(lower)
+    assert math.isinf(width) or Fraction(width) >= exact
+    assert width == 0 or Fraction(math.nextafter(width, 0)) < exact
 
 
 def test_a_verdict_is_by_the_lead_whatever_is_written(tmp_path: Path) -> None:

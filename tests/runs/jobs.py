@@ -12,6 +12,10 @@ from bnndp.runs.lines import number
 from bnndp.runs.work import Advance
 
 
+def _nothing(stage: int, part: range, round_: int) -> None:
+    """A function that can be sent to other processes."""
+
+
 @dataclass
 class Squares:
     """Adds up squares; a later stage goes on in rounds. Every answer names the start of the part it was computed in."""
@@ -20,7 +24,7 @@ class Squares:
     sizes: tuple[int, ...] = (4, 3)  # of the parts, by stage
     rounds: int = 2
     calls: list[tuple[int, int]] = field(default_factory=list)  # stage and start of every part that was begun
-    before_round: Callable[[int, range, int], None] = lambda stage, part, round_: None
+    before_round: Callable[[int, range, int], None] = _nothing
 
     @property
     def stages(self) -> tuple[str, ...]:

@@ -126,8 +126,7 @@ def test_log_mean_of_two_layers_lies_above_quadrature(seed: int, wide: bool) -> 
         box = draw.box(layers[0].n_in, wide)
         ranges = first_layer(layers[0], box).ranges
         top = two._levels(layers[1], ranges)[:, None]
-        every = margin_exponents(layers[2], torch.tensor([0]), draw.size(-1.2, 0, 1).expand(1, 2))
-        rows = Rows(every.linear[:, 1:], every.square[:, 1:], every.constant[:, 1:])
+        rows = margin_exponents(layers[2], torch.tensor([[0]]), torch.tensor([[1]]), draw.size(-1.2, 0, 1).expand(1, 1))
         bound = two._log_mean((layers[0], layers[1]), box, ranges, rows, top).item()
         if math.isfinite(bound):
             truth = max(log_mean(layers, rows, top[0, 0], x) for x in points(box))

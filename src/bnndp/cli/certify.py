@@ -1,4 +1,4 @@
-"""``bnndp certify``: bounds for every input of a file, one JSON object a line."""
+"""``bnndp certify``: bounds for every input of a file or a data set, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import typer
 
 from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
 from bnndp.cli.device import Device, device_of
+from bnndp.cli.engine import Address, Chosen, EngineName
 from bnndp.cli.parameters import (
+    CLASSES,
+    TARGETS,
     Branch,
+    DataFolder,
     Domain,
     EffortLevel,
+    Fold,
     Json,
+    Limit,
     Method,
     Model,
     Norm,
@@ -22,6 +28,7 @@ from bnndp.cli.parameters import (
     Refine,
     Run,
     Seed,
+    Split,
     TimeLimit,
     finite,
     given,
@@ -31,7 +38,6 @@ from bnndp.cli.parameters import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bnndp.cli.inputs import Neighbourhood, Regions
     from bnndp.ensemble import Posterior
 
 __all__ = ["certify"]
@@ -42,8 +48,20 @@ def certify(  # noqa: PLR0913 (the options of the command)
     model: Model,
     inputs: Annotated[
         Path | None,
-        typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) or lower and upper; or a .csv of rows x."),
+        typer.Argument(
+            metavar="INPUTS",
+            help="A .npz with x (n, inputs), or lower and upper, and labels y; a .npy of x; or a .csv of rows x, with "
+            "labels in a column label.",
+        ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"A data set in place of INPUTS: {', '.join(CLASSES + TARGETS)}."),
+    ] = None,
+    split: Split = "test",
+    data_dir: DataFolder = None,
+    limit: Limit = None,
+    fold: Fold = 0,
     vnnlib: Annotated[
         list[Path] | None,
         typer.Option(
@@ -83,6 +101,8 @@ def certify(  # noqa: PLR0913 (the options of the command)
         typer.Option(metavar="A B", help="Bound the probability that the outputs lie in [A, B]; inf is allowed."),
     ] = None,
     device: Device = "cpu",
+    engine: EngineName = "local",
+    address: Address = None,
     vnncomp_csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the verdicts as VNN-COMP does: unsat, sat or unknown.")
     ] = None,
@@ -107,22 +127,23 @@ def certify(  # noqa: PLR0913 (the options of the command)
     seconds: numbers for a network with one output, lists for several. The inside_* are the extremes that the attack
     found, null without --attack; method is the one that gave the interval (with --method best: moment, partition or
     both); effort is the last level that was completed for this box; seconds is the time of the certification, without
-    the attack, shared out over its chunk. If a classifier is given labels (y in the .npz, or --label) the keys label,
-    verdict, lead, rival, witness follow: certified, with a lower bound of the lead of the label over every other class
-    on the whole box (one that is enough, not the best); falsified, with the class that is ahead at the witness; or
-    undecided.
+    the attack, shared out over its chunk. If a classifier is given labels (those of INPUTS or --data, or --label) the
+    keys label, verdict, lead, rival, witness follow: certified, with a lower bound of the lead of the label over every
+    other class on the whole box (one that is enough, not the best); falsified, with the class that is ahead at the
+    witness; or undecided.
 
     All boxes get one pass first. When the time is over, or on Ctrl-C, after that, the bounds reached until then are
     written: all of them hold. With --run they are kept as they are found, and nothing that was done is done again, even
     if the process is killed; docs/runs.md says how. With --certificates what bnndp-check proves of each box is written
     too, as files of their own: a little less than the bounds, by fewer inequalities.
     """
+    from bnndp.cli.boxes import Boxes
     from bnndp.cli.certificates import Issuing
     from bnndp.cli.inputs import Neighbourhood, load_model
     from bnndp.cli.job import Job, rows_of
     from bnndp.cli.kept import Kept
-    from bnndp.cli.labelled import labels_in_question
-    from bnndp.cli.origin import Given, Origin
+    from bnndp.cli.labelled import Source
+    from bnndp.cli.origin import Origin
     from bnndp.cli.rows import open_rows
     from bnndp.cli.tally import Tally
     from bnndp.cli.vnncomp import write_verdicts
@@ -130,28 +151,33 @@ def certify(  # noqa: PLR0913 (the options of the command)
     from bnndp.quantities import Between
     from bnndp.runs.work import Budget
 
-    kept = Kept.begin(context, run, out, json=json, quiet=quiet)
+    _expect_one_source(inputs, data, vnnlib, limit, data_dir)
+    kept = Kept.begin(context, run, out, json=json, quiet=quiet).by(Chosen.of(engine, address, device))
     computing, folder = device_of(device), certificate_folder(certificates, run)
     model_file = load_model(model, kept.manner)
     network = model_file.posterior
     around = Neighbourhood(eps, float(norm), domain)
-    files = _files(inputs, vnnlib)
-    regions = _regions(files, inputs is None, network, around)
-    labels = labels_in_question(inputs, network, regions.box.batch, label)
+    boxes = (
+        Boxes.of_vnnlib(vnnlib, network, around, label)
+        if vnnlib
+        else Boxes.of_source(
+            Source(inputs, data, split, data_dir, limit, fold, network.task), network, around, label, kept.manner
+        )
+    )
+    labels = boxes.label
     other = _checked(network, quantity, between, attack=attack)
-    keep = (model, *files, *kept.files)
+    keep = (model, *boxes.files, *kept.files)
     _expect_verdicts(labels is not None, vnncomp_csv, require_certified, keep)
     expect_checkable(folder, norm, other)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
     options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
     wanted = None if between is None else Between(*between)
     job = Job(
-        network.to(computing), regions.box.to(computing), options, attack, seed, labels, quantity, wanted, files[0]
+        network.to(computing), boxes.box.to(computing), options, attack, seed, labels, quantity, wanted, boxes.source
     )
-    source = Given.of(files[0], regions.arrays, labels)
     kind = "between" if between is not None else "decision" if labels is not None else quantity
     question = {"quantity": kind, "between": between, "norm": norm, "eps": eps, "domain": domain} | job.chance
-    origin = Origin(kept.remarks, model, model_file, source, computing, question)
+    origin = Origin(kept.remarks, model, model_file, boxes.given, computing, question)
     tally = Tally()
     kept.remind()
     with kept.journal(job, lambda: job.asked(around), origin) as journal, open_rows(out, keep=keep) as rows:
@@ -162,29 +188,28 @@ def certify(  # noqa: PLR0913 (the options of the command)
                     if sink is not None:
                         sink.write(row)
         if vnncomp_csv is not None:
-            write_verdicts(vnncomp_csv, model, _names(files, vnnlib, job.points), rows_of(job, journal))
+            write_verdicts(vnncomp_csv, model, boxes.names, rows_of(job, journal))
     kept.written()
     summary = tally.summary(end)
     kept.manner.table(tally.table())
     if folder is not None and not end.interrupted:
-        issued = Issuing(network, model, folder, kept.manner).of_boxes(regions.box, labels, effort)
+        issued = Issuing(network, model, folder, kept.manner).of_boxes(boxes.box, labels, effort)
         kept.manner.table(issued.told)
         summary["certificates"] = issued.summary()
     kept.conclude(end, "the bounds that were reached until then, all of which hold", summary, require_certified)
 
 
-def _files(inputs: Path | None, vnnlib: Sequence[Path] | None) -> list[Path]:
-    """INPUTS, or the files of --vnnlib."""
-    if (inputs is None) == (not vnnlib):
-        raise typer.BadParameter("give either the file INPUTS or --vnnlib FILE, one of the two.")
-    return list(vnnlib or ()) if inputs is None else [inputs]
-
-
-def _regions(files: Sequence[Path], boxes: bool, network: Posterior, around: Neighbourhood) -> Regions:
-    from bnndp.cli.inputs import read_boxes
-    from bnndp.cli.vnncomp import read_vnnlib
-
-    return read_vnnlib(files, network, around) if boxes else read_boxes(files[0], network.n_in, around)
+def _expect_one_source(
+    inputs: Path | None, data: str | None, vnnlib: Sequence[Path] | None, limit: int | None, folder: Path | None
+) -> None:
+    """Refuse none and several of INPUTS, --data and --vnnlib, and what does not go with the last."""
+    if (inputs is not None) + (data is not None) + bool(vnnlib) != 1:
+        raise typer.BadParameter(
+            "give either the file INPUTS, a data set by --data NAME or --vnnlib FILE, one of them."
+        )
+    for name, value in (("--limit", limit), ("--data-dir", folder)):
+        if vnnlib and value is not None:
+            raise typer.BadParameter(f"{name} goes with INPUTS or --data; leave it out with --vnnlib.")
 
 
 def _checked(network: Posterior, quantity: str, between: tuple[float, float] | None, *, attack: bool) -> str | None:
@@ -207,11 +232,6 @@ def _expect_verdicts(there: bool, vnncomp_csv: Path | None, required: float | No
 
     for name, value in (("--vnncomp-csv", vnncomp_csv), ("--require-certified", required)):
         if value is not None and not there:
-            raise typer.BadParameter(f"{name} is about verdicts: it needs a classifier, and y in INPUTS or --label.")
+            raise typer.BadParameter(f"{name} is about verdicts: it needs a classifier, and labels or --label.")
     if vnncomp_csv is not None:
         expect_other(vnncomp_csv, keep, "--vnncomp-csv")
-
-
-def _names(files: Sequence[Path], vnnlib: Sequence[Path] | None, count: int) -> list[str]:
-    """The names of the boxes among the verdicts: the files of --vnnlib, or INPUTS with the number of the row."""
-    return [str(path) for path in files] if vnnlib else [f"{files[0]}#{row}" for row in range(count)]

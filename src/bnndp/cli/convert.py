@@ -58,6 +58,13 @@ def convert(  # noqa: PLR0913 (options of a command)
         str | None,
         typer.Option(metavar="NAME", help="Of a guide of Pyro: how it makes scales: exp, softplus or 'sigmoid M'."),
     ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A site or a tensor that is no weight of the network, such as the noise of the data; several times.",
+        ),
+    ] = None,
     bias: Annotated[
         bool, typer.Option("--bias/--no-bias", help="--no-bias: leave out biases that the file holds but no layer has.")
     ] = True,
@@ -70,10 +77,12 @@ def convert(  # noqa: PLR0913 (options of a command)
     from bnndp.importers.convert import Asked
     from bnndp.importers.convert import convert as converted
 
+    if out.suffix.lower() != ".safetensors":
+        raise InputError(f"{out}: a model file is written, whose name must end in .safetensors; change --out.")
     for path in (*source, beside, table, arch):
         if path is not None and out.resolve() == path.resolve():
             raise InputError(f"{out}: is the input of this command and would be overwritten; change --out.")
-    asked = Asked(importer, key, beside, table, scale_transform, bias)
+    asked = Asked(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
     found = converted(source, _architecture(arch, activation, task), asked)
 
     from bnndp.files import save
@@ -91,10 +100,10 @@ def _architecture(arch: Path | None, activation: str | None, task: str | None) -
     """What the user says of the layers, None if nothing."""
     if arch is None and activation is None and task is None:
         return None
-    from bnndp.importers.architecture import Architecture, read_architecture
+    from bnndp.importers.architecture import architecture_of, read_architecture
 
     if arch is None:
-        return Architecture(task or "regression", activation or "relu")
+        return architecture_of(None, task, activation)
     if activation is not None or task is not None:
         raise InputError("--arch says what the activations and the task are; leave out --activation and --task.")
     return read_architecture(arch)

@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from bnndp.cli.device import Device, device_of
+from bnndp.cli.engine import Address, Chosen, EngineName
 from bnndp.cli.parameters import (
     Attacked,
     Branch,
@@ -93,6 +94,8 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
     run: Run = None,
     device: Device = "cpu",
+    engine: EngineName = "local",
+    address: Address = None,
     require_certified: Annotated[
         float | None,
         typer.Option(
@@ -128,12 +131,15 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
     from bnndp.runs.work import Budget
 
-    kept, computing = Kept.begin(context, run, out, json=json, quiet=quiet), device_of(device)
+    kept = Kept.begin(context, run, out, json=json, quiet=quiet).by(Chosen.of(engine, address, device))
+    computing = device_of(device)
     model_file = load_classifier(model, kept.manner)
     network, source = model_file.posterior, Source(inputs, data, split, data_dir, limit, fold)
     points = read_points(source, network, domain, kept.manner)
     if points.label is None:
-        raise InputError(f"{points.source}: needs an array y of labels beside x; accuracy is against them.")
+        raise InputError(
+            f"{points.source}: needs an array y of labels beside x, or a column label of a .csv, to compare with."
+        )
     if plot is not None:
         expect_picture(plot)
     # A little further than the last radius: what an attack finds on its surface is then seen to lie within.

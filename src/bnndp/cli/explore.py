@@ -18,12 +18,13 @@ __all__ = ["explore"]
 
 
 def explore(  # noqa: PLR0913 (the options of the command)
+    context: typer.Context,
     model: Model,
     data: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Inputs of a data set: {', '.join(CLASSES + TARGETS)}.")
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Inputs of a file: a .npz with x and labels y, or a .csv.")
+        Path | None, typer.Option(metavar="FILE", help="Inputs of a file: .npz, .npy or .csv, with labels or without.")
     ] = None,
     split: Split = "test",
     data_dir: DataFolder = None,
@@ -41,11 +42,15 @@ def explore(  # noqa: PLR0913 (the options of the command)
     import contextlib
 
     from bnndp.cli.inputs import load_network
+    from bnndp.cli.stopped import Remarks
     from bnndp.errors import InputError
     from bnndp.explorer.opening import opened
     from bnndp.explorer.server import Explorer
     from bnndp.explorer.session import Session
 
+    remarks = context.find_object(Remarks)
+    if remarks is not None:
+        remarks.written = None
     network = load_network(model)
     if data is not None and inputs is not None:
         raise typer.BadParameter("give --data or --inputs, not both.")
@@ -60,8 +65,8 @@ def explore(  # noqa: PLR0913 (the options of the command)
         explorer = Explorer(session, port)
     except OSError as error:
         raise InputError(f"port {port} cannot be used: {error.strerror}; give another --port, or 0.") from error
-    typer.echo(f"{explorer.address}\nCtrl-C ends it.")
     try:
+        typer.echo(f"{explorer.address}\nCtrl-C ends it.")
         with opened(explorer.address) if browser else contextlib.nullcontext():
             explorer.serve()
     except KeyboardInterrupt:
@@ -98,6 +103,6 @@ def _of_file(network: Posterior, path: Path | None) -> tuple[Tensor | None, Tens
     if path is None:
         return None, None
     with faults_of(path):
-        x = read_matrices(path, network.n_in, points)["x"]
+        x = read_matrices(path, network.input_shape or (), points)["x"]
     labels = read_labels(path, x.shape[0], network.n_out) if network.task == "classification" else None
     return torch.from_numpy(x), labels

@@ -17,7 +17,7 @@ from bnndp.runs.journal import Answer
 from bnndp.runs.lines import exact, number, numbers
 from bnndp.verdict import Verdict, judge
 
-__all__ = ["Claim", "Found", "row_of", "verdict_of", "width_of"]
+__all__ = ["Claim", "Found", "lead_by_bounds", "row_of", "verdict_of", "width_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Claim:
         return cls(label, lead, decision.verdict, rival, witness)
 
     def raised(self, at: Tensor, lead: Tensor) -> Claim:
-        """With better leads (some,) for the boxes ``at`` (some,), none of which was falsified."""
+        """With leads (some,) that were proved, too, for the boxes ``at`` (some,); the larger counts."""
         better = self.lead.index_copy(0, at, torch.maximum(self.lead[at], lead))
         pairs = zip((better > 0).tolist(), self.verdict, strict=True)
         verdict = tuple(judge(proved=ahead, broken=old is Verdict.FALSIFIED) for ahead, old in pairs)
@@ -81,7 +81,14 @@ class Found:
         """The intersection with other bounds, under their method."""
         lower = torch.maximum(self.lower, bounds.lower.cpu())
         upper = torch.minimum(self.upper, bounds.upper.cpu())
-        return replace(self, lower=lower, upper=upper, method=tuple(bounds.method))
+        return replace(self, lower=lower, upper=upper, method=tuple(bounds.method)).led()
+
+    def led(self) -> Found:
+        """With leads that are at least those which the bounds of the classes give."""
+        if self.claim is None:
+            return self
+        lead = lead_by_bounds(self.lower, self.upper, self.claim.label)
+        return replace(self, claim=self.claim.raised(torch.arange(len(lead)), lead))
 
     def answers(self) -> list[Answer]:
         """One a box, exact."""
@@ -110,6 +117,22 @@ class Found:
 
 
 _KEYS = ("lower", "upper", "inside_lower", "inside_upper", "method", "seconds")
+
+
+def lead_by_bounds(lower: Tensor, upper: Tensor, label: Tensor) -> Tensor:
+    r"""A lower bound (boxes,) of the lead of the label c over all others: :math:`l_c-\max_{k\ne c}u_k`, rounded down.
+
+    ``lower`` and ``upper`` (boxes, classes) bound the expected softmax on the whole box, ``label`` is (boxes,). Where
+    an end is not finite nothing is known, and the bound is minus infinity.
+
+    >>> lower, upper = torch.tensor([[0.5, 0.25, 0.0]]), torch.tensor([[0.75, 0.375, 0.125]])
+    >>> f"{lead_by_bounds(lower.double(), upper.double(), torch.tensor([0])).item():.3f}"
+    '0.125'
+    """
+    own = torch.zeros_like(lower, dtype=torch.bool).scatter(1, label[:, None], value=True)
+    lead = lower[own] - upper.masked_fill(own, -torch.inf).amax(-1)
+    known = lower.isfinite().all(-1) & upper.isfinite().all(-1)
+    return torch.where(known, lead.nextafter(torch.tensor(-torch.inf, dtype=lead.dtype)), -torch.inf)
 
 
 def _exact_rows(values: Tensor) -> list[list[float | str]]:  # values (boxes, outputs)

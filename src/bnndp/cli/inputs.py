@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from bnndp.cli.arrays import Choose, read_named
 from bnndp.cli.manner import PLAIN, Manner
 from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
 from bnndp.files import ModelFile, read_model
 from bnndp.regions import Box
-from bnndp.regular_files import ARCHIVE_FAULTS
 
 __all__ = [
-    "Neighbourhood", "Regions", "check_array", "faults_of", "given_boxes", "load_classifier", "load_model",
-    "load_network", "read_boxes", "read_matrices", "read_npz",
+    "Neighbourhood", "Regions", "balls", "check_array", "faults_of", "given_boxes", "load_classifier", "load_model",
+    "load_network", "read_boxes", "read_matrices",
 ]  # fmt: skip
 
 
@@ -80,32 +79,45 @@ class Regions:
 
     box: Box
     arrays: dict[str, np.ndarray]
+    rows: int  # of the source; the boxes may be the first of them
 
 
-def read_boxes(path: Path, n_in: int, around: Neighbourhood) -> Regions:
-    """The boxes of a .npz or .csv file, one a row; faults name the file."""
+def read_boxes(path: Path, shape: tuple[int, ...], around: Neighbourhood, limit: int | None = None) -> Regions:
+    """The boxes of a file of inputs of this shape, one a row, the first ``limit`` of them; faults name the file."""
     with faults_of(path):
-        arrays = read_matrices(path, n_in, _wanted)
-        if "x" in arrays:
-            return Regions(_balls(arrays["x"], around), arrays)
-        return Regions(given_boxes(arrays["lower"], arrays["upper"], around), arrays)
+        found = read_matrices(path, shape, _wanted)
+        arrays = {name: array[:limit] for name, array in found.items()}
+        box = balls(arrays["x"], around) if "x" in arrays else given_boxes(arrays["lower"], arrays["upper"], around)
+        return Regions(box, arrays, len(next(iter(found.values()))))
 
 
-def read_matrices(path: Path, n_in: int, choose: Callable[[list[str]], tuple[str, ...]]) -> dict[str, np.ndarray]:
-    """The matrices that ``choose`` picks by their names, checked: finite, in float64, one column an input."""
-    suffix = path.suffix.lower()
-    if suffix not in (".npz", ".csv"):
-        raise InputError(f"INPUTS must be a .npz or a .csv file, got {path.suffix or 'no suffix'!r}.")
-    if not path.is_file():
-        raise InputError("no such file; INPUTS must be a .npz or a .csv file.")
-    found = read_npz(path, choose) if suffix == ".npz" else _read_csv(path)
-    arrays = {name: _as_float64(name, array) for name, array in found.items()}
-    for name, array in arrays.items():
-        check_array(name, array, n_in)
-    return arrays
+def read_matrices(path: Path, shape: tuple[int, ...], choose: Choose) -> dict[str, np.ndarray]:
+    """The matrices that ``choose`` picks by their names, checked: finite, in float64, one column an input.
+
+    ``shape`` is that of an input of the network; arrays of images of this shape become rows.
+    """
+    arrays = {name: _as_float64(name, array) for name, array in read_named(path, choose).items()}
+    rows = {name: _rows(array, shape) for name, array in arrays.items()}
+    for name, array in rows.items():
+        check_array(name, array, math.prod(shape))
+    return rows
 
 
-def _balls(x: np.ndarray, around: Neighbourhood) -> Box:
+def _rows(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Images (n, *shape) as rows (n, inputs); all else as it is.
+
+    Axes of length one do not matter. Where the network takes vectors the order of colours is not known, and only
+    images without them become rows.
+    """
+    if array.ndim < 3:
+        return array
+    given, wanted = (tuple(n for n in axes if n != 1) for axes in (array.shape[1:], shape))
+    grey = len(shape) == 1 and len(given) == 2 and math.prod(given) == shape[0]
+    return array.reshape(len(array), math.prod(given)) if given == wanted or grey else array
+
+
+def balls(x: np.ndarray, around: Neighbourhood) -> Box:
+    """The balls around the rows of x."""
     if around.eps is None:
         raise InputError("holds points x, so the radius of the balls around them is needed; add --eps E.")
     return Box.ball(torch.from_numpy(x), around.eps, domain=around.domain, norm=around.norm)
@@ -135,9 +147,16 @@ def given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> 
 def check_array(name: str, array: np.ndarray, n_in: int) -> None:
     """Refuse what is not a non-empty matrix of finite numbers with one column an input."""
     if array.ndim != 2:
-        raise InputError(f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point.")
+        raise InputError(
+            f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point, with its numbers "
+            "in the order in which the network takes them."
+        )
     if array.shape[1] != n_in:
-        raise InputError(f"{name} has {array.shape[1]} columns, but the network takes {n_in} inputs; give one each.")
+        labels = "; labels go into y of a .npz, or into a column that the first line of a .csv calls label"
+        raise InputError(
+            f"{name} has {array.shape[1]} columns, but the network takes {n_in} inputs; give one each"
+            f"{labels if array.shape[1] == n_in + 1 else ''}."
+        )
     if array.shape[0] == 0:
         raise InputError(f"{name} has no rows; give at least one.")
     bad = np.argwhere(~np.isfinite(array))
@@ -147,21 +166,6 @@ def check_array(name: str, array: np.ndarray, n_in: int) -> None:
             f"{name} at row {row}, column {column} is {array[row, column]} ({len(bad)} such values); "
             "all must be finite numbers."
         )
-
-
-def read_npz(path: Path, choose: Callable[[list[str]], tuple[str, ...]]) -> dict[str, np.ndarray]:
-    """The arrays that ``choose`` picks from the names in the archive."""
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError("is a single array, not a .npz archive; write it with numpy.savez(FILE, x=...).")
-            return {name: archive[name] for name in choose(archive.files)}
-    except ARCHIVE_FAULTS as error:
-        if isinstance(error, InputError):
-            raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot be read as plain .npz arrays: {reason}; write it with numpy.savez.") from error
 
 
 def _wanted(names: list[str]) -> tuple[str, ...]:
@@ -181,37 +185,3 @@ def _as_float64(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise InputError(f"{name} has dtype {array.dtype}; use float64, float32 or integers.")
     return np.ascontiguousarray(array, dtype=np.float64)
-
-
-def _read_csv(path: Path) -> dict[str, np.ndarray]:
-    """Rows of numbers, comma-separated; a first line without any number is a header and is skipped."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, cells) for cells in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read as comma-separated text in UTF-8: {error}.") from error
-    while lines and not any(cell.strip() for cell in lines[-1][1]):
-        lines.pop()  # blank lines at the end
-    if lines and not any(_number(cell) is not None for cell in lines[0][1]):
-        del lines[0]  # a first line with some numbers is data: a misprint in it must not lose a row
-    if not lines:
-        raise InputError("has no rows of numbers; give at least one.")
-    return {"x": np.array([_row(line, cells, len(lines[0][1])) for line, cells in lines], dtype=np.float64)}
-
-
-def _row(line: int, cells: list[str], columns: int) -> list[float]:
-    if len(cells) != columns:
-        raise InputError(f"line {line} has {len(cells)} values, but the first row has {columns}; give the same number.")
-    numbers = [_number(cell) for cell in cells]
-    if None in numbers:
-        column = numbers.index(None)
-        raise InputError(f"line {line}, column {column + 1}: {cells[column]!r:.60} is not a number; correct it.")
-    return [number for number in numbers if number is not None]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return None if "_" in text else float(text)  # Python reads 1_000 as a number, nobody else does
-    except ValueError:
-        return None

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -54,7 +53,7 @@ class Job:
     label: Tensor | None = None  # (boxes,): the decisions in question
     quantity: str = "mean"
     between: Between | None = None  # bounds of the probability of this interval of outputs, and of nothing else
-    source: Path = Path("the boxes")  # their name in messages
+    source: str = "the boxes"  # their name in messages
 
     @property
     def plan(self) -> tuple[Stage, ...]:
@@ -142,7 +141,7 @@ def _first(job: Job, part: range) -> Iterator[Found]:
         )
     inside = inside_range(job.network, box, seed=job.seed) if job.attack else None
     ends = None if inside is None else (inside.lower.cpu(), inside.upper.cpu())
-    yield Found(bounds.lower.cpu(), bounds.upper.cpu(), tuple(bounds.method), seconds, ends, claim)
+    yield Found(bounds.lower.cpu(), bounds.upper.cpu(), tuple(bounds.method), seconds, ends, claim).led()
 
 
 def _better(job: Job, index: int, part: range, known: Sequence[Answer]) -> Iterator[Found]:
@@ -177,7 +176,7 @@ def _better_claim(job: Job, options: Options, box: Box, known: Claim) -> Claim:
 
 
 @contextlib.contextmanager
-def _located(source: Path, part: range) -> Iterator[None]:
+def _located(source: str, part: range) -> Iterator[None]:
     """Put the file and its rows in front of whatever is wrong with a chunk."""
     try:
         yield

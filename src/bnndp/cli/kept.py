@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from bnndp.cli.engine import LOCAL, Chosen
 from bnndp.cli.manner import PLAIN, Manner
 from bnndp.cli.origin import Origin
 from bnndp.cli.rows import STDOUT
@@ -22,9 +23,10 @@ from bnndp.options import Options
 from bnndp.runs.exports import Exports, write_summary
 from bnndp.runs.folder import OWN, open_run
 from bnndp.runs.identity import Identity, program
+from bnndp.runs.job import Job
 from bnndp.runs.journal import Journal
 from bnndp.runs.lines import json_values
-from bnndp.runs.work import Budget, Job, work
+from bnndp.runs.work import Budget, work
 
 __all__ = ["Asked", "End", "Kept"]
 
@@ -67,11 +69,16 @@ class Kept:
     out: Path | None
     remarks: Remarks | None = None
     manner: Manner = PLAIN
+    engine: Chosen = LOCAL
 
     @classmethod
     def begin(cls, context: typer.Context, run: Path | None, out: Path | None, *, json: bool, quiet: bool) -> Kept:
         """By the options of a command."""
         return cls(run, out, context.find_object(Remarks), Manner(json, quiet, rows=out == STDOUT))
+
+    def by(self, engine: Chosen) -> Kept:
+        """The same with another engine."""
+        return replace(self, engine=engine)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -106,7 +113,8 @@ class Kept:
         What a run folder has already is told, and what it still lacks.
         """
         self._tell_resumed(job, journal)
-        interrupted = work(job, journal, budget, self.manner.progress, name)
+        with self.engine.open(job, self.manner) as engine:
+            interrupted = work(job, journal, budget, self.manner.progress, name, engine=engine)
         complete = journal.count(len(job.stages) - 1)
         if complete < job.points and not interrupted and self.folder is not None:
             rest = f"{job.points - complete} of {job.points} answers are not complete"
@@ -121,8 +129,6 @@ class Kept:
             return
         with Exports(self.folder) as exports:
             yield exports
-        if not exports.complete:
-            self.manner.tell(f"{self.folder}: no results.parquet, which needs pyarrow: pip install 'bnndp[parquet]'.")
 
     def written(self) -> None:
         """From here on an interruption finds all rows in their place."""

@@ -1,9 +1,9 @@
-"""Inputs with labels, from a file of the user or from a published data set. Every fault is one line."""
+"""Inputs, with labels for classifiers, from a file of the user or a published data set. Every fault is one line."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from torch import Tensor
 
-from bnndp.cli.inputs import check_array, faults_of, read_matrices, read_npz
+from bnndp.cli.arrays import read_named
+from bnndp.cli.inputs import check_array, faults_of, read_matrices
 from bnndp.cli.manner import PLAIN, Manner
 from bnndp.cli.origin import Given
 from bnndp.data import NAMES, ClassificationData, Store, describe, load, open_store
@@ -21,7 +22,7 @@ from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.regions import Box
 
-__all__ = ["Points", "Source", "labels_in_question", "read_labels", "read_points", "shown_store"]
+__all__ = ["Points", "Source", "read_labels", "read_points", "read_published", "shown_store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +35,27 @@ class Source:
     folder: Path | None = None
     limit: int | None = None
     fold: int = 0
+    task: str = "classification"  # of the network
 
     def __post_init__(self) -> None:
         if self.data is not None:
-            _check_set(self.data)
+            _check_set(self.data, self.task)
         if (self.path is None) == (self.data is None):
             raise InputError("give either the file INPUTS or a data set by --data, one of the two.")
         if self.data is None and self.folder is not None:
             raise InputError("--data-dir belongs to --data; leave it out when INPUTS is a file.")
 
     def given(self, points: Points) -> Given:
-        """What a run folder keeps of it."""
-        arrays = {"x": points.x.numpy()} | ({} if points.label is None else {"y": points.label.numpy()})
-        labels = "network" if points.label is None else "given"
+        """What a run folder keeps of it; without labels the decisions in question are the network's own."""
+        return self.given_as({"x": points.x.numpy()}, points.label, "network")
+
+    def given_as(self, arrays: Mapping[str, np.ndarray], label: Tensor | None, otherwise: str = "none") -> Given:
+        """The same of arrays that were read from it, ``otherwise`` of those without labels."""
+        kept = dict(arrays) if label is None else {**arrays, "y": label.numpy()}
+        labels = otherwise if label is None else "given"
         if self.path is not None:
-            return Given(arrays, self.path, limit=self.limit, labels=labels)
-        return Given(arrays, None, self.data, self.split, self.fold, self.limit, labels)
+            return Given(kept, self.path, limit=self.limit, labels=labels)
+        return Given(kept, None, self.data, self.split, self.fold, self.limit, labels)
 
     def __str__(self) -> str:
         """Its name in messages."""
@@ -72,35 +78,17 @@ def read_points(
     source: Source, network: Posterior, domain: tuple[float, float] | None, manner: Manner = PLAIN
 ) -> Points:
     """The inputs and labels of ``source``; all must lie in ``domain`` and fit the network."""
-    x, label = _published(source, network, manner) if source.path is None else _own(source.path, network)
+    x, label = read_published(source, network, manner) if source.path is None else _own(source.path, network)
     with faults_of(source):
         Box.ball(x, 0.0, domain=domain)
     return Points(x, label, str(source))[: source.limit]
 
 
 def read_labels(path: Path, count: int, classes: int) -> Tensor | None:
-    """The labels ``y`` (count,) of a .npz file; None where it has none."""
-    if path.suffix.lower() != ".npz":
-        return None
+    """The labels (count,) of a file, y or a column of that name; None where it has none."""
     with faults_of(path):
-        arrays = read_npz(path, lambda names: tuple(name for name in names if name == "y"))
+        arrays = read_named(path, lambda names: tuple(name for name in names if name == "y"))
         return _labels(arrays["y"], count, classes) if arrays else None
-
-
-def labels_in_question(path: Path | None, network: Posterior, count: int, label: int | None) -> Tensor | None:
-    """The decisions (count,) that are asked about: those of the file, or one for all; None where there are none."""
-    if network.task != "classification":
-        if label is not None:
-            raise InputError(f"--label is for classifiers; this network is for {network.task}. Leave it out.")
-        return None
-    given = None if path is None else read_labels(path, count, network.n_out)
-    if label is None:
-        return given
-    if given is not None:
-        raise InputError(f"{path}: holds labels y, and --label {label} was given too; use one of the two.")
-    if label >= network.n_out:
-        raise InputError(f"--label is {label}, but the classes of the network are 0 to {network.n_out - 1}.")
-    return torch.full((count,), label)
 
 
 @contextlib.contextmanager
@@ -120,29 +108,31 @@ def shown_store(folder: Path | None, manner: Manner = PLAIN) -> Iterator[Store]:
         yield open_store(folder, progress=show)
 
 
-def _check_set(name: str) -> None:
+def _check_set(name: str, wanted: str) -> None:
     try:
         task = describe(name).task
     except InputError as error:
         raise InputError(f"invalid value for '--data': {error}") from error
-    if task != "classification":
-        fit = ", ".join(known for known in NAMES if describe(known).task == "classification")
-        raise InputError(f"invalid value for '--data': {name} is for {task} and has no labels; choose one of {fit}.")
+    if task != wanted:
+        fit = ", ".join(known for known in NAMES if describe(known).task == wanted)
+        why = "has no labels" if wanted == "classification" else f"the network for {wanted}"
+        raise InputError(f"invalid value for '--data': {name} is for {task} and {why}; choose one of {fit}.")
 
 
-def _published(source: Source, network: Posterior, manner: Manner) -> tuple[Tensor, Tensor]:
+def read_published(source: Source, network: Posterior, manner: Manner = PLAIN) -> tuple[Tensor, Tensor | None]:
+    """The inputs of a data set that fit the network, and for a classifier the labels."""
     with shown_store(source.folder, manner) as store:
         found = load(str(source.data), source.split, folder=store, fold=source.fold)
-    if not isinstance(found, ClassificationData):
-        raise InputError(f"{source}: has no labels.")
     with faults_of(source):
         check_array("x", found.x.numpy(), network.n_in)
+        if not isinstance(found, ClassificationData):
+            return found.x, None
         return found.x, _labels(found.y.numpy(), found.points, network.n_out)
 
 
 def _own(path: Path, network: Posterior) -> tuple[Tensor, Tensor | None]:
     with faults_of(path):
-        x = read_matrices(path, network.n_in, _points_of)["x"]
+        x = read_matrices(path, network.input_shape or (), _points_of)["x"]
     return torch.from_numpy(x), read_labels(path, x.shape[0], network.n_out)
 
 

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _Terminated:
         status = 143
     if status in (130, 143):
-        return _complain("; ".join([f"stopped before the end; {remarks.written}", *remarks]), status)
+        return _complain(str(remarks), status)
     return status if isinstance(status, int) else 0
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from bnndp.cli.stopped import Remarks
 from bnndp.files import ModelFile
@@ -29,11 +28,6 @@ class Given:
     fold: int | None = None
     limit: int | None = None
     labels: str = "none"  # or given, or network: its own decisions
-
-    @classmethod
-    def of(cls, path: Path, arrays: Mapping[str, np.ndarray], labels: Tensor | None) -> Given:
-        """Regions of a file with the decisions in question, if there are any."""
-        return cls(arrays, path) if labels is None else cls({**arrays, "y": labels.numpy()}, path, labels="given")
 
     def record(self, folder: Path) -> dict[str, Any]:
         """The entry ``inputs``, as seen from a run folder."""

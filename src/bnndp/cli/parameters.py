@@ -92,7 +92,11 @@ SearchPrecision = Annotated[
     typer.Option(help="float32: guess in single precision which radii to try; all that is certified is so in float64."),
 ]
 Labelled = Annotated[
-    Path | None, typer.Argument(metavar="INPUTS", help="A .npz with x (n, inputs) and labels y; or give --data.")
+    Path | None,
+    typer.Argument(
+        metavar="INPUTS",
+        help="A .npz with x (n, inputs) and labels y, a .npy of x, or a .csv with a column label; or give --data.",
+    ),
 ]
 Dataset = Annotated[
     str | None, typer.Option("--data", metavar="NAME", help=f"A data set in place of INPUTS: {', '.join(CLASSES)}.")

@@ -182,10 +182,15 @@ class DoneRadii:
         """The last that was completed for all inputs."""
         return min(self.levels, key=LEVELS.index)
 
+    @property
+    def capped(self) -> Tensor:
+        """Where the radius is the largest that was tried, so that the true one may be larger: (inputs,)."""
+        return self.found.radius >= self.found.upper
+
     def rows(self) -> Iterator[dict[str, object]]:
         """One an input."""
         found = self.found
-        columns = {"label": found.label, "decision": found.decision, "radius": found.radius}
+        columns = {"label": found.label, "decision": found.decision, "radius": found.radius, "capped": self.capped}
         columns |= {"attack_radius": found.attack, "ratio": found.ratio}
         lists = {name: [finite_or_none(value) for value in column.tolist()] for name, column in columns.items()}
         for i, (level, seconds) in enumerate(zip(self.levels, self.seconds.tolist(), strict=True)):
@@ -225,7 +230,7 @@ def summary(done: DoneRadii, end: End) -> dict[str, Any]:
     n, certified = found.label.numel(), int(found.radius.isfinite().sum())
     values: dict[str, Any] = {"command": "radius", "points": n, **end.summary()}
     values |= {"seconds": done.seconds.sum().item(), "certified": certified, "certified_share": certified / n}
-    values |= {"correct": int(found.correct.sum()), "mean_radius": means.radius}
+    values |= {"correct": int(found.correct.sum()), "capped": int(done.capped.sum()), "mean_radius": means.radius}
     return values | {"mean_attack_radius": means.attack, "mean_ratio": means.ratio}
 
 
@@ -241,11 +246,14 @@ def curve_summary(done: DoneRadii, end: End, curve: Sequence[Mapping[str, Any]])
 
 def table_of(done: DoneRadii) -> Table:
     """The same for people."""
-    found, means = done.found, Means.of(done.found)
+    found, means, capped = done.found, Means.of(done.found), int(done.capped.sum())
     right = found.correct
     table = Table("inputs", "correct", "certified", "mean certified radius")
     cells = [str(right.numel()), str(int(right.sum())), str(int(found.radius.isfinite().sum()))]
-    cells.append(_shown(means.radius))
+    cells.append(f"{'>= ' if bool(done.capped[right].any()) else ''}{_shown(means.radius)}")
+    if capped:
+        table.add_column(f"radius >= {found.upper:.4g}")
+        cells.append(str(capped))
     if not found.attack.isnan().any():
         table.add_column("mean attack radius")
         table.add_column("mean ratio")

@@ -9,6 +9,7 @@ import typer
 
 from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
 from bnndp.cli.device import Device, device_of
+from bnndp.cli.engine import Address, Chosen, EngineName
 from bnndp.cli.parameters import (
     Attacked,
     Branch,
@@ -72,6 +73,8 @@ def radius(  # noqa: PLR0913 (the options of the command)
     run: Run = None,
     certificates: Certificates = None,
     device: Device = "cpu",
+    engine: EngineName = "local",
+    address: Address = None,
     require_certified: Annotated[
         float | None,
         typer.Option(
@@ -85,13 +88,13 @@ def radius(  # noqa: PLR0913 (the options of the command)
 ) -> None:
     """Find the largest radius for which the decision of a classifier provably stays the label, for every input.
 
-    The label is that of y; without y (a .csv has none) it is the network's own decision. Each line of the output has
-    the keys index, label, decision, radius, attack_radius, ratio, effort, seconds. decision is what the network decides
-    at the input, by sampling. The decision is proved to be the label on the ball of the radius; null: not even at the
-    input. The attack found another decision within attack_radius; 0: at the input itself, null: nowhere up to --upper,
-    or not searched. ratio is the first over the second; effort the last level that was completed for this input;
-    seconds the time, with the attack, shared out over the batch. The table counts a null radius of a correctly
-    classified input as 0.
+    The label is that of y; without labels it is the network's own decision. Each line of the output has the keys index,
+    label, decision, radius, capped, attack_radius, ratio, effort, seconds. decision is what the network decides at the
+    input, by sampling. The decision is proved to be the label on the ball of the radius; null: not even at the input.
+    capped: the radius is --upper itself, and a larger one was not tried. The attack found another decision within
+    attack_radius; 0: at the input itself, null: nowhere up to --upper, or not searched. ratio is the first over the
+    second; effort the last level that was completed for this input; seconds the time, with the attack, shared out over
+    the batch. The table counts a null radius of a correctly classified input as 0.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the radii
     reached until then are written: all of them are proved. With --run they are kept as they are found, and nothing that
@@ -109,7 +112,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     from bnndp.radius import Search
     from bnndp.runs.work import Budget
 
-    kept = Kept.begin(context, run, out, json=json, quiet=quiet)
+    kept = Kept.begin(context, run, out, json=json, quiet=quiet).by(Chosen.of(engine, address, device))
     computing, folder = device_of(device), certificate_folder(certificates, run)
     expect_checkable(folder, norm)
     model_file = load_classifier(model, kept.manner)

@@ -18,15 +18,20 @@ def report(
     model: Annotated[
         Path | None, typer.Option(help="The file of the network, for pictures, if it is not where the run says.")
     ] = None,
+    plots: Annotated[
+        bool,
+        typer.Option("--plots/--no-plots", help="The charts as SVG files too, in the folder plots beside the page."),
+    ] = True,
 ) -> None:
     """Write what a run proved, and what it did not, as one page: in words, as charts, and as a table of all inputs.
 
     The page needs nothing but itself. It shows what the folder has, also of a run that is still at work or was stopped.
-    What is certified is rounded to the safe side.
+    What is certified is rounded to the safe side. Its charts are also written as files, for a paper or a slide.
     """
     from bnndp.errors import InputError
     from bnndp.files import write_whole
-    from bnndp.report.page.page import page_of
+    from bnndp.report.page.page import report_of
+    from bnndp.report.page.plot_folder import expect_plots, write_plots
     from bnndp.runs.folder import OWN
 
     if not run.is_dir():
@@ -38,6 +43,12 @@ def report(
         raise InputError(f"{place}: is the model and would be overwritten; change --out.")
     if not place.parent.is_dir():
         raise InputError(f"{place}: the folder {place.parent} does not exist; make it or change --out.")
-    page = page_of(run, model).encode("utf-8", "replace")
+    found, folder = report_of(run, model, files=plots), place.parent / "plots"
+    page = found.page.encode("utf-8", "replace")
+    if plots:
+        expect_plots(folder, found.plots)
     write_whole(place, page)
     typer.echo(f"{place}: {len(page) / 1000:,.0f} kB")
+    if plots:
+        names = ", ".join(path.name for path in write_plots(folder, found.plots))
+        typer.echo(f"{folder}: {names}")

@@ -26,5 +26,10 @@ class Remarks(list[str]):
     def __init__(self, arguments: Sequence[str]) -> None:
         super().__init__()
         self.arguments = tuple(arguments)
-        self.written = "no output file was written"
+        self.written: str | None = "no output file was written"  # None: the command writes none
         self.command = shlex.join(["bnndp", *arguments])
+
+    def __str__(self) -> str:
+        """The line that is said then."""
+        first = "ended" if self.written is None else f"stopped before the end; {self.written}"
+        return "; ".join([first, *self])

@@ -35,7 +35,7 @@ def read_vnnlib(paths: Sequence[Path], network: Posterior, around: Neighbourhood
             ends.append((box.lower, box.upper))
             given_boxes(np.array([box.lower]), np.array([box.upper]), around)  # its faults name the file
     lower, upper = (np.array([end[side] for end in ends], dtype=np.float64) for side in (0, 1))
-    return Regions(given_boxes(lower, upper, around), {"lower": lower, "upper": upper})
+    return Regions(given_boxes(lower, upper, around), {"lower": lower, "upper": upper}, len(paths))
 
 
 def _content(path: Path) -> str:

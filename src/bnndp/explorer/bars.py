@@ -78,4 +78,4 @@ def _distance(session: Session, answer: Answer) -> Child:
         return None
     lower, upper = distances(session.network, affine)
     chart = distance_chart(lower, upper, text="The certified affine bounds on the ball, less the mean.")
-    return (chart, legend([("bound", "certified affine bounds"), ("mean", "mean, from inside")]))
+    return (chart.inline(), legend([("bound", "certified affine bounds"), ("mean", "mean, from inside")]))

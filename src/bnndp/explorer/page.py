@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bnndp.explorer.session import Session
-from bnndp.report.page.document import asset, document
+from bnndp.report.page.document import asset, document, page_style
 from bnndp.report.page.markup import Child, Markup, data_script, joined, tag
 
 __all__ = ["explorer_page"]
@@ -42,7 +42,7 @@ def explorer_page(session: Session) -> str:
         data_script("settings", settings),
     )
     script = Markup(asset("page.js") + asset("explore.js", "bnndp.explorer"))
-    return document(f"bnndp: {session.name}", body, style=asset("page.css"), script=script, more="; connect-src 'self'")
+    return document(f"bnndp: {session.name}", body, style=page_style(), script=script, more="; connect-src 'self'")
 
 
 def _points(session: Session) -> int:

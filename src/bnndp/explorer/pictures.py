@@ -81,7 +81,7 @@ def _line(session: Session, backdrop: Backdrop, answer: Answer) -> Child:
     entries = [("interval", "certified interval"), ("bound", "certified affine bounds")]
     entries += [("inside", "range found from inside")] if inside else []
     entries += [("mean", "mean, from inside"), ("band", "90 % of the networks")]
-    return (chart, legend(entries))
+    return (chart.inline(), legend(entries))
 
 
 def _plane(session: Session, backdrop: Backdrop, answer: Answer) -> Child:

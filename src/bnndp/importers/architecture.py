@@ -16,7 +16,7 @@ from bnndp.importers.prefixes import shorn
 from bnndp.importers.settings import read_settings
 from bnndp.network import KINDS, TASKS, BayesianNetwork
 
-__all__ = ["Architecture", "read_architecture"]
+__all__ = ["Architecture", "architecture_of", "read_architecture"]
 
 _WHAT = "description of a network"
 _KEYS = {"task", "input_shape", "layers"}
@@ -105,6 +105,25 @@ def _inputs(entries: list[Any], tensors: Mapping[str, Tensor]) -> list[int]:
     if weight is None or weight.ndim != 2:
         raise ModelFileError("input_shape must be given where the first layer with weights is not a dense one")
     return [weight.shape[1]]
+
+
+def architecture_of(given: Architecture | None, task: str | None, activation: str | None) -> Architecture | None:
+    """What the user says of the layers by an ``Architecture``, or in short by ``task`` and ``activation``, if anything.
+
+    >>> architecture_of(None, "classification", None)
+    Architecture(task='classification', activation='relu', layers=None, input_shape=None)
+    """
+    if given is None:
+        said = task is not None or activation is not None
+        return Architecture(task or "regression", activation or "relu") if said else None
+    if not isinstance(given, Architecture):
+        raise InputError(
+            f"architecture must be a bnndp.Architecture, got {type(given).__name__}; in short there are task= and "
+            "activation=."
+        )
+    if task is not None or activation is not None:
+        raise InputError(f"the architecture says task and activation, {given}; leave out task= and activation=.")
+    return given
 
 
 def read_architecture(path: str | os.PathLike[str]) -> Architecture:

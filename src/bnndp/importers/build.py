@@ -11,6 +11,7 @@ from torch import Tensor
 from bnndp.ensemble import Ensemble
 from bnndp.errors import CertError, ModelFileError
 from bnndp.importers.architecture import Architecture
+from bnndp.importers.layouts import turned_advice
 from bnndp.importers.order import expect_ascending, in_order
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def posterior_of(found: Found, given: Architecture | None = None) -> Posterior:
     if architecture.layers is None:
         expect_ascending(found.members[0])
     if len(found.members) == 1 and (found.weights is None or found.weights.shape == (1,)):
-        return architecture.network(found.members[0], found.kinds)
+        return _network(found, 0, architecture)
     networks = (_member(found, index, architecture) for index in range(len(found.members)))
     return Ensemble(tuple(networks), found.weights)
 
@@ -57,6 +58,17 @@ def _sorted(member: Mapping[str, Tensor], layers: Sequence[str]) -> dict[str, Te
 
 def _member(found: Found, index: int, architecture: Architecture) -> BayesianNetwork:
     try:
-        return architecture.network(found.members[index], found.kinds)
+        return _network(found, index, architecture)
     except CertError as error:
         raise ModelFileError(f"member {index}: {error}") from error
+
+
+def _network(found: Found, index: int, architecture: Architecture) -> BayesianNetwork:
+    """One member; weights that would fit the other way round are said to be so."""
+    try:
+        return architecture.network(found.members[index], found.kinds)
+    except CertError as error:
+        advice = turned_advice(found.members[index])
+        if not advice:
+            raise
+        raise ModelFileError(f"{str(error).rstrip('.')}; {advice}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
 from bnndp.importers.arrays import arrays_of, is_arrays
 from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
+from bnndp.importers.ignored import few, without
 from bnndp.importers.pickles import Opened, open_pickle
 from bnndp.regular_files import read_regular
 
@@ -35,6 +36,7 @@ class Asked:
     table: Path | None = None  # .toml or .json: names of tensors, and what else an importer asks for
     scale_transform: str | None = None  # as in Choices
     bias: bool = True  # False: layers have none, whatever the file holds
+    ignore: tuple[str, ...] = ()  # tensors, or sites, that are no weights of the network
 
 
 def convert(
@@ -125,7 +127,8 @@ def _model(
     parts: list[tuple[Importer, Found]] = []
     for path, each in zip(paths, opened, strict=True):
         with_table = asked.importer == "auto" and "tensors" in (table or {})
-        parts.append(_read(each.foreign, "table" if with_table else asked.importer, choices, path))
+        name = "table" if with_table else asked.importer
+        parts.append(_read(each.foreign, name, replace(choices, ignore=asked.ignore), path))
     importer = parts[0][0]
     try:
         if any(other is not importer for other, _ in parts):
@@ -156,9 +159,17 @@ def _read(foreign: Foreign, name: str, choices: Choices, path: str | os.PathLike
     from bnndp.importers.registry import importer_for
 
     try:
-        importer = importer_for(foreign, name)
-        expect_heard(importer, choices)
-        return importer, importer.read(foreign, choices)
+        used, sites = without(foreign, choices.ignore)
+        beside, unmet = (None, sites) if choices.beside is None else without(choices.beside, choices.ignore)
+        sites = tuple(each for each in sites if each in unmet)
+        importer = importer_for(used, name)
+        if sites and "ignore" not in importer.uses:
+            raise ModelFileError(f"it has no tensor {sites[0]!r:.80} to ignore; its tensors are {few(foreign.tensors)}")
+        told = replace(choices, ignore=sites, beside=beside)
+        expect_heard(importer, told)
+        found = importer.read(used, told)
+        left_out = f"left out, as --ignore says: {', '.join(f'{each!s:.60}' for each in choices.ignore)}"
+        return importer, replace(found, remarks=(*found.remarks, left_out)) if choices.ignore else found
     except InputError:
         raise
     except (CertError, RuntimeError, MemoryError) as error:
@@ -177,7 +188,8 @@ def _origin(importer: Importer, found: Found, sources: list[dict[str, str]], ask
         origin["remarks"] = list(found.remarks)
     if asked.table is not None:
         origin["table"] = _source(asked.table, hashlib.sha256(read_regular(asked.table)).hexdigest())
-    said = {"scale_transform": asked.scale_transform, "bias": asked.bias, "key": asked.key}
-    unsaid = {"scale_transform": None, "bias": True, "key": ""}
+    said: dict[str, object] = {"scale_transform": asked.scale_transform, "bias": asked.bias, "key": asked.key}
+    said |= {"ignore": list(asked.ignore)}
+    unsaid: dict[str, object] = {"scale_transform": None, "bias": True, "key": "", "ignore": []}
     choices = {name: value for name, value in said.items() if value != unsaid[name]}
     return origin | ({"choices": choices} if choices else {})

@@ -58,6 +58,7 @@ class Choices:
     bias: bool = True  # False: layers were built without biases, though the file may hold some
     beside: Foreign | None = None  # a second file: the state_dict of the network beside that of an optimiser
     table: Mapping[str, object] | None = None  # the content of --table, as it was parsed
+    ignore: tuple[str, ...] = ()  # sites that the network has no use for, beside those of the table
 
     @property
     def made(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class NumpyroGuide:
 
     name: str = "numpyro"
     looks_for: str = "<site>_auto_loc, or auto_loc"
-    uses: tuple[str, ...] = ("beside", "table")
+    uses: tuple[str, ...] = ("beside", "table", "ignore")
 
     def knows(self, foreign: Foreign) -> bool:
         """Whether any location has the name of an autoguide."""
@@ -52,7 +52,7 @@ class NumpyroGuide:
 
     def read(self, foreign: Foreign, choices: Choices) -> Found:
         """By the form of guide that the names show."""
-        told = told_by(choices.table)
+        told = told_by(choices)
         flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
         rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
         law, formula = _joint(flat, told) if flat else _independent(rest)
@@ -68,7 +68,7 @@ class Chain:
 
     name: str = "mcmc"
     looks_for: str = "samples (s, inputs, outputs) of <layer>.kernel or w1, and of their biases"
-    uses: tuple[str, ...] = ("table",)
+    uses: tuple[str, ...] = ("table", "ignore")
 
     def knows(self, foreign: Foreign) -> bool:
         """Whether weights have the names of JAX's or hand-written models and one axis more than a layer's."""
@@ -82,7 +82,7 @@ class Chain:
 
     def read(self, foreign: Foreign, choices: Choices) -> Found:
         """One member without variance for each sample."""
-        told = told_by(choices.table)
+        told = told_by(choices)
         counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in foreign.tensors.items()}
         if len(set(counts.values())) != 1 or 0 in counts.values():
             found = ", ".join(f"{name!r:.40}: {count}" for name, count in list(counts.items())[:4])

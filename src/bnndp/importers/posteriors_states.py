@@ -53,7 +53,7 @@ class State:
 
     name: str = "posteriors"
     looks_for: str = "params.<name> with log_sd_diag, prec_diag, sd_diag, L_factor, prec, cov or momenta"
-    uses: tuple[str, ...] = ("beside", "table")
+    uses: tuple[str, ...] = ("beside", "table", "ignore")
 
     def knows(self, foreign: Foreign) -> bool:
         """Whether there are parameters, and beside them something of a state."""
@@ -71,7 +71,7 @@ class State:
         if not means or len(kinds) > 1:
             raise ModelFileError(f"it has {'no params' if not means else ' and '.join(kinds)}: it is not one state")
         kind = kinds[0] if kinds else ""
-        told = told_by(choices.table)
+        told = told_by(choices)
         law = _dense(means, kind, foreign, told) if kind in _DENSE else _diagonal(means, kind, foreign)
         beside = fixed_beside(choices.beside)
         both = next((name for name in beside if name in means), None)

@@ -1,4 +1,7 @@
-"""Networks from live objects of probabilistic libraries: Pyro, NumPyro, laplace-torch, posteriors. None is imported."""
+"""Networks from live objects of probabilistic libraries: Pyro, NumPyro, laplace-torch, posteriors. None is imported.
+
+What they do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import InputError
-from bnndp.importers.architecture import Architecture
+from bnndp.importers.architecture import Architecture, architecture_of
 from bnndp.importers.build import posterior_of
 from bnndp.importers.constraints import CONSTRAINTS
 from bnndp.importers.flatten import flat
@@ -29,10 +32,12 @@ __all__ = ["from_laplace", "from_numpyro", "from_posteriors", "from_pyro"]
 _FIELDS = ("params", "log_sd_diag", "prec_diag", "sd_diag", "L_factor", "prec", "cov")  # of states of posteriors
 
 
-def from_pyro(
+def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     guide: object,
     architecture: Architecture | None = None,
     *,
+    task: str | None = None,
+    activation: str | None = None,
     scale_transform: str | None = None,
     network: object | None = None,
     table: Mapping[str, object] | None = None,
@@ -46,6 +51,7 @@ def from_pyro(
     >>> from_pyro(state, scale_transform="exp").linears[0].weight_std
     tensor([[1., 1.]], dtype=torch.float64)
     """
+    given = architecture_of(architecture, task, activation)
     foreign, told = _guide(guide)
     said = dict(table or {})
     if told and "sites" not in said:
@@ -53,13 +59,15 @@ def from_pyro(
     _expect_real(guide, said.get("ignore", ()))
     reader = TyxeGuide() if TyxeGuide().knows(foreign) else PyroGuide()
     beside = None if network is None else flat(_state(network))
-    return posterior_of(reader.read(foreign, Choices(scale_transform, beside=beside, table=said or None)), architecture)
+    return posterior_of(reader.read(foreign, Choices(scale_transform, beside=beside, table=said or None)), given)
 
 
 def from_numpyro(
     values: Mapping[str, object],
     architecture: Architecture | None = None,
     *,
+    task: str | None = None,
+    activation: str | None = None,
     table: Mapping[str, object] | None = None,
 ) -> Posterior:
     """The network of ``svi_result.params`` of an autoguide, or the ensemble of ``mcmc.get_samples()``.
@@ -73,41 +81,51 @@ def from_numpyro(
     >>> from_numpyro(draws)
     Ensemble(5 x BayesianNetwork(3-8-2, regression))
     """
+    given = architecture_of(architecture, task, activation)
     foreign = flat(_arrays(values))
     reader = NumpyroGuide() if NumpyroGuide().knows(foreign) else Chain()
-    return posterior_of(reader.read(foreign, Choices(table=table)), architecture)
+    return posterior_of(reader.read(foreign, Choices(table=table)), given)
 
 
 def from_laplace(
-    approximation: object, network: object | None = None, architecture: Architecture | None = None
+    approximation: object,
+    network: object | None = None,
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
 ) -> Posterior:
     """The network of a fitted Laplace approximation, or of its ``state_dict()`` and the network (or its state_dict).
 
     A live approximation has its network in it; one of the last layer has it within a feature extractor.
     """
+    given = architecture_of(architecture, task, activation)
     inner = getattr(approximation, "model", None) if network is None else network
     if inner is None:
         raise InputError("the state_dict of a Laplace approximation has no names: give the network as well.")
     inner = inner if network is not None else getattr(inner, "model", inner)
     choices = Choices(beside=flat(_state(inner)))
-    return posterior_of(Laplace().read(flat(_state(approximation)), choices), architecture)
+    return posterior_of(Laplace().read(flat(_state(approximation)), choices), given)
 
 
 def from_posteriors(
     state: object,
     architecture: Architecture | None = None,
     *,
+    task: str | None = None,
+    activation: str | None = None,
     network: object | None = None,
 ) -> Posterior:
     """The network of a state of ``posteriors``, or the ensemble of a list of states, such as samples of SGHMC.
 
     ``network`` is a module, or a state_dict, with the parameters that the state does not have.
     """
+    given = architecture_of(architecture, task, activation)
     states = list(state) if isinstance(state, list | tuple) else [state]
     if not states:
         raise InputError("there are no states.")
     found = [_state_found(each, network) for each in states]
-    return posterior_of(joined(found) if len(found) > 1 else found[0], architecture)
+    return posterior_of(joined(found) if len(found) > 1 else found[0], given)
 
 
 def _state_found(state: object, network: object | None) -> Found:

@@ -51,7 +51,7 @@ class PyroGuide:
 
     name: str = "pyro"
     looks_for: str = "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained"
-    uses: tuple[str, ...] = ("scale_transform", "beside", "table")
+    uses: tuple[str, ...] = ("scale_transform", "beside", "table", "ignore")
 
     def knows(self, foreign: Foreign) -> bool:
         """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
@@ -75,7 +75,7 @@ class TyxeGuide:
 
     name: str = "tyxe"
     looks_for: str = "<site>.loc_unconstrained with <site>.scale_unconstrained"
-    uses: tuple[str, ...] = ("scale_transform", "beside", "table")
+    uses: tuple[str, ...] = ("scale_transform", "beside", "table", "ignore")
 
     def knows(self, foreign: Foreign) -> bool:
         """Whether sites have a location and a scale of their own."""
@@ -188,7 +188,7 @@ def _location(param: Param) -> Tensor:
 
 def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Found:
     """The layers of all sites, with those of a second file, which have no variance."""
-    told, law = told_by(choices.table), read.law
+    told, law = told_by(choices), read.law
     start = "" if told.sites else shared_prefix([name for name in law.means if name not in told.ignore])
 
     def shorn(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -203,7 +203,7 @@ def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Found:
 
 def _point(params: Mapping[str, Param], choices: Choices) -> _Read:
     """A guide without variance."""
-    ignore = told_by(choices.table).ignore
+    ignore = told_by(choices).ignore
     sites = _once((_site(name), param) for name, param in params.items())
     means = {site: param.tensor if site in ignore else _location(param) for site, param in sites.items()}
     return _Read(Law(means, {}), "mean = value, all std = 0")
@@ -226,7 +226,7 @@ def _joint(params: Mapping[str, Param], choices: Choices) -> _Read:
     mean = _location(parts["loc"])
     if mean.ndim != 1:
         raise ModelFileError(f"the location of the guide has shape {tuple(mean.shape)}; expected a vector")
-    shapes = shapes_told(told_by(choices.table), len(mean))
+    shapes = shapes_told(told_by(choices), len(mean))
     std, factor, formula = _covariance(parts, len(mean), choices.scale_transform)
     rows = {} if factor is None else pieces(factor, shapes)
     said = remarks([parts["scale"]], choices.scale_transform, "softplus") if "scale" in parts else ()

@@ -42,9 +42,10 @@ def importer_for(foreign: Foreign, name: str = "auto") -> Importer:
         several = " or ".join(importer.name for importer in found)
         raise ModelFileError(f"its names ({names}, ...) are known to several importers; choose --from {several}")
     network_entry(foreign)  # which says more where several entries hold tensors
-    odd = next((each for each in foreign.tensors if each.rpartition(".")[2] not in ("weight", "bias")), names)
+    odd = next((each for each in foreign.tensors if each.rpartition(".")[2] not in ("weight", "bias")), None)
     known = ", ".join(importer.looks_for for importer in IMPORTERS)
-    raise ModelFileError(f"tensor {odd!r:.80} is known to no importer; they look for {known}")
+    advice = "" if odd is None else f"; if it is no weight of the network, leave it out by --ignore {odd:.80}"
+    raise ModelFileError(f"tensor {odd or names!r:.80} is known to no importer{advice}; they look for {known}")
 
 
 def importer_named(name: str) -> Importer:

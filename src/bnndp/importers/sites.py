@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
+from bnndp.importers.foreign import Choices
+from bnndp.importers.ignored import few
 from bnndp.importers.tables import LAYOUTS
 
 __all__ = ["Layer", "Site", "Told", "layers_of", "roles", "site_of", "told_by"]
@@ -99,9 +101,9 @@ def _part(leaf: str) -> str:
     return "bias" if leaf.lower().startswith("b") else "weight"
 
 
-def told_by(table: Mapping[str, object] | None) -> Told:
-    """The content of ``--table``, checked."""
-    given = {} if table is None else dict(table)
+def told_by(choices: Choices) -> Told:
+    """What ``--table`` and ``--ignore`` say, checked."""
+    given = {} if choices.table is None else dict(choices.table)
     surplus = sorted(set(given) - set(_KEYS))
     if surplus:
         raise ModelFileError(f"the table has unknown settings: {', '.join(map(repr, surplus[:4]))}; known: {_KEYS}")
@@ -112,10 +114,11 @@ def told_by(table: Mapping[str, object] | None) -> Told:
         raise ModelFileError(f"the table has ignore = {ignore!r:.80}; expected a list of names of sites")
     if not isinstance(sites, list):
         raise ModelFileError(f"the table has sites = {sites!r:.80}; expected a list of rows with 'site' and 'shape'")
-    found = tuple(_row(index, row, tuple(ignore)) for index, row in enumerate(sites))
+    aside = tuple(dict.fromkeys((*ignore, *choices.ignore)))
+    found = tuple(_row(index, row, aside) for index, row in enumerate(sites))
     if len({site.name for site in found}) < len(found):
         raise ModelFileError("the table names a site twice")
-    return Told(found, str(layout) if layout is not None else None, tuple(ignore))
+    return Told(found, str(layout) if layout is not None else None, aside)
 
 
 def _row(index: int, given: object, ignore: Sequence[str]) -> Site:
@@ -168,7 +171,9 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], told: Told) -> list[Site]:
     lacking = [site.name for site in told.sites if site.name not in shapes]
     lacking += [name for name in told.ignore if name not in shapes]
     if lacking:
-        raise ModelFileError(f"the table names {lacking[0]!r:.80}, which is no site of the file: {_few(shapes)}")
+        raise ModelFileError(
+            f"{lacking[0]!r:.80} of --table or --ignore is no site of the file; its sites are {few(shapes)}"
+        )
     rows = {site.name: site for site in told.sites}
     found = []
     for name in dict.fromkeys((*rows, *shapes)):
@@ -177,8 +182,9 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], told: Told) -> list[Site]:
             continue
         if site is None:
             raise ModelFileError(
-                f"site {name!r:.80} is not known to be a weight or a bias: say so by a row of sites in --table, "
-                f"or, if the network has no use for it, by ignore = [{name!r:.80}] in the .toml file of --table"
+                f"site {name!r:.80} is not known to be a weight or a bias: say so by a row of sites in --table, or, if "
+                f"the network has no use for it, leave it out by --ignore {name:.80}, in Python by "
+                f"table={{'ignore': [{name!r:.80}]}}"
             )
         if site.shape is not None and site.shape != shapes[name]:
             raise ModelFileError(f"site {name!r:.80} has shape {shapes[name]}, the table says {site.shape}")
@@ -186,10 +192,6 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], told: Told) -> list[Site]:
     if not found:
         raise ModelFileError("it has no site that is a weight or a bias")
     return found
-
-
-def _few(names: Iterable[str]) -> str:
-    return ", ".join(f"{name!r:.60}" for name in itertools.islice(names, 6))
 
 
 def _layer(
@@ -225,9 +227,12 @@ def _orders(layers: Sequence[Layer], *, ordered: bool) -> list[list[Layer]]:
 def _expect_biases(layers: Iterable[Layer], shapes: Mapping[str, tuple[int, ...]]) -> None:
     for layer in layers:
         if layer.bias is not None and shapes[layer.bias] != (layer.sizes[1],):
+            other = LAYOUTS[LAYOUTS.index(layer.layout) - 1]
+            fits = shapes[layer.bias] == (replace(layer, layout=other).sizes[1],)
+            advice = f'; they would as {_words(other)}: say layout = "{other}" by --table' if fits else ""
             raise ModelFileError(
                 f"layer {layer.name!r:.80} has a weight of shape {layer.shape}, read as {_words(layer.layout)}, and a "
-                f"bias of shape {shapes[layer.bias]}: they do not fit"
+                f"bias of shape {shapes[layer.bias]}: they do not fit{advice}"
             )
 
 

@@ -115,7 +115,7 @@ class Table:
         known = ", ".join(dict.fromkeys(row.name for row in self.rows))
         raise ModelFileError(
             f"tensor {name!r:.80} is not known to {self.name}, whose names are {known}; a table of your own says what "
-            "others are: --table, docs/importers/torch.md"
+            f"others are: --table, docs/importers/torch.md; --ignore {name:.80} leaves it out"
         )
 
 

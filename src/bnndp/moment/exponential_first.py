@@ -29,38 +29,40 @@ _FLAT = 1e-9  # relative width below which a chord's slope is not worth its roun
 class Rows:
     """``E[e^(-lam D) | z] = exp(constant + linear . z + square . z^2)``, z the last hidden layer."""
 
-    linear: Tensor  # (batch, classes, n)
-    square: Tensor  # (batch, classes, n), >= 0
-    constant: Tensor  # (batch, classes)
+    linear: Tensor  # (batch, rows, n)
+    square: Tensor  # (batch, rows, n), >= 0
+    constant: Tensor  # (batch, rows)
 
 
-def margin_exponents(layer: Linear, label: Tensor, lam: Tensor) -> Rows:  # label (batch,), lam (batch, classes)
-    """The exponents of the margins of ``label`` against every class; of the label itself: nothing that is used."""
+def margin_exponents(layer: Linear, label: Tensor, rival: Tensor, lam: Tensor) -> Rows:  # (batch, rows) each
+    """The exponents of the margins of the classes ``label`` against the classes ``rival``."""
     mu, variance = layer.weight_mean, layer.weight_std.square()
     bias, constant = layer.bias_mean, layer.bias_std.square()
-    difference = bias[label][:, None] - bias
-    spread = constant[label][:, None] + constant
-    value = -lam * difference + 0.5 * lam.square() * spread
-    size = lam * (bias[label].abs()[:, None] + bias.abs()) + lam.square() * spread
+    spread = constant[label] + constant[rival]
+    value = -lam * (bias[label] - bias[rival]) + 0.5 * lam.square() * spread
+    size = lam * (bias[label].abs() + bias[rival].abs()) + lam.square() * spread
     return Rows(
-        linear=-lam[..., None] * (mu[label][:, None] - mu),
-        square=0.5 * lam[..., None].square() * (variance[label][:, None] + variance) * (1 + ELEMENTARY),
+        linear=-lam[..., None] * (mu[label] - mu[rival]),
+        square=0.5 * lam[..., None].square() * (variance[label] + variance[rival]) * (1 + ELEMENTARY),
         constant=value + ELEMENTARY * size,
     )
 
 
-def one_layer(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, label: Tensor) -> Tensor:
-    """u_j >= E sigma(-D_j) with one hidden layer: (batch, classes); lambda is the best at the centre of each box."""
+def one_layer(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, label: Tensor, rival: Tensor) -> Tensor:
+    """u >= E sigma(-D) with one hidden layer; ``label``, ``rival`` and u are (batch, rows).
+
+    Lambda is the best at the centre of each box.
+    """
     first, last = layers
     m, r = ranges.m_centre[:, None], ranges.r_centre[:, None]
-    best = m.new_full((box.batch, last.n_out), torch.inf)
+    best = torch.full(rival.shape, torch.inf, dtype=m.dtype, device=m.device)
     lam = torch.ones_like(best)
     for value in _GRID:
         trial = torch.full_like(best, value)
-        rows = margin_exponents(last, label, trial)
+        rows = margin_exponents(last, label, rival, trial)
         total = log_moment(m, r, rows.linear, rows.square).sum(-1) + rows.constant + chernoff_constant(trial).log()
         lam, best = torch.where(total < best, trial, lam), torch.minimum(total, best)
-    rows = margin_exponents(last, label, lam)
+    rows = margin_exponents(last, label, rival, lam)
     total = largest_log_moment(first, box, ranges, rows.linear, rows.square) + rows.constant
     return chernoff_constant(lam) * torch.exp(total + ELEMENTARY * total.abs())
 

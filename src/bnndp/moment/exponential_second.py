@@ -25,11 +25,14 @@ from bnndp.moment.first import Ranges
 from bnndp.network import Linear
 from bnndp.regions import Box
 
-__all__ = ["two_layers"]
+__all__ = ["TRIALS", "two_layers"]
+
+TRIALS = 3
+"""How many values of lambda are tried."""
 
 _ESCAPE = 1e-3  # probability that some variance of the second layer exceeds its level
 _RATES = (0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.7)  # of the largest rate for which the moment of s exists
-_LAMBDA, _RANGE, _TRIALS = 0.35, (0.03, 1.0), 3  # the first lambda, its range, how many are tried
+_LAMBDA, _RANGE = 0.35, (0.03, 1.0)  # the first lambda, its range
 _CAUTION = 0.9  # the exponent grows faster than a parabola
 _STEPS = 1  # of the iteration for the expansion point, after the first
 _FEW = 16  # inputs
@@ -73,18 +76,26 @@ class _Exponent:
     full_curvature: Tensor  # (batch, rows, n): of all
 
 
-def two_layers(layers: tuple[Linear, Linear, Linear], box: Box, ranges: Ranges, label: Tensor, mean: Tensor) -> Tensor:
-    """u_j >= E sigma(-D_j) for every x of each box: (batch, classes); 1 where there is no bound.
+def two_layers(  # noqa: PLR0913 (a pair of classes, a box, and how hard to try)
+    layers: tuple[Linear, Linear, Linear],
+    box: Box,
+    ranges: Ranges,
+    label: Tensor,
+    rival: Tensor,
+    mean: Tensor,
+    trials: int = TRIALS,
+) -> Tensor:
+    """u >= E sigma(-D) for every x of each box; ``label``, ``rival`` and u are (batch, rows); 1: there is no bound.
 
-    ``mean`` (batch, classes) is about the mean of the margins; it serves only to choose lambda.
+    ``mean`` (batch, rows) is about the mean of the margins; it serves only to choose lambda.
     """
     top = _levels(layers[1], ranges)[:, None]
     best = torch.ones_like(mean)
     lams = [torch.full_like(mean, _LAMBDA)]
     totals: list[Tensor] = []
-    for _ in range(_TRIALS):
+    for _ in range(trials):
         lam = lams[-1]
-        rows = margin_exponents(layers[2], label, lam)
+        rows = margin_exponents(layers[2], label, rival, lam)
         total = _log_mean((layers[0], layers[1]), box, ranges, rows, top)
         found = chernoff_constant(lam) * torch.exp(total + ELEMENTARY * total.abs()) + _ESCAPE
         best = torch.minimum(best, found.nan_to_num(1.0))

@@ -23,7 +23,7 @@ from bnndp.moment.records import Latent, Sources
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["FirstLayer", "Plane", "Ranges", "first_layer"]
+__all__ = ["FirstLayer", "Plane", "Ranges", "first_layer", "first_ranges"]
 
 _MOST_VERTICES = 16  # boxes with at most so many vertices get the chord over all of them
 
@@ -85,7 +85,7 @@ def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: T
 
     ``signs`` (batch, n) of -1, 0 and 1 restricts it to the cell of the x with ``signs * m(x) >= 0``.
     """
-    ranges = _ranges(layer, box)
+    ranges = first_ranges(layer, box)
     if signs is not None:
         ranges = replace(ranges, m=ranges.m.where_sign(signs))
     u = ratio(ranges.m_centre, ranges.r_centre) if tangent is None else tangent
@@ -98,7 +98,8 @@ def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: T
     return FirstLayer(layer, box.centre, u, ranges, high, size, _latent(ranges), _sources(ranges))
 
 
-def _ranges(layer: Linear, box: Box) -> Ranges:
+def first_ranges(layer: Linear, box: Box) -> Ranges:
+    """Ranges of m and r on ``box``, and their values at its centre."""
     m = Interval(box.minimum(layer.weight_mean, layer.bias_mean), box.maximum(layer.weight_mean, layer.bias_mean))
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
     least = torch.maximum(box.lower, -box.upper).clamp_min(0).square()  # min x_j^2: zero where the box holds 0

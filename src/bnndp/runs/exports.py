@@ -21,6 +21,7 @@ import numpy as np
 from bnndp.errors import ModelFileError, RunStateError
 from bnndp.files import sync_folder, write_whole
 from bnndp.runs.lines import numbers
+from bnndp.runs.witnesses import Witnesses
 
 __all__ = ["EXPORTS", "Exports", "Row", "npz", "write_summary"]
 
@@ -35,6 +36,7 @@ EXPORTS = (ROWS, TABLE, FRAME, WITNESSES, SUMMARY)
 
 _INTEGERS = ("index", "label", "decision", "rival")
 _TEXTS = ("method", "effort", "verdict")
+_TRUTHS = ("capped",)
 _LEFT_OUT = "witness"  # of the tables: an input is no cell
 _GROUP = 10_000  # rows that go into a .parquet file together
 
@@ -64,13 +66,13 @@ class Exports:
         self.folder = folder
         self.complete = False
         self._stack = contextlib.ExitStack()
-        self._witnesses: list[tuple[int, int, np.ndarray]] = []
 
     def __enter__(self) -> Exports:
         with self._stack as stack, _faults_of(self.folder):
             self._rows = stack.enter_context(_whole(self.folder / ROWS))
             self._table = _Table(stack.enter_context(_whole(self.folder / TABLE)))
             self._frame = stack.enter_context(_frame(self.folder / FRAME))
+            self._witnesses = stack.enter_context(_kept_witnesses(self.folder / WITNESSES))
             self._stack = stack.pop_all()
         return self
 
@@ -87,7 +89,8 @@ class Exports:
 
     def witness(self, index: int, rival: int, x: np.ndarray) -> None:  # x (inputs,)
         """Add the witness of an input."""
-        self._witnesses.append((index, rival, x))
+        with _faults_of(self.folder):
+            self._witnesses.add(index, rival, x)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -96,19 +99,9 @@ class Exports:
             self._stack.__exit__(kind, error, traceback)
             if kind is not None:
                 return
-            self._write_witnesses()
             self.complete = self._frame is not None
             if not self.complete:
                 (self.folder / FRAME).unlink(missing_ok=True)
-
-    def _write_witnesses(self) -> None:
-        path = self.folder / WITNESSES
-        if not self._witnesses:
-            path.unlink(missing_ok=True)
-            return
-        index, rival, x = zip(*self._witnesses, strict=True)
-        arrays = {"index": np.array(index, dtype=np.int64), "rival": np.array(rival, dtype=np.int64)}
-        write_whole(path, npz(arrays | {"x": np.stack(x)}))
 
 
 @contextlib.contextmanager
@@ -145,6 +138,18 @@ def _whole(path: Path) -> Iterator[io.TextIOWrapper]:
     """A text file that appears when it is whole."""
     with _scratch(path) as scratch, scratch.open("x", encoding="utf-8", newline="") as file:
         yield file
+
+
+@contextlib.contextmanager
+def _kept_witnesses(path: Path) -> Iterator[Witnesses]:
+    """Witnesses, which are a file at a good end; where there are none, an older one is removed."""
+    with Witnesses(path.parent) as witnesses:
+        yield witnesses
+        if len(witnesses):
+            with _scratch(path) as scratch:
+                witnesses.write(scratch)
+        else:
+            path.unlink(missing_ok=True)
 
 
 class _Table:
@@ -225,6 +230,8 @@ def _schema(row: Row) -> Any:
             return pa.int64()
         if name in _TEXTS:
             return pa.string()
+        if name in _TRUTHS:
+            return pa.bool_()
         return pa.list_(pa.float64()) if isinstance(value, list) else pa.float64()
 
     return pa.schema([(name, kind(name, value)) for name, value in row.items()])

@@ -30,7 +30,7 @@ Answer: TypeAlias = Mapping[str, Any]
 # A process that is killed loses no line; to outlast a power cut the disk must be asked. That is done every second, or
 # as seldom as is needed for it to take a five hundredth of the time.
 _SYNC_SECONDS, _SYNC_SHARE = 1.0, 0.002
-_IN_MEMORY = 2**26  # bytes of a journal that nobody keeps, before it goes to a temporary file
+_IN_MEMORY = 2**22  # bytes of a journal that nobody keeps, before it goes to a temporary file
 _ADVICE = "make room for it and give the same command again"
 
 

@@ -24,8 +24,9 @@
   const { columns, rows, eps, end } = JSON.parse(source.textContent);
   const at = Object.fromEntries(columns.map((column, index) => [column.name, index]));
   const count = (number) => number.toLocaleString("en");
-  const shown = (column, cell) => cell === null ? column.empty
-    : typeof cell === "number" ? String(cell).replace("-", "−") : cell;
+  for (const column of columns) column.least = new Set(column.least.map((index) => rows[index]));
+  const shown = (column, cell, row) => cell === null ? column.empty
+    : typeof cell === "number" ? (column.least.has(row) ? "≥ " : "") + String(cell).replace("-", "−") : cell;
   const PAGE = 25;
   const state = { sort: null, down: false, page: 0, filters: {}, found: rows };
 
@@ -79,7 +80,7 @@
     const first = state.page * PAGE;
     body.replaceChildren(...state.found.slice(first, first + PAGE).map((row) => {
       const line = make("tr", null);
-      columns.forEach((column, index) => line.append(make("td", shown(column, row[index]),
+      columns.forEach((column, index) => line.append(make("td", shown(column, row[index], row),
         { class: column.kind === "verdict" ? `verdict ${row[index]}` : column.kind })));
       return line;
     }));

@@ -12,7 +12,7 @@ from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.pixels import difference_uri, image_shape, image_uri
 from bnndp.report.page.record import Inputs, Record, Witness
-from bnndp.report.page.scales import at_least, at_most, short
+from bnndp.report.page.scales import at_least, at_most, rounded, short
 from bnndp.report.page.views import affine_bounds, distances
 from bnndp.verdict import Verdict
 
@@ -76,7 +76,8 @@ def _card(record: Record, outcome: Outcome, at: int, network: Posterior | None) 
 
 def _radius_facts(outcome: Radii, at: int) -> Iterator[tuple[str, Child]]:
     yield "label", int(outcome.label[at])
-    yield "proved up to", at_least(float(outcome.radius[at])) if not np.isnan(outcome.radius[at]) else "nothing"
+    proved = at_least(float(outcome.radius[at])) if not np.isnan(outcome.radius[at]) else "nothing"
+    yield "proved up to", f"{proved}, the largest that was tried" if outcome.capped[at] else proved
     if np.isfinite(outcome.attack[at]):
         yield "broken at", at_most(float(outcome.attack[at]))
         yield "ratio", short(float(outcome.ratio[at]))
@@ -128,9 +129,9 @@ def _images(record: Record, inputs: Inputs, index: int, shape: tuple[int, int, i
     low, high = (float(domain[0]), float(domain[1])) if known and domain is not None else own
     pictures = [("input", image_uri(x, shape, low, high))]
     if witness is not None and fits:
-        largest = short(float(np.abs(witness.x - x).max()))
+        largest = short(rounded(float(np.abs(witness.x - x).max()), up=True, digits=2))
         pictures.append(("attacked", image_uri(witness.x, shape, low, high)))
-        pictures.append((f"change, at most {largest}", difference_uri(witness.x - x, shape)))
+        pictures.append((f"change ≤\N{NO-BREAK SPACE}{largest}", difference_uri(witness.x - x, shape)))
     return tag(
         "div",
         (
@@ -151,4 +152,5 @@ def _zoom(inputs: Inputs, index: int, network: Posterior) -> Child:
     if bounds is None or not inputs.lower[index, 0] < inputs.upper[index, 0]:
         return None
     lower, upper = distances(network, bounds)
-    return distance_chart(lower, upper, text=f"Input {index}: certified affine bounds less the mean over the box.")
+    text = f"Input {index}: certified affine bounds less the mean over the box."
+    return distance_chart(lower, upper, text=text).inline()

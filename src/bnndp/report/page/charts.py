@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnndp.report.page.frame import Frame, Point
-from bnndp.report.page.markup import Markup, tag
+from bnndp.report.page.frame import Chart, Frame, Point
+from bnndp.report.page.markup import tag
 from bnndp.report.page.scales import short
 
 __all__ = ["Band", "band_chart", "distance_chart", "histogram", "plane_chart", "scatter", "stairs", "stairs_chart"]
@@ -40,8 +40,7 @@ def stairs_chart(
     text: str,
     *,
     marks: Sequence[float] = (),
-    name: str | None = None,
-) -> Markup:
+) -> Chart:
     """Two stairs and the gap between them: what is proved, and what an attack leaves possible."""
     frame = Frame.over((0.0, certified[-1][0]), (0.0, 1.0), labels, shares=True)
     parts = [
@@ -53,14 +52,10 @@ def stairs_chart(
         parts.append(tag("path", d=frame.path([*certified, *reversed(found)], closed=True), class_="gap"))
         parts.append(tag("path", d=frame.path(found), class_="line attacked"))
     parts.append(tag("path", d=frame.path(certified), class_="line certified"))
-    if name is not None:  # the script moves it along
-        ends = {"data_from": frame.x.start, "data_to": frame.x.end}
-        line = f"M0 {frame.y.start}V{frame.y.end}"
-        parts.append(tag("path", d=line, class_="cursor", id="cursor", visibility="hidden", **ends))
-    return frame.drawn(text, parts, name=name)
+    return frame.chart(text, parts)
 
 
-def histogram(certified: np.ndarray, found: np.ndarray, end: float, labels: tuple[str, str], text: str) -> Markup:
+def histogram(certified: np.ndarray, found: np.ndarray, end: float, labels: tuple[str, str], text: str) -> Chart:
     """How often numbers from 0 to ``end`` occur: bars of what is certified, an outline of what was found."""
     edges = np.linspace(0.0, end, _BINS + 1)
     proved, broken = (np.histogram(values[np.isfinite(values)], edges)[0] for values in (certified, found))
@@ -79,15 +74,15 @@ def histogram(certified: np.ndarray, found: np.ndarray, end: float, labels: tupl
     for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), broken.tolist(), strict=True):
         outline += [(low, count), (high, count)]
     line = tag("path", d=frame.path([*outline, (end, 0.0)]), class_="line attacked") if broken.any() else None
-    return frame.drawn(text, bars, line)
+    return frame.chart(text, bars, line)
 
 
-def scatter(x: np.ndarray, y: np.ndarray, labels: tuple[str, str], text: str) -> Markup:
+def scatter(x: np.ndarray, y: np.ndarray, labels: tuple[str, str], text: str) -> Chart:
     """Points, and the line on which both numbers are equal; points that fall on one another are drawn once."""
     end = max(float(x.max(initial=0.0)), float(y.max(initial=0.0))) or 1.0
     frame = Frame.over((0.0, end), (0.0, end), labels)
     places = dict.fromkeys(f"M{frame.x(a):.0f} {frame.y(b):.0f}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
-    return frame.drawn(
+    return frame.chart(
         text,
         tag("path", d=frame.path([(0.0, 0.0), (end, end)]), class_="equal"),
         tag("path", d="".join(places), class_="dots certified"),
@@ -112,7 +107,7 @@ def band_chart(
     lines: Sequence[Sequence[Point]] = (),
     *,
     text: str,
-) -> Markup:
+) -> Chart:
     """Certified intervals over boxes of inputs, the ranges found from inside, affine bounds, and the network itself."""
     boxes, inside = list(boxes), list(inside)
     heights = [end for low, high in boxes for end in (low[1], high[1])]
@@ -130,16 +125,16 @@ def band_chart(
     parts += [tag("path", d=frame.path(line), class_="line certified") for line in lines]
     if band is not None:
         parts.append(tag("path", d=frame.path(zip(band.x, band.mean, strict=True)), class_="line mean"))
-    return frame.drawn(text, parts)
+    return frame.chart(text, parts)
 
 
-def distance_chart(lower: Sequence[Point], upper: Sequence[Point], *, text: str) -> Markup:
+def distance_chart(lower: Sequence[Point], upper: Sequence[Point], *, text: str) -> Chart:
     """Affine bounds over one box less the mean of the network, which is the line at zero."""
     heights = [y for _, y in (*lower, *upper, (0.0, 0.0))]
     room = 0.08 * (max(heights) - min(heights))
     across = (lower[0][0], lower[-1][0])
     frame = Frame.over(across, (min(heights) - room, max(heights) + room), ("x", "bound less mean"))
-    return frame.drawn(
+    return frame.chart(
         text,
         tag("path", d=frame.path([*lower, *reversed(upper)], closed=True), class_="gap"),
         tag("path", d=frame.path([(across[0], 0.0), (across[1], 0.0)]), class_="zero"),
@@ -147,19 +142,22 @@ def distance_chart(lower: Sequence[Point], upper: Sequence[Point], *, text: str)
     )
 
 
-def plane_chart(x: np.ndarray, radius: np.ndarray, witness: np.ndarray, *, square: bool, text: str) -> Markup:
+def plane_chart(x: np.ndarray, radius: np.ndarray, witness: np.ndarray, *, square: bool, text: str) -> Chart:
     """Inputs in the plane (n, 2) with what is certified around them, and the witnesses (n, 2) of an attack, or NaN."""
     known = np.nan_to_num(radius, nan=0.0, posinf=0.0)[:, None]
-    low, high = (x - known).min(0).tolist(), (x + known).max(0).tolist()
-    frame = Frame.over((low[0], high[0]), (low[1], high[1]), ("first input", "second input"))
+    ends = np.concatenate([x - known, x + known, witness])
+    low, high = np.nanmin(ends, 0), np.nanmax(ends, 0)
+    room = 0.04 * (high - low)
+    (left, bottom), (right, top) = (low - room).tolist(), (high + room).tolist()
+    frame = Frame.over((left, right), (bottom, top), ("first input", "second input"))
     regions, ways = [], []
     for (a, b), r, (c, d) in zip(x.tolist(), known[:, 0].tolist(), witness.tolist(), strict=True):
-        if square:
+        if square and r > 0:
             regions.append(frame.box((a - r, b - r), (a + r, b + r)))
         if not math.isnan(c):
             ways.append(frame.path([(a, b), (c, d)]))
     dots = "".join(f"M{frame.x(a):.1f} {frame.y(b):.1f}h0" for a, b in x.tolist())
-    return frame.drawn(
+    return frame.chart(
         text,
         tag("path", d="".join(regions), class_="interval"),
         tag("path", d="".join(ways), class_="way attacked"),

@@ -12,12 +12,17 @@ from importlib import resources
 
 from bnndp.report.page.markup import Child, Markup, tag
 
-__all__ = ["asset", "document", "policy", "section"]
+__all__ = ["asset", "document", "page_style", "policy", "section"]
 
 
 def asset(name: str, package: str = "bnndp.report") -> Markup:
     """A file that comes with a package, in its folder ``assets``."""
     return Markup((resources.files(package) / "assets" / name).read_text(encoding="utf-8"))
+
+
+def page_style() -> Markup:
+    """The style of a page: that of charts first, for a page has its own ways on a phone."""
+    return Markup(asset("chart.css") + asset("page.css"))
 
 
 def policy(*, style: str, script: str, more: str = "") -> str:

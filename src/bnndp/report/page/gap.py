@@ -7,28 +7,31 @@ from collections import Counter
 import numpy as np
 
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
-from bnndp.report.page.record import Record
 from bnndp.report.page.scales import at_least, counted, percent, short
-from bnndp.report.page.words import largest_tried
 from bnndp.verdict import Verdict
 
 __all__ = ["gap_words"]
 
 
-def gap_words(record: Record, outcome: Outcome) -> list[str]:
+def gap_words(outcome: Outcome) -> list[str]:
     """How much is left between what is proved and what is broken."""
     if isinstance(outcome, Radii):
-        return _radii_gap(outcome, largest_tried(record))
+        return _radii_gap(outcome)
     return _interval_gap(outcome)
 
 
-def _radii_gap(outcome: Radii, largest: float) -> list[str]:
+def _radii_gap(outcome: Radii) -> list[str]:
     ratio = outcome.ratio[~np.isnan(outcome.ratio)]
     wrong, unbroken = int((~outcome.correct).sum()), int(np.isinf(outcome.attack).sum())
-    all_tried = int((outcome.radius >= largest).sum())
+    all_tried = int(outcome.capped.sum())
     nothing = int((outcome.correct & np.isnan(outcome.radius)).sum())
     said = []
-    if ratio.size:
+    if ratio.size == 1:
+        said.append(
+            f"The certified radius is {at_least(float(ratio[0]))} of the radius of the attack, for the one input that "
+            "has both. At 1 nothing would be left to win."
+        )
+    elif ratio.size:
         said.append(
             f"The certified radius is {short(float(np.median(ratio)))} of the radius of the attack in the median, "
             f"{at_least(float(ratio.min()))} at worst and {short(float(ratio.max()))} at best, over "

@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bnndp.ensemble import Posterior
 from bnndp.report.page.charts import band_chart, histogram, scatter, stairs, stairs_chart
 from bnndp.report.page.document import section
-from bnndp.report.page.frame import Point, figure, legend
+from bnndp.report.page.frame import Point, legend
 from bnndp.report.page.gap import gap_words
-from bnndp.report.page.markup import Child, Markup, tag
+from bnndp.report.page.markup import Child, tag
 from bnndp.report.page.outcome import Intervals
+from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
 from bnndp.report.page.views import affine_bounds, affine_lines, band_of
 
-__all__ = ["interval_charts"]
+__all__ = ["IntervalPlots", "has_mean", "interval_plots", "interval_sections"]
 
 _LINES = 400  # boxes up to which their affine bounds are drawn
 _SPREAD = "90 % of the networks of the posterior, sampled"
 
 
-def interval_charts(record: Record, outcome: Intervals, network: Posterior | None) -> Child:
+@dataclass(frozen=True, slots=True)
+class IntervalPlots:
+    """The plots of a run of bounds; the bounds themselves can be drawn over one input only."""
+
+    bounds: Plot | None
+    widths: Plot
+    tightness: Plot
+
+    @property
+    def all(self) -> list[Plot]:
+        """Those that there are."""
+        return [plot for plot in (self.bounds, self.widths, self.tightness) if plot is not None]
+
+
+def has_mean(record: Record) -> bool:
+    """Whether it is the mean output that is bounded, which a picture can show beside its bounds."""
+    return record.options.get("quantity", "mean") == "mean" and record.options.get("between") is None
+
+
+def interval_plots(record: Record, outcome: Intervals, network: Posterior | None) -> IntervalPlots:
+    """All charts of the run; with the network its mean is drawn too."""
+    return IntervalPlots(_bounds(record, outcome, network), _widths(outcome), _tightness(outcome))
+
+
+def interval_sections(record: Record, outcome: Intervals, network: Posterior | None, plots: IntervalPlots) -> Child:
     """All sections between the summary and the worst cases."""
-    said = [tag("p", sentence) for sentence in gap_words(record, outcome)]
-    charts = tag("div", _widths(outcome), _tightness(outcome), class_="pair")
+    said = [tag("p", sentence) for sentence in gap_words(outcome)]
+    charts = tag("div", plot_figure(plots.widths), plot_figure(plots.tightness), class_="pair")
+    bounds, note = plots.bounds, None
+    if network is None and has_mean(record):
+        note = tag("p", "The model file is not where the run says, so its mean is not drawn; give it by --model.")
     return (
-        _overview(record, outcome, network),
+        section(
+            "overview",
+            "The bounds",
+            tag("div", bounds.chart.inline(), tag("div", legend(bounds.keys, tall=True), note), class_="pair"),
+        )
+        if bounds is not None
+        else None,
         section("widths", "Widths of the intervals", charts),
         section("gap", "What is left open", tag("div", said)) if said else None,
     )
 
 
-def _widths(outcome: Intervals) -> Markup:
+def _widths(outcome: Intervals) -> Plot:
     """The share of boxes up to every width, certified and from inside."""
     width, inside, end = _finite(outcome), outcome.inside, _end(outcome)
     certified = stairs(width, len(width), end, rising=True)
@@ -39,19 +75,24 @@ def _widths(outcome: Intervals) -> Markup:
     text = "Share of the boxes whose widest interval is at most so wide: certified, and found from inside."
     chart = stairs_chart(certified, found, ("width", "share of boxes"), text)
     keys = (("certified", "certified interval"), ("attacked", "range found from inside"), ("gap", "not known"))
-    return figure(chart, legend(keys[: 1 if found is None else 3]), caption="Share of boxes at most so wide")
+    return Plot("widths", "Share of boxes at most so wide", chart, keys[: 1 if found is None else 3])
 
 
-def _tightness(outcome: Intervals) -> Markup:
+def _tightness(outcome: Intervals) -> Plot:
     """Certified against inside widths; without the latter the widths alone."""
     width, inside = _finite(outcome), outcome.inside
     if inside is None:
         labels = ("width", "boxes")
         chart = histogram(width, np.empty(0), _end(outcome), labels, "How many boxes have which width.")
-        return figure(chart, caption="Widths")
+        return Plot("width-counts", "Widths of the certified intervals", chart)
     labels = ("width from inside", "certified width")
     chart = scatter(inside, np.nan_to_num(width), labels, "Certified width of every box against the range from inside.")
-    return figure(chart, legend([("certified", "a box"), ("equal", "equal: nothing to win")]), caption="Tightness")
+    return Plot(
+        "tightness",
+        "Certified width against range from inside",
+        chart,
+        (("certified", "a box"), ("equal", "equal: nothing to win")),
+    )
 
 
 def _finite(outcome: Intervals) -> np.ndarray:
@@ -62,7 +103,7 @@ def _end(outcome: Intervals) -> float:
     return 1.02 * float(np.nanmax(np.append(_finite(outcome), 0.0))) or 1.0
 
 
-def _overview(record: Record, outcome: Intervals, network: Posterior | None) -> Child:
+def _bounds(record: Record, outcome: Intervals, network: Posterior | None) -> Plot | None:
     """Of a network with one input and one output: all boxes in one picture."""
     inputs = record.inputs
     if inputs is None or inputs.x.shape[1] != 1 or outcome.lower.shape[1] != 1:
@@ -85,17 +126,7 @@ def _overview(record: Record, outcome: Intervals, network: Posterior | None) -> 
     entries += [("inside", "range found from inside")] if inside else []
     entries += [("bound", "certified affine bounds, by one pass")] if lines else []
     entries += [("mean", "mean of the network, from inside"), ("band", _SPREAD)] if band is not None else []
-    note = "The model file is not where the run says, so its mean is not drawn; give it by --model."
-    return section(
-        "overview",
-        "The bounds",
-        tag(
-            "div",
-            chart,
-            tag("div", legend(entries, tall=True), tag("p", note) if band is None else None),
-            class_="pair",
-        ),
-    )
+    return Plot("bounds", "Certified bounds", chart, entries)
 
 
 def _rectangles(

@@ -29,6 +29,7 @@ class Radii:
     radius: np.ndarray  # (inputs,): NaN where nothing is proved, not even at the input
     attack: np.ndarray  # (inputs,): infinite where no attack succeeded, NaN where none was asked for
     seconds: np.ndarray  # (inputs,)
+    capped: np.ndarray  # (inputs,): whether the search ended at the largest radius that was tried
 
     @property
     def attacked(self) -> bool:
@@ -93,9 +94,13 @@ class Intervals:
 
     @property
     def width(self) -> np.ndarray:
-        """The width of the widest interval, rounded up: (boxes,)."""
-        width = (self.upper - self.lower).max(1)
-        return np.where(width > 0, np.nextafter(width, np.inf), width)
+        """The width of the widest interval, rounded up where the subtraction rounded down: (boxes,)."""
+        upper, lower = self.upper, self.lower
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinite widths, which need no rounding
+            width = upper - lower
+            back = upper - width
+            rest = (upper - (width + back)) + (back - lower)  # what the subtraction lost, exactly: Knuth's TwoSum
+            return np.asarray(np.where(rest > 0, np.nextafter(width, np.inf), width).max(1))
 
     @property
     def inside(self) -> np.ndarray | None:
@@ -112,7 +117,7 @@ def outcome_of(record: Record) -> Outcome:
     """The answers of a run as columns, checked; what is wrong is one line that names the input."""
     name = str(record.folder)
     columns = _Columns(name, record.index, record.answers)
-    return _intervals(columns) if record.command == "certify" else _radii(columns)
+    return _intervals(columns) if record.command == "certify" else _radii(columns, record.largest_tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +149,14 @@ class _Columns:
         return RunStateError(f"{self.name}: the answer for input {at} {what}; the run cannot be shown: make it anew.")
 
 
-def _radii(columns: _Columns) -> Radii:
+def _radii(columns: _Columns, largest: float) -> Radii:
     label, decision = columns.array("label", _whole), columns.array("decision", _whole)
     radius, attack = columns.array("radius", _real), columns.array("attack", _real)
     columns.expect(np.isnan(radius) | ((radius >= 0) & np.isfinite(radius)), "has a radius that is none")
     columns.expect(np.isnan(attack) | (attack >= 0), "has an attack radius that is none")
-    return Radii(label, decision, radius, attack, columns.array("seconds", _real))
+    said = np.array([answer.get("capped") is True for answer in columns.answers])  # not said by older versions
+    capped = (said & ~np.isnan(radius)) | (radius >= largest)
+    return Radii(label, decision, radius, attack, columns.array("seconds", _real), capped)
 
 
 def _intervals(columns: _Columns) -> Intervals:

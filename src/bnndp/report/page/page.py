@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bnndp.ensemble import Posterior
 from bnndp.report.page.cases import case_cards, case_words
-from bnndp.report.page.document import asset, document, section
-from bnndp.report.page.interval_charts import interval_charts
-from bnndp.report.page.markup import Markup, tag
+from bnndp.report.page.document import asset, document, page_style, section
+from bnndp.report.page.interval_charts import has_mean, interval_plots, interval_sections
+from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Intervals, Outcome, Radii, outcome_of
+from bnndp.report.page.plots import Plot
 from bnndp.report.page.provenance import provenance
-from bnndp.report.page.radii_charts import radii_charts, radius_end
+from bnndp.report.page.radii_charts import radii_plots, radii_sections, radius_end
 from bnndp.report.page.record import Record, read_record
 from bnndp.report.page.rows import table_markup, table_of
 from bnndp.report.page.summary import summary
 from bnndp.report.page.views import model_of
 from bnndp.report.page.words import default_radius, meaning, not_promised
 
-__all__ = ["page_of"]
+__all__ = ["Report", "page_of", "report_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A page, and its charts as they can stand alone."""
+
+    page: str
+    plots: Sequence[Plot]
 
 
 def page_of(folder: Path, model: Path | None = None) -> str:
     """The page of a run folder; ``model`` is the file of its network, where it is not where the run says."""
+    return report_of(folder, model).page
+
+
+def report_of(folder: Path, model: Path | None = None, *, files: bool = False) -> Report:
+    """The page and its plots; with ``files`` the page says that the plots lie beside it."""
     record = read_record(folder)
     outcome = outcome_of(record)
     eps = default_radius(record, outcome) if isinstance(outcome, Radii) else None
     end = radius_end(record, outcome) if isinstance(outcome, Radii) else None
     network = _drawable(record, outcome, model)
+    sections, plots = _charts(record, outcome, network)
     body = (
         _header(record),
         tag(
             "main",
             summary(record, outcome, eps, end),
-            radii_charts(record, outcome) if isinstance(outcome, Radii) else interval_charts(record, outcome, network),
+            sections,
             section("worst", "Worst cases", tag("p", case_words(outcome)), case_cards(record, outcome, network)),
             section("inputs", "All inputs", table_markup(table_of(record, outcome, eps), eps, end)),
             section("meaning", "What is certified", meaning(record, outcome)),
             section("limits", "What is not", not_promised(outcome)),
-            section("provenance", "Provenance", provenance(record)),
+            section("provenance", "Provenance", provenance(record, [plot.name for plot in plots] if files else [])),
             id="main",
         ),
     )
-    return document(f"bnndp: {_name(record)}", body, style=asset("page.css"), script=asset("page.js"))
+    page = document(f"bnndp: {_name(record)}", body, style=page_style(), script=asset("page.js"))
+    return Report(page, plots)
+
+
+def _charts(record: Record, outcome: Outcome, network: Posterior | None) -> tuple[Child, list[Plot]]:
+    """The sections between the summary and the worst cases, and the plots in them."""
+    if isinstance(outcome, Radii):
+        of_radii = radii_plots(record, outcome)
+        return radii_sections(record, outcome, of_radii), of_radii.all
+    of_bounds = interval_plots(record, outcome, network)
+    return interval_sections(record, outcome, network, of_bounds), of_bounds.all
 
 
 def _name(record: Record) -> str:
@@ -68,8 +95,8 @@ def _drawable(record: Record, outcome: Outcome, model: Path | None) -> Posterior
     one = (
         isinstance(outcome, Intervals) and outcome.lower.shape[1] == 1 and inputs is not None and inputs.x.shape[1] == 1
     )
-    mean = record.options.get("quantity", "mean") == "mean" and record.options.get("between") is None
-    if model is None and not (one and mean):
+    drawable = one and has_mean(record)
+    if model is None and not drawable:
         return None
     network = model_of(record, model)
-    return network if one and mean else None
+    return network if drawable else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.record import Record
@@ -14,15 +14,18 @@ __all__ = ["provenance"]
 _LONGEST = 400  # characters of a value
 
 
-def provenance(record: Record) -> Markup:
-    """A list of what the run is of and how it was made, and the command that makes it again."""
+def provenance(record: Record, plots: Sequence[str] = ()) -> Markup:
+    """A list of what the run is of and how it was made, and the command that makes it again.
+
+    ``plots`` are the names of files beside the page that have its charts.
+    """
     line = record.said("command_line")
     again = tag("pre", tag("code", str(line)), tabindex="0") if isinstance(line, str) else None
     return tag(
         "div",
         tag("p", "The command that makes this run again, or goes on with it:") if again else None,
         again,
-        tag("dl", ((tag("dt", name), tag("dd", value)) for name, value in _entries(record)), class_="facts"),
+        tag("dl", ((tag("dt", name), tag("dd", value)) for name, value in _entries(record, plots)), class_="facts"),
         tag(
             "details",
             tag("summary", "All options that the answers depend on"),
@@ -31,7 +34,7 @@ def provenance(record: Record) -> Markup:
     )
 
 
-def _entries(record: Record) -> Iterator[tuple[str, Child]]:
+def _entries(record: Record, plots: Sequence[str]) -> Iterator[tuple[str, Child]]:
     version = record.identity["version"]
     model, inputs = record.said("model"), record.said("inputs")
     yield "Certificates", _certificates(record)
@@ -55,6 +58,9 @@ def _entries(record: Record) -> Iterator[tuple[str, Child]]:
         yield "On", ", ".join(where)
     if record.said("begun"):
         yield "Begun", str(record.said("begun"))[:_LONGEST]
+    if plots:
+        names = ", ".join(f"plots/{name}.svg" for name in plots)
+        yield "Charts as files", (_code(names), ", written beside this page")
 
 
 def _set(inputs: Mapping[str, object]) -> str:

@@ -2,77 +2,137 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bnndp.report.page.charts import histogram, plane_chart, stairs, stairs_chart
 from bnndp.report.page.document import section
-from bnndp.report.page.frame import figure, legend
+from bnndp.report.page.frame import Chart, figure, legend
 from bnndp.report.page.gap import gap_words
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Radii
+from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
-from bnndp.report.page.scales import percent, short, ticks
-from bnndp.report.page.words import asked_radii, largest_tried
+from bnndp.report.page.scales import at_least, counted, percent, short, ticks
+from bnndp.report.page.words import asked_radii
 
-__all__ = ["radii_charts", "radius_end"]
+__all__ = ["RadiiPlots", "radii_plots", "radii_sections", "radius_end"]
+
+
+_PLANE = 150  # inputs that can be told apart in the plane
+
+
+@dataclass(frozen=True, slots=True)
+class RadiiPlots:
+    """The plots of a run of radii; some runs have not all of them."""
+
+    accuracy: Plot
+    radii: Plot
+    ratios: Plot | None
+    plane: Plot | None
+
+    @property
+    def all(self) -> list[Plot]:
+        """Those that there are."""
+        return [plot for plot in (self.accuracy, self.radii, self.ratios, self.plane) if plot is not None]
 
 
 def radius_end(record: Record, outcome: Radii) -> float:
     """Where the axis of radii ends: beyond the largest number there is, but not beyond what was tried."""
     known = [float(v[np.isfinite(v)].max(initial=0.0)) for v in (outcome.radius, outcome.attack)]
-    return min(1.02 * max(known) or 1.0, largest_tried(record))
+    return min(1.02 * max(known) or 1.0, record.largest_tried)
 
 
-def radii_charts(record: Record, outcome: Radii) -> Child:
+def radii_plots(record: Record, outcome: Radii) -> RadiiPlots:
+    """All charts of the run."""
+    return RadiiPlots(_accuracy(record, outcome), _radii(record, outcome), _ratios(outcome), _plane(record, outcome))
+
+
+def radii_sections(record: Record, outcome: Radii, plots: RadiiPlots) -> Child:
     """All sections between the summary and the worst cases."""
-    plane = _plane(record, outcome)
-    said = tag("div", (tag("p", sentence) for sentence in gap_words(record, outcome)))
+    accuracy, plane = plots.accuracy, plots.plane
+    curve = figure(
+        accuracy.chart.inline(_cursor(accuracy.chart), name="curve"),
+        legend(accuracy.keys),
+        _levels(outcome, radius_end(record, outcome)),
+        caption=accuracy.title,
+    )
     return (
+        section("accuracy", "Certified against attacked", tag("div", curve, plot_figure(plots.radii), class_="pair")),
+        section("gap", "What is left open", _gap(outcome, plots.ratios)),
         section(
-            "accuracy",
-            "Certified against attacked",
-            tag("div", _curve(record, outcome), _radii(record, outcome), class_="pair"),
-        ),
-        section("gap", "What is left open", tag("div", said, _ratios(outcome), class_="pair")),
-        section("plane", "In the plane of inputs", plane) if plane is not None else None,
+            "plane",
+            "In the plane of inputs",
+            tag(
+                "div",
+                plane.chart.inline(),
+                tag("div", legend(plane.keys, tall=True), tag("p", plane.note) if plane.note else None),
+                class_="pair",
+            ),
+        )
+        if plane is not None
+        else None,
     )
 
 
-def _curve(record: Record, outcome: Radii) -> Markup:
+def _gap(outcome: Radii, ratios: Plot | None) -> Markup:
+    """What is not known, in words and as a chart."""
+    said = tag("div", (tag("p", sentence) for sentence in gap_words(outcome)))
+    return said if ratios is None else tag("div", said, plot_figure(ratios), class_="pair")
+
+
+def _cursor(chart: Chart) -> Markup:
+    """The line at the radius that is chosen; the script moves it along."""
+    x, y = chart.frame.x, chart.frame.y
+    ends = {"data_from": x.start, "data_to": x.end}
+    return tag("path", d=f"M0 {y.start}V{y.end}", class_="cursor", id="cursor", visibility="hidden", **ends)
+
+
+def _accuracy(record: Record, outcome: Radii) -> Plot:
     """Certified and attacked accuracy, with the gap between them."""
     total, end = len(outcome.radius), radius_end(record, outcome)
-    proved = np.where(outcome.radius >= largest_tried(record), np.inf, outcome.radius)  # and perhaps beyond
+    proved = np.where(outcome.radius >= end, np.inf, outcome.radius)  # does not fall at the edge of the chart
     certified, found = stairs(proved, total, end, rising=False), None
     if outcome.attacked:
         found = stairs(np.where(outcome.breaking > 0, outcome.breaking, np.nan), total, end, rising=False)
     text = (
         "Share of inputs whose decision is the label on the whole ball, by radius: proved, and not broken by an attack."
     )
-    marks = asked_radii(record)
-    chart = stairs_chart(certified, found, ("radius", "share of inputs"), text, marks=marks, name="curve")
+    chart = stairs_chart(certified, found, ("radius", "share of inputs"), text, marks=asked_radii(record))
     keys = (("certified", "proved"), ("attacked", "not broken by the attack"), ("gap", "not known"))
-    return figure(
-        chart, legend(keys[: 1 if found is None else 3]), _levels(outcome, end), caption="Accuracy over the radius"
-    )
+    return Plot("certified-accuracy", "Accuracy over the radius", chart, keys[: 1 if found is None else 3])
 
 
-def _radii(record: Record, outcome: Radii) -> Markup:
+def _radii(record: Record, outcome: Radii) -> Plot:
     """How the radii are spread."""
     labels = ("radius", "inputs")
     chart = histogram(
         outcome.radius, outcome.attack, radius_end(record, outcome), labels, "How many inputs have which radius."
     )
     keys = (("certified", "proved radius"), ("attacked", "radius of the attack"))
-    return figure(chart, legend(keys if outcome.attacked else keys[:1]), caption="Radii")
+    return Plot("radii", "Certified radii", chart, keys if outcome.attacked else keys[:1], _ended(outcome))
 
 
-def _ratios(outcome: Radii) -> Markup | None:
+def _ended(outcome: Radii) -> str:
+    """A note on radii that may be larger than they are drawn."""
+    count = int(outcome.capped.sum())
+    if not count:
+        return ""
+    largest = at_least(float(outcome.radius[outcome.capped].max()))
+    return (
+        f"For {counted(count, 'input')} the search ended at the largest radius that was tried, {largest}: what is "
+        "proved there is at least that, and may be more."
+    )
+
+
+def _ratios(outcome: Radii) -> Plot | None:
     """How much of the radius of the attack is proved."""
     ratio = outcome.ratio[~np.isnan(outcome.ratio)]
     if not ratio.size:
         return None
     chart = histogram(ratio, np.empty(0), 1.0, ("proved over attacked radius", "inputs"), "How tight the radii are.")
-    return figure(chart, caption="Ratio, at most 1")
+    return Plot("ratios", "Proved over attacked radius", chart)
 
 
 def _levels(outcome: Radii, end: float) -> Markup:
@@ -97,13 +157,16 @@ def _levels(outcome: Radii, end: float) -> Markup:
     )
 
 
-def _plane(record: Record, outcome: Radii) -> Markup | None:
+def _plane(record: Record, outcome: Radii) -> Plot | None:
     """Inputs with two numbers, as points with their certified squares and the way to their witnesses."""
     if record.inputs is None or record.inputs.x.shape[1] != 2:
         return None
-    x = record.inputs.x[list(record.index)]
+    total = len(record.index)
+    chosen = np.unique(np.linspace(0, total - 1, _PLANE).round().astype(int)) if total > _PLANE else np.arange(total)
+    places = [record.index[at] for at in chosen.tolist()]
+    x, radius = record.inputs.x[places], outcome.radius[chosen]
     witness = np.full_like(x, np.nan)
-    for at, index in enumerate(record.index):
+    for at, index in enumerate(places):
         found = record.witnesses.get(index)
         if found is not None and found.x.shape == (2,):
             witness[at] = found.x
@@ -111,7 +174,9 @@ def _plane(record: Record, outcome: Radii) -> Markup | None:
     text = (
         "Inputs in the plane, with the region in which each decision is proved and the way to the witness of an attack."
     )
-    chart = plane_chart(x, outcome.radius, witness, square=square, text=text)
-    entries = [("certified", "an input"), ("attacked", "the way to the witness of an attack")]
-    entries += [("interval", "region in which the decision is proved")] if square else []
-    return tag("div", chart, legend(entries, tall=True), class_="pair")
+    chart = plane_chart(x, radius, witness, square=square, text=text)
+    entries = [("certified", "an input")]
+    entries += [("attacked", "the way to the witness of an attack")] if np.isfinite(witness).any() else []
+    entries += [("interval", "region in which the decision is proved")] if square and (radius > 0).any() else []
+    note = f"{len(places):,} of {total:,} inputs, taken evenly." if len(places) < total else ""
+    return Plot("plane", "In the plane of inputs", chart, entries, note)

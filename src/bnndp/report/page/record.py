@@ -81,6 +81,12 @@ class Record:
         """Those that the answers depend on."""
         return self.identity["options"]
 
+    @property
+    def largest_tried(self) -> float:
+        """The largest radius that was searched; infinite where the run does not say."""
+        found = self.options.get("upper")
+        return float(found) if isinstance(found, int | float) and found > 0 else math.inf
+
     def said(self, *names: str) -> Any:
         """An entry of what the run says of its beginning; None where there is none."""
         found: Any = self.made

@@ -27,12 +27,16 @@ Cell = float | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``kind`` is number, class, text or verdict; ``empty`` stands for what is missing."""
+    """One column: ``kind`` is number, class, text or verdict; ``empty`` stands for what is missing.
+
+    ``least`` are the positions of rows whose number is marked by ≥: the truth may be more.
+    """
 
     name: str
     kind: str
     empty: str = "–"
     title: str = ""
+    least: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,16 @@ def _radii(outcome: Radii, eps: float) -> list[tuple[Column, Sequence[Cell]]]:
             Column("verdict", "verdict", title="at the radius that is chosen above"),
             [verdict.value for verdict in outcome.verdicts(eps)],
         ),
-        (Column("proved radius", "number", "nothing"), _cells(outcome.radius, up=False)),
+        (
+            Column(
+                "proved radius",
+                "number",
+                "nothing",
+                title="≥: the search ended at the largest radius that was tried" if outcome.capped.any() else "",
+                least=np.flatnonzero(outcome.capped).tolist(),
+            ),
+            _cells(outcome.radius, up=False),
+        ),
         (Column("attack radius", "number", none), _cells(outcome.attack, up=True)),
         (Column("ratio", "number", title="proved over attacked"), _cells(outcome.ratio, up=False)),
     ]
@@ -106,7 +119,7 @@ def _cells(values: np.ndarray, *, up: bool) -> list[Cell]:
 def table_markup(table: Table, eps: float | None, end: float | None) -> Markup:
     """The first rows as they are, and all of them for the script, which sorts, filters and turns pages."""
     data: dict[str, Any] = {
-        "columns": [{"name": c.name, "kind": c.kind, "empty": c.empty} for c in table.columns],
+        "columns": [{"name": c.name, "kind": c.kind, "empty": c.empty, "least": c.least} for c in table.columns],
         "rows": table.rows,
         "eps": eps,
         "end": end,
@@ -121,7 +134,7 @@ def table_markup(table: Table, eps: float | None, end: float | None) -> Markup:
                 "table",
                 tag("caption", "All inputs", class_="hidden"),
                 tag("thead", tag("tr", (_head(column) for column in table.columns))),
-                tag("tbody", (_row(table.columns, row) for row in table.rows[:_FIRST])),
+                tag("tbody", (_row(table.columns, at, row) for at, row in enumerate(table.rows[:_FIRST]))),
                 id="rows",
             ),
             class_="scroll",
@@ -138,17 +151,19 @@ def _head(column: Column) -> Markup:
     return tag("th", column.name, scope="col", class_=column.kind, title=column.title or None)
 
 
-def _row(columns: Sequence[Column], row: Sequence[Cell]) -> Markup:
-    return tag("tr", (tag("td", _shown(c, cell), class_=_kind(c, cell)) for c, cell in zip(columns, row, strict=True)))
+def _row(columns: Sequence[Column], at: int, row: Sequence[Cell]) -> Markup:
+    cells = zip(columns, row, strict=True)
+    return tag("tr", (tag("td", _shown(c, at, cell), class_=_kind(c, cell)) for c, cell in cells))
 
 
 def _kind(column: Column, cell: Cell) -> str:
     return f"{column.kind} {cell}" if column.kind == "verdict" else column.kind
 
 
-def _shown(column: Column, cell: Cell) -> str:
+def _shown(column: Column, at: int, cell: Cell) -> str:
     if cell is None:
         return column.empty
     if isinstance(cell, float):
-        return f"{cell:.5g}".replace("-", "−") if math.isfinite(cell) else short(cell)
+        text = f"{cell:.5g}".replace("-", "−") if math.isfinite(cell) else short(cell)
+        return f"≥ {text}" if at in column.least else text
     return str(cell)

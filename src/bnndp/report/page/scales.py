@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import decimal
 import math
+import re
 from dataclasses import dataclass
 
 __all__ = ["Scale", "at_least", "at_most", "counted", "percent", "round_down", "rounded", "short", "ticks"]
 
 _MISSING = "–"
+_EXPONENT = re.compile(r"e\+?(-?)0*")  # as it is printed: e-06, e+05
 _DIGITS = 5  # of numbers in tables
 
 
@@ -42,14 +44,14 @@ def at_most(value: float) -> str:
 def short(value: float | None) -> str:
     """A number with four digits.
 
-    >>> short(0.0310427), short(float("inf")), short(None), short(-0.5)
-    ('0.03104', '∞', '–', '−0.5')
+    >>> short(0.0310427), short(float("inf")), short(None), short(-0.5), short(-4e-6)
+    ('0.03104', '∞', '–', '−0.5', '−4e−6')
     """
     if value is None or math.isnan(value):
         return _MISSING
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:.4g}".replace("-", "−")
+    return _EXPONENT.sub(r"e\1", f"{value:.4g}").replace("-", "−")
 
 
 def percent(part: int, whole: int, *, up: bool = False) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,6 @@ __all__ = [
     "asked_radii",
     "default_radius",
     "headline",
-    "largest_tried",
     "meaning",
     "moves",
     "not_promised",
@@ -73,12 +71,6 @@ def asked_radii(record: Record) -> list[float]:
     return sorted(eps for eps in numbers if 0 <= eps < np.inf)
 
 
-def largest_tried(record: Record) -> float:
-    """The largest radius that was searched; infinite where the run does not say."""
-    found = record.options.get("upper")
-    return float(found) if isinstance(found, int | float) and found > 0 else math.inf
-
-
 def moves(record: Record) -> str:
     """What a radius allows, by the norm."""
     return {
@@ -126,14 +118,15 @@ def headline(record: Record, outcome: Outcome, eps: float | None) -> Markup:
     if isinstance(outcome, Radii):
         return tag("p", class_="lead")
     width = outcome.width
+    wide = f"Half of the intervals are at most {at_most(float(np.median(width)))} wide, the widest is "
     return tag(
         "p",
         "For ",
         tag("strong", f"{len(width):,} of {record.points:,}"),
-        f" {'box' if len(width) == 1 else 'boxes'} of inputs{_around(record)} {subject(record)}, is enclosed at every "
-        "input of the box. "
-        f"Half of the intervals are at most {at_most(float(np.median(width)))} wide, "
-        f"the widest is {at_most(float(width.max()))}.",
+        f" {'box' if record.points == 1 else 'boxes'} of inputs{_around(record)} {subject(record)}, is enclosed at "
+        "every input of the box. ",
+        f"{wide if len(width) > 1 else 'The interval is at most '}{at_most(float(width.max()))}"
+        f"{'' if len(width) > 1 else ' wide'}.",
         class_="lead",
     )
 

@@ -1,0 +1,93 @@
+"""``--ignore``: what is no weight of the network is left out by name, and said to be; unknown names are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import bnndp
+from bnndp.cli.main import main
+from bnndp.errors import ModelFileError
+from bnndp.files import read_model
+from bnndp.importers.convert import Asked, convert
+from bnndp.importers.flatten import flat
+from bnndp.importers.ignored import without
+
+
+def guide() -> dict[str, Tensor]:
+    """The state of an AutoNormal guide of a network and the noise of its data."""
+    torch.manual_seed(0)
+    shapes = {"0.weight": (8, 2), "0.bias": (8,), "2.weight": (1, 8), "2.bias": (1,), "sigma": ()}
+    return {f"{kind}.{site}_unconstrained": torch.randn(s) for kind in ("locs", "scales") for site, s in shapes.items()}
+
+
+def plain() -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    return {"0.weight": torch.randn(8, 2), "0.bias": torch.randn(8), "2.weight": torch.randn(1, 8)}
+
+
+def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "guide.safetensors", tmp_path / "m.safetensors"
+    save_file(guide(), source)
+    command = ["convert", str(source), "-o", str(out)]
+    assert main(command) == 2
+    assert "leave it out by --ignore sigma" in capsys.readouterr().err
+    assert main([*command, "--ignore", "sigma"]) == 0
+    assert "note: left out, as --ignore says: sigma\n" in capsys.readouterr().out
+    found = read_model(out)
+    assert found.origin is not None
+    assert found.origin["choices"] == {"ignore": ["sigma"]}
+    assert "left out, as --ignore says: sigma" in found.origin["remarks"]
+    without_noise = {name: value for name, value in guide().items() if "sigma" not in name}
+    assert found.posterior.digest() == bnndp.from_pyro(without_noise).digest()
+
+
+def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
+    save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
+    found = convert(tmp_path / "s.safetensors", asked=Asked(ignore=("log_sigma", "head.tau")))
+    assert found.posterior.digest() == bnndp.from_tensors(plain()).digest()
+    with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
+        convert(tmp_path / "s.safetensors", asked=Asked(ignore=("log_sigma",)))
+
+
+def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
+    last = {name: value for name, value in guide().items() if ".2." in name}
+    first = {name: value for name, value in plain().items() if name.startswith("0.")}
+    save_file(last, tmp_path / "g.safetensors")
+    save_file(first | {"log_sigma": torch.zeros(1)}, tmp_path / "n.safetensors")
+    beside = tmp_path / "n.safetensors"
+    with pytest.raises(ModelFileError, match="'log_sigma' of the second file is no weight"):
+        convert(tmp_path / "g.safetensors", asked=Asked(beside=beside))
+    found = convert(tmp_path / "g.safetensors", asked=Asked(beside=beside, ignore=("log_sigma",)))
+    assert found.posterior.digest() == bnndp.from_pyro(last, network=first).digest()
+
+
+def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
+    found, left = without(flat({"net": plain() | {"sigma": torch.ones(1)}, "epoch": 3}), ["sigma"])
+    assert (list(found.tensors), left) == ([f"net.{name}" for name in plain()], ())
+    samples, left = without(flat([plain() | {"sigma": torch.ones(1)} for _ in range(3)]), ["sigma"])
+    wanted = flat([plain() for _ in range(3)])
+    assert (list(samples.tensors), samples.holders, left) == (list(wanted.tensors), wanted.holders, ())
+
+
+def test_a_name_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    save_file(plain(), tmp_path / "s.safetensors")
+    with pytest.raises(ModelFileError, match=r"it has no tensor 'tau' to ignore; its tensors are '0.bias', '0.weight'"):
+        convert(tmp_path / "s.safetensors", asked=Asked(ignore=("tau",)))
+    save_file(guide(), tmp_path / "g.safetensors")
+    with pytest.raises(ModelFileError, match=r"'tau' of --table or --ignore is no site of the file; its sites are"):
+        convert(tmp_path / "g.safetensors", asked=Asked(ignore=("sigma", "tau")))
+
+
+def test_a_short_name_is_never_that_of_several_layers() -> None:
+    nested = {"Dense_0": {"kernel": torch.ones(2, 8), "bias": torch.ones(8)}, "Dense_1": {"bias": torch.ones(1)}}
+    with pytest.raises(ModelFileError, match=r"--ignore bias may be any of 'Dense_0.bias', 'Dense_1.bias'"):
+        without(flat(nested), ["bias"])
+    found, left = without(flat(nested), ["Dense_1.bias"])
+    assert (list(found.tensors), found.holders, left) == (["Dense_0.kernel", "Dense_0.bias"], ("Dense_0",), ())
+    with pytest.raises(ModelFileError, match="leaves no tensor"):
+        without(flat({"a": torch.ones(1)}), ["a"])
