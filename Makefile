@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: docs bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs seeded-faults mutants reproduce \
+.PHONY: docs bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -67,14 +67,27 @@ format: $(READY)  ## put all files into the format that check asks for
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## tightness and speed, as ratios in one run
+# auto_LiRPA beside the environment, not in it: it asks for an old torch and gets on with ours.
+CROWN := .cache/crown
+
+$(CROWN)/auto_LiRPA: benchmarks/requirements-crown.txt | $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(CROWN) -r $< && touch $@ || echo 'auto_LiRPA does not install: its rows are left out.'
+
+bench: $(READY) $(CROWN)/auto_LiRPA  ## beside sampling, intervals and CROWN; cost, exponents, memory, in one run (below 10 minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-crown: $(READY) $(CROWN)/auto_LiRPA  ## networks without variance: time and bounds beside auto_LiRPA's CROWN
+	$(BIN)/python -m benchmarks --only crown $(ARGS)
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
 	$(BIN)/python -m benchmarks.classification $(ARGS)
 
 bench-layers: $(READY)  ## other activations, posteriors and convolutions: tightness, radii, ensembles
 	$(BIN)/python -m benchmarks.layers $(ARGS)
+
+bench-engines: export OMP_NUM_THREADS := 1
+bench-engines: $(READY)  ## the workers of a Ray cluster on this machine beside one process: images a second
+	$(BIN)/python -m benchmarks.engines $(ARGS)
 
 tightness: export OMP_NUM_THREADS := 1
 tightness: $(READY)  ## certified against inside, and which step of the proof costs how much of the gap
@@ -101,6 +114,10 @@ campaign-checker: $(READY)  ## attack the checker: changed certificates must not
 campaign-runs: export OMP_NUM_THREADS := 1
 campaign-runs: $(READY)  ## kill a long run 200 times, tear its journal: it must end as if nothing had been
 	$(BIN)/python -m benchmarks.campaign_runs $(ARGS)
+
+campaign-scale: export OMP_NUM_THREADS := 1
+campaign-scale: $(READY)  ## 100,000 boxes beside 10,000: the time is linear, memory flat, every format whole
+	$(BIN)/python -m benchmarks.campaign_scale $(ARGS)
 
 campaign-files: export OMP_NUM_THREADS := 1
 campaign-files: $(READY)  ## malformed and malicious model files: nothing runs, one clear line each

@@ -1,7 +1,9 @@
-"""``make bench``: tightness, speed and memory in one run, as tables and in ``benchmarks/results.json``.
+"""``make bench``: bnndp beside what a user would pick instead, and its speed, cost and memory, in one run.
 
-Everything runs on one thread. Networks that are not in the cache are trained first (minutes). Options:
-``--quick`` (10 boxes, default method, few sizes), ``--only tightness speed cost memory``.
+Everything runs on one thread. Networks that are not in the cache are trained first (minutes). The comparisons are in
+``against_others.py`` and ``against_crown.py``; ``--only tightness`` compares certified widths with ranges from inside.
+Figures go to ``benchmarks/results.json``, those of comparisons and exponents to a ``results-*.json`` of their own.
+Options: ``--quick`` (fewer boxes, methods and sizes), ``--only PART ...``.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,28 +21,105 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import memory, speed, tightness
+from benchmarks import against_crown, against_others, exponents, memory, speed, tightness
 
 __all__ = ["main"]
 
-RESULTS = Path(__file__).resolve().parent / "results.json"
-PARTS = ("tightness", "speed", "cost", "memory")
+FOLDER = Path(__file__).resolve().parent
+PARTS = ("others", "crown", "exponents", "speed", "cost", "memory", "tightness")
+USUAL = PARTS[:-1]
+_ALONE = ("others", "crown", "exponents")  # have files of their own
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts asked for, print their tables, write their figures."""
-    parser = argparse.ArgumentParser(description="Tightness, speed and memory of the certifier.")
+    parser = argparse.ArgumentParser(description="Comparisons, speed, cost, memory and tightness of the certifier.")
     parser.add_argument("--quick", action="store_true", help="fewer boxes, methods and sizes")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=USUAL, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files of figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     console = Console(width=None if sys.stdout.isatty() else 150)  # a pipe has no width, and 80 columns cut the tables
-    results: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version(), "quick": options.quick}
-    parts = {"tightness": _tightness, "speed": _speed, "cost": _cost, "memory": _memory}
+    parts: dict[str, Callable[[Console, bool], Any]] = {
+        "others": _others,
+        "crown": _crown,
+        "exponents": _exponents,
+        "speed": _speed,
+        "cost": _cost,
+        "memory": _memory,
+        "tightness": _tightness,
+    }
     for part in options.only:
-        results[part] = parts[part](console, options.quick)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    console.print(f"figures: {RESULTS.relative_to(RESULTS.parent.parent)}")
+        _write(options.out, part, parts[part](console, options.quick), quick=options.quick)
+    console.print(f"figures: {options.out}")
+
+
+def _write(folder: Path, part: str, found: Any, *, quick: bool) -> None:
+    """Into the file of the part; in one of several parts the others stay as they are."""
+    path = folder / (f"results-{part}.json" if part in _ALONE else "results.json")
+    before = json.loads(path.read_text()) if path.exists() and part not in _ALONE else {}
+    about = {"torch": torch.__version__, "python": platform.python_version(), "quick": quick}
+    path.write_text(json.dumps(before | about | {part: found}, indent=2, allow_nan=False) + "\n")
+
+
+def _others(console: Console, quick: bool) -> list[dict[str, Any]]:
+    rows = against_others.measure(8 if quick else against_others.BOXES)
+    if not against_crown.available():
+        console.print("auto_LiRPA is not installed (make bench tries): there are no rows of CROWN.")
+    table = Table(
+        "network", "radius", "way", "holds for", "time", "CPU time", "width", "draws",
+        title="What else there is: seconds a box, in batches, on one thread; medians by turns",
+    )  # fmt: skip
+    for index, row in enumerate(rows):
+        table.add_row(
+            row.case, f"{row.eps:g}", row.way, row.holds, _time(row.wall), _time(row.cpu), f"{row.width:.5f}",
+            "" if row.draws is None else f"{row.draws:,.0f}",
+            end_section=index + 1 == len(rows) or rows[index + 1].case != row.case,
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        "Sampling says nothing about the box, CROWN nothing about the posterior (benchmarks/against_others.py)."
+    )
+    return [asdict(row) for row in rows]
+
+
+def _crown(console: Console, quick: bool) -> list[dict[str, Any]]:
+    if not against_crown.available():
+        console.print("auto_LiRPA is not installed (make bench tries): the comparison with CROWN is left out.")
+        return []
+    rows = against_crown.measure(8 if quick else against_crown.BOXES)
+    table = Table(
+        "network", "radius", "bnndp", "CROWN", "ratio", "CPU ratio", "width", "CROWN's width", "as tight",
+        title=f"Networks without variance: {rows[0].boxes} boxes, one thread, float64, medians by turns",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.network, f"{row.eps:g}", _time(row.wall), _time(row.crown_wall), f"{row.ratio:.2f}",
+            f"{row.cpu / row.crown_cpu:.2f}", f"{row.width:.4f}", f"{row.crown_width:.4f}", f"{100 * row.tight:.1f} %",
+        )  # fmt: skip
+    console.print(table)
+    return [asdict(row) | {"ratio": row.ratio} for row in rows]
+
+
+def _exponents(console: Console, quick: bool) -> list[dict[str, Any]]:
+    rows = exponents.measure([exponents.smaller(axis) for axis in exponents.AXES] if quick else exponents.AXES)
+    table = Table(
+        "against", "sizes", "fixed", "CPU time of a batch", "exponent", "of the larger half",
+        title="Cost of a pass (mean output, random weights)",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.axis, f"{row.sizes[0]} to {row.sizes[-1]}", row.fixed,
+            f"{_time(row.seconds[0])} to {_time(row.seconds[-1])}", f"{row.exponent:.2f}", f"{row.of_larger:.2f}",
+        )  # fmt: skip
+    console.print(table)
+    return [asdict(row) for row in rows]
+
+
+def _time(seconds: float) -> str:
+    """With the unit that suits it."""
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("us", 1e6))
+    return f"{seconds * factor:.3g} {unit}"
 
 
 def _tightness(console: Console, quick: bool) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,7 +16,7 @@ from benchmarks.speed import boxes_of
 from benchmarks.timing import median_time, random_network
 from bnndp import certify
 
-__all__ = ["AXES", "Axis", "Exponent", "exponent", "measure"]
+__all__ = ["AXES", "Axis", "Exponent", "exponent", "measure", "smaller"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Axis:
     inputs: int = 16
     width: int = 64
     depth: int = 2
-    batch: int = 16
+    batch: int = 64
 
 
 AXES = (
     Axis("inputs", (8, 16, 32, 64, 128, 256, 512, 784)),
-    Axis("width", (32, 64, 128, 256, 512)),
+    Axis("width", (32, 64, 128, 256, 512), batch=16),
     Axis("depth", (1, 2, 3, 4)),
     Axis("batch", (1, 4, 16, 64, 256, 1024, 4096), inputs=8, width=32),
 )
@@ -54,6 +54,11 @@ class Exponent:
 def measure(axes: Sequence[Axis] = AXES) -> list[Exponent]:
     """All exponents."""
     return [_measure(axis) for axis in axes]
+
+
+def smaller(axis: Axis) -> Axis:
+    """The first four sizes only."""
+    return replace(axis, sizes=axis.sizes[:4])
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:

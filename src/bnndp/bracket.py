@@ -123,7 +123,7 @@ class Bracket:
         """
         (x, y, z), (a, b, c) = self.radii, self.odds
         slope = (a - b) / (x - y)
-        usual = x / (1 - a / _STEEP).clamp_min(1 / _GROW)
+        usual = x / (1 - a / _STEEP).clamp_min(0.5)
         line = torch.where((slope < 0) & slope.isfinite(), x - a / slope, usual)
         bent = x * b * c / ((a - b) * (a - c)) + y * a * c / ((b - a) * (b - c)) + z * a * b / ((c - a) * (c - b))
         falls = ((a - b) * (x - y) < 0) & ((b - c) * (y - z) < 0) & ((a - c) * (x - z) < 0)

@@ -16,11 +16,11 @@ from bnndp.effort import last
 from bnndp.ensemble import Ensemble, Posterior, dense_structure
 from bnndp.errors import InputError
 from bnndp.halving import halve
-from bnndp.maths.softmax import consistent
+from bnndp.maths.softmax import consistent, union_bound
 from bnndp.methods import expect_moment, members_together, plan
 from bnndp.mixture_softmax import CALM, as_seen, mixture_bound, mixture_classes, strongest_tails
 from bnndp.moment.branch import Claim, branch
-from bnndp.moment.exponential import useful_tails
+from bnndp.moment.exponential import hoped_tails, useful_tails
 from bnndp.moment.margins import Margins, margins
 from bnndp.moment.softmax import class_interval, row_bound
 from bnndp.network import BayesianNetwork
@@ -148,9 +148,11 @@ def _piece_size(network: Posterior, options: Options, *, references: int) -> int
     if not network.plain and dense_structure(network) is None:
         return max(1, options.memory // (8 * _FLOATS_A_ENTRY * references * network.n_out * network.widest))
     sizes = network.sizes
-    widest = max(sizes[1:-1], default=1)
-    rows = max(references * network.n_out * (4 if options.optimise or options.branch > 1 else 1), 2 * widest)
-    size = 8 * _FLOATS_A_ENTRY * rows * (sizes[0] + widest)
+    widest, rows = max(sizes[1:-1], default=1), references * network.n_out
+    # Rows of the hidden layers are carried to the inputs a few boxes at a time (moment/backward.py).
+    size = 8 * _FLOATS_A_ENTRY * (max(rows, 2 * widest) * widest + 2 * sizes[0])
+    if options.optimise or options.branch > 1:  # what the gradient keeps
+        size = max(size, 8 * _FLOATS_A_ENTRY * 4 * rows * (sizes[0] + widest))
     if options.method in ("partition", "best"):
         size = max(size, partition.footprint(network, options.cells))
     return max(1, options.memory // size)
@@ -223,7 +225,7 @@ def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor
         return _general_rows(network, box, rows, label, options.optimise)
     known = _margins(network, box, label[:, None], options.optimise)
     bound = row_bound(rows, known, label)
-    hope = row_bound(rows, Margins(known.mean, torch.zeros_like(known.variance)), label)
+    hope = union_bound(rows, hoped_tails(known.mean[:, 0], known.variance[:, 0]), label)
     open_ = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
     at = open_.nonzero()[:, 0]
     if at.numel():

@@ -69,7 +69,10 @@ def piece_size(network: Posterior, options: Options) -> int:
     if not network.plain and dense_structure(network) is None:  # it cuts the rows of its hidden layers by itself
         return max(1, options.memory // (8 * _FLOATS_A_ENTRY * 2 * network.n_out * network.widest))
     sizes = network.sizes
-    size = 8 * _FLOATS_A_ENTRY * max(2 * rows * (n + sizes[0]) for n, rows in pairwise(sizes))
+    # Rows of the hidden layers are carried to the inputs a few boxes at a time (moment/backward.py), those of the last
+    # all at once: they are the answer.
+    size = 8 * _FLOATS_A_ENTRY * max(2 * rows * n for n, rows in pairwise(sizes[1:])) if network.depth else 0
+    size = max(size, 8 * _FLOATS_A_ENTRY * 2 * network.n_out * (sizes[0] + sizes[-2])) + 8 * _FLOATS_A_ENTRY * sizes[0]
     size *= 2 if options.optimise else 1  # what the gradient keeps
     if options.method in ("partition", "best"):
         size = max(size, recursion.footprint(network, options.cells))

@@ -112,9 +112,11 @@ class Box:
 
     def __getitem__(self, index: slice | Tensor) -> Box:
         """The boxes at ``index`` of the batch."""
-        ball = self.within
+        ball, part = self.within, object.__new__(Box)  # what is in a box that was checked needs no check
         within = None if ball is None else Ball(ball.centre[index], ball.radius[index], ball.norm)
-        return Box(self.lower[index], self.upper[index], within)
+        for name, value in (("lower", self.lower[index]), ("upper", self.upper[index]), ("within", within)):
+            object.__setattr__(part, name, value)
+        return part
 
     def to(self, device: torch.device | str) -> Box:
         """The same boxes with their tensors on ``device``."""
@@ -129,18 +131,26 @@ class Box:
         minimum is exact up to rounding; on a ball it is ``matrix @ centre - radius * dual norm of the row``, and the
         larger of the two bounds is taken.
         """
-        value = apply_rows(matrix.clamp_min(0), self.lower) + apply_rows(matrix.clamp_max(0), self.upper)
-        size = apply_rows(matrix.abs(), self.magnitude)
-        best = value + offset
+        centre, half, lost = self._around()
+        reach = apply_rows(matrix.abs(), half + lost)
+        best = apply_rows(matrix, centre) - reach + offset
         if self.within is not None:
-            best = torch.maximum(best, self._ball_minimum(matrix) + offset)
-            size = size + apply_rows(matrix.abs(), self.within.centre.abs())
-            size = size + matrix.abs().sum(-1) * self.within.radius[:, None]
-        return best - gamma(2 * self.n + 8) * (size + offset.abs()) - TINY
+            ball = apply_rows(matrix.abs(), self.within.centre.abs() + self.within.radius[:, None])
+            best = torch.maximum(best, self._ball_minimum(matrix) + offset - gamma(2 * self.n + 8) * ball)
+        return best - gamma(2 * self.n + 8) * offset.abs() - TINY
 
     def maximum(self, matrix: Tensor, offset: Tensor) -> Tensor:
         """Upper bound of ``matrix @ x + offset`` over the region, rounded up: (batch, rows)."""
         return -self.minimum(-matrix, -offset)
+
+    def _around(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Centres c, half-widths e with [c - e, c + e] over the box, and what rounding loses in ``A c - |A| e``.
+
+        (batch, n) each. Two sums of n products and their difference are within ``gamma(2 n + 8) |A| (|c| + e)``.
+        """
+        centre = self.centre
+        half = torch.maximum(self.upper - centre, centre - self.lower) * (1 + 4 * UNIT)
+        return centre, half, gamma(2 * self.n + 8) * (centre.abs() + half)
 
     def contains(self, x: Tensor) -> Tensor:  # x (..., batch, n)
         """Whether each point provably lies in its region: (..., batch).

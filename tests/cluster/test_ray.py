@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bnndp.cli.main import main
 from bnndp.data.moons import two_moons
 from bnndp.demo import CLASSIFIER, network_path
 from bnndp.runs.lines import unseal
@@ -26,7 +27,7 @@ from bnndp.runs.lines import unseal
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 PROGRAM = (sys.executable, "-c", "from bnndp.cli.main import run; run()")
-POINTS, PART = 480, 16
+POINTS, PART = 320, 16
 _CLUSTER = """
 import logging, os, sys
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -64,7 +65,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "moons.npz", x=data.x.numpy(), y=data.y.numpy())
     with network_path(CLASSIFIER) as path:
         (folder / "model.safetensors").write_bytes(path.read_bytes())
-    subprocess.run([*PROGRAM, *asked(folder, "local")], check=True, env=ENVIRONMENT, capture_output=True)
+    assert main(asked(folder, "local", "--quiet")) == 0
     return folder
 
 
@@ -90,14 +91,16 @@ def answers(run: Path) -> dict[int, Any]:
     return {point: {name: answer[name] for name in answer if name != "seconds"} for point, answer in found.items()}
 
 
-def wait_for(there: Callable[[], Any]) -> Any:
+def wait_for(there: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    """What comes while the process works."""
     end = time.monotonic() + _SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end and process.poll() is None:
         found = there()
         if found:
             return found
         time.sleep(0.01)
-    return pytest.fail("it did not come")
+    process.kill()
+    return pytest.fail(f"it did not come: {process.communicate()}")
 
 
 def lines(run: Path) -> int:
@@ -140,8 +143,8 @@ def begun(folder: Path, run: str, *more: str) -> Iterator[subprocess.Popen[str]]
             process.kill()
 
 
-def kill_one(ancestor: int) -> None:
-    os.kill(wait_for(lambda: busy_workers(ancestor))[0], signal.SIGKILL)
+def kill_one(ancestor: int, process: subprocess.Popen[str]) -> None:
+    os.kill(wait_for(lambda: busy_workers(ancestor), process)[0], signal.SIGKILL)
 
 
 def test_killed_interrupted_and_killed_again_a_run_ends_as_if_nothing_had_been(
@@ -151,10 +154,10 @@ def test_killed_interrupted_and_killed_again_a_run_ends_as_if_nothing_had_been(
     address, ancestor = cluster
     run = files / "ray"
     with begun(files, "ray", "--address", address) as process:
-        wait_for(lambda: lines(run))
-        kill_one(ancestor)
+        wait_for(lambda: lines(run), process)
+        kill_one(ancestor, process)
         before = lines(run)
-        wait_for(lambda: lines(run) > before + 2 * PART)  # more than the other worker had under way
+        wait_for(lambda: lines(run) > before + 2 * PART, process)  # more than the other worker had under way
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_SECONDS)
     done = lines(run)
@@ -163,10 +166,10 @@ def test_killed_interrupted_and_killed_again_a_run_ends_as_if_nothing_had_been(
     said = err.splitlines()[-1]
     assert said.startswith(f"bnndp: stopped before the end; no output file was written; {done} of {POINTS} answers are")
     assert f"--engine ray --address {address}` goes on from there" in said
-    wait_for(lambda: not busy_workers(ancestor))  # nothing is computed for nobody
     with begun(files, "ray", "--address", address, "--out", "-") as process:
-        wait_for(lambda: lines(run) > done)
-        kill_one(ancestor)
+        wait_for(lambda: not busy_workers(ancestor), process)  # nothing is computed for nobody
+        wait_for(lambda: lines(run) > done, process)
+        kill_one(ancestor, process)
         assert lines(run) < POINTS - PART  # it was in the middle
         out, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, err

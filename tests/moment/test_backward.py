@@ -11,10 +11,10 @@ from oracles import all_below, expected_relu
 from torch import Tensor
 
 from bnndp.bounds import Affine
-from bnndp.moment.backward import Choice, backward, lower_bound
+from bnndp.moment.backward import Choice, backward, least, lower_bound, ranges
 from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers
 from bnndp.moment.records import Relaxation
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box
 
 NetworkFactory = Callable[..., BayesianNetwork]
@@ -105,3 +105,39 @@ def test_an_upper_bound_is_the_lower_bound_of_the_negated_row(
     assert same(both.lower, low)
     assert same(both.upper, Affine(-high.matrix, -high.offset))
     assert (both.lower(box.centre) <= both.upper(box.centre)).all()
+
+
+@pytest.mark.parametrize("rows_of_each", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_least_values_a_few_boxes_at_a_time(monkeypatch: pytest.MonkeyPatch, depth: int, rows_of_each: bool) -> None:
+    """The pieces say what the whole says, to rounding; and that is the least value of the affine functions."""
+    generator = torch.Generator().manual_seed(depth)
+
+    def layer(n_out: int, n_in: int) -> Linear:
+        weight, std = torch.randn(n_out, n_in, generator=generator, dtype=torch.float64), 0.3 / n_in**0.5
+        bias = torch.randn(n_out, generator=generator, dtype=torch.float64)
+        return Linear(weight, std * torch.rand_like(weight), bias, 0.1 * torch.rand_like(bias))
+
+    hidden, box = (
+        [layer(6, 5), layer(7, 6)][:depth],
+        Box.ball(torch.randn(11, 5, generator=generator, dtype=torch.float64), 0.2),
+    )
+    passed, last = hidden_layers(hidden, box, Parameters()), layer(4, hidden[-1].n_out)
+    weight, bias = last.weight_mean, last.bias_mean
+    if rows_of_each:
+        share = torch.rand(11, 1, 1, generator=generator, dtype=torch.float64)
+        weight, bias = share * weight, share[..., 0] * bias
+    affine = lower_bound(weight, bias, passed.relaxed, passed.first, box)
+    whole = least(weight, bias, passed.relaxed, passed.first, box)
+    assert torch.equal(whole, box.minimum(affine.matrix, affine.offset))
+    monkeypatch.setattr("bnndp.moment.backward._CACHED", 8 * 4 * 7 * 3)
+    cut = least(weight, bias, passed.relaxed, passed.first, box)
+    assert torch.allclose(cut, whole, rtol=1e-12, atol=1e-12)
+    corner = torch.where(affine.matrix > 0, box.lower[:, None], box.upper[:, None])
+    truth = (affine.matrix * corner).sum(-1) + affine.offset
+    assert (cut <= truth + 1e-12).all()
+    assert torch.allclose(cut, truth, rtol=1e-9, atol=1e-9)
+    found = ranges(last, passed.relaxed, passed.first, box)
+    other = backward(last, passed.relaxed, passed.first, box).interval()
+    assert torch.allclose(found.lower, other.lower, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(found.upper, other.upper, rtol=1e-12, atol=1e-12)

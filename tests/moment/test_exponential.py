@@ -13,11 +13,13 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.maths.exponential import chernoff_constant, lipschitz, log_moment, tilted
+from bnndp.maths.logistic import logistic_tail
 from bnndp.moment import exponential_second as second_part
-from bnndp.moment.exponential import margin_tails
+from bnndp.moment.exponential import margin_tails, useful_tails
 from bnndp.moment.exponential_box import base_at, log_mean_of_form
 from bnndp.moment.exponential_first import Rows, largest_log_moment, margin_exponents
 from bnndp.moment.first import first_layer
+from bnndp.moment.margins import margins
 from bnndp.network import BayesianNetwork, Linear
 from bnndp.regions import Box
 
@@ -453,3 +455,29 @@ def test_sub_gaussian_constant_of_a_source_is_near_its_deviation() -> None:
     ell = lipschitz((3 * one, 3 * one), (one, one), 0.3 * one, 0 * one)
     assert 1 <= ell.item() < 1.1
     assert log_moment(3 * one, one, 0.3 * one, 0 * one).item() == pytest.approx(0.9 + 0.045, abs=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(5, 8, 4), (5, 8, 7, 4), (5, 4)])
+def test_useful_tails_are_those_of_the_pairs_that_may_gain(sizes: tuple[int, ...]) -> None:
+    """Every bound is one of margin_tails or 1, and some are below those from two moments."""
+    network = make(sizes, 3, std=0.6, margin=9.0)
+    box = regions(5, 1e-3, 3, count=6)
+    label = torch.zeros(6, dtype=torch.int64)
+    known = margins(network, box, label[:, None])
+    mean, variance = known.mean[:, 0], known.variance[:, 0]
+    useful, every = (f(network, box, label, mean, variance) for f in (useful_tails, margin_tails))
+    assert ((useful == 1) | torch.isclose(useful, every, rtol=1e-9, atol=0)).all()
+    usual = logistic_tail(mean, variance)
+    assert (useful < usual).any()
+    assert torch.allclose(torch.minimum(useful, usual), torch.minimum(every, usual), atol=2e-3)
+
+
+def test_only_the_wanted_tails_are_made() -> None:
+    network, box = make((5, 8, 7, 4), 0, std=0.35, margin=4.0), regions(5, 0.01, 0)
+    label = torch.tensor([0, 1, 0])
+    wanted = torch.tensor([[True, False, True, False], [False] * 4, [True, True, True, True]])
+    some = margin_tails(network, box, label, *unused(box, network), wanted)
+    every = margin_tails(network, box, label, *unused(box, network))
+    asked = wanted.scatter(1, label[:, None], False)
+    assert (some[~asked] == 1).all()
+    assert torch.allclose(some[asked], every[asked], rtol=1e-9, atol=0)

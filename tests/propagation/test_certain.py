@@ -11,7 +11,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from conftest import make_network
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -80,8 +79,18 @@ def _row(row: Array, constant: float, hidden: list[Layer], low: Array, high: Arr
     return constant + float(np.where(row > 0, row * low, row * high).sum())
 
 
-def _network(sizes: tuple[int, ...], seed: int, task: str = "regression") -> BayesianNetwork:
-    return make_network(sizes, seed, std=0.0, task=task)
+def _network(sizes: tuple[int, ...], seed: int, task: str = "regression", std: float = 0.0) -> BayesianNetwork:
+    """He-scaled means, all deviations ``std``."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def linear(n_in: int, n_out: int) -> Linear:
+        weight, bias = normal(n_out, n_in) * math.sqrt(2 / n_in), normal(n_out)
+        return Linear(weight, torch.full_like(weight, std), bias, torch.full_like(bias, std))
+
+    return BayesianNetwork.from_linears((linear(*pair) for pair in itertools.pairwise(sizes)), task)
 
 
 def _points(batch: int, n: int, seed: int) -> Tensor:
@@ -270,10 +279,10 @@ def test_certify_takes_this_pass_where_nothing_varies(monkeypatch: pytest.Monkey
     calls: list[str] = []
     for name in ("bound", "margins"):
         monkeypatch.setattr(certain, name, _counted(getattr(certain, name), calls))
-    certify(make_network((3, 8, 8, 3), 1, std=1e-3, task=task), box)
-    certify(make_network((3, 3), 1, std=0.0, task=task), box)  # no hidden layer: an affine function
+    certify(_network((3, 8, 8, 3), 1, task, std=1e-3), box)
+    certify(_network((3, 3), 1, task), box)  # no hidden layer: an affine function
     assert calls == []
-    certify(make_network((3, 8, 8, 3), 1, std=0.0, task=task), box)
+    certify(_network((3, 8, 8, 3), 1, task), box)
     assert len(calls) == 1
 
 
@@ -287,7 +296,7 @@ def _counted(function: Callable[..., object], calls: list[str]) -> Callable[...,
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_optimised_planes_are_no_worse(task: str) -> None:
-    network, box = make_network((3, 12, 12, 3), 4, std=0.0, task=task), Box.ball(_points(5, 3, seed=2), 0.3)
+    network, box = _network((3, 12, 12, 3), 4, task), Box.ball(_points(5, 3, seed=2), 0.3)
     once, climbed = certify(network, box), certify(network, box, Options(optimise=10))
     assert ((climbed.lower >= once.lower) & (climbed.upper <= once.upper)).all()
     assert (climbed.width < once.width).any()

@@ -101,3 +101,43 @@ def test_arrays_come_back_bit_for_bit(tmp_path: Path) -> None:
     found = np.load(tmp_path / "a.npz", allow_pickle=False)
     assert found["x"].tobytes() == x.tobytes()
     assert found["y"].tolist() == [3]
+
+
+def test_many_witnesses_come_back_bit_for_bit_and_leave_nothing_else(tmp_path: Path) -> None:
+    """They are not held in memory; the file is that of an array all the same."""
+    x = np.random.default_rng(0).standard_normal((3000, 7))
+    x[0, :3] = [5e-324, -0.0, 1.7976931348623157e308]
+    with Exports(tmp_path) as exports:
+        for row in ROWS:
+            exports.write(row | {"witness": None})
+        for index in range(0, 6000, 2):
+            exports.witness(index, index % 5, x[index // 2])
+    found = np.load(tmp_path / "witnesses.npz")
+    assert found["x"].tobytes() == x.tobytes()
+    assert (found["x"].dtype, found["x"].shape) == (np.float64, (3000, 7))
+    assert found["index"].tolist() == list(range(0, 6000, 2))
+    assert found["rival"].tolist() == [index % 5 for index in range(0, 6000, 2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(set(EXPORTS) - {"summary.json"})
+
+
+def test_witnesses_of_another_length_are_refused_and_nothing_is_replaced(tmp_path: Path) -> None:
+    exported(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    rows = [ROWS[1], ROWS[1] | {"index": 4, "witness": [0.1, 0.2, 0.3]}]
+    with pytest.raises(RunStateError, match="the witness of input 4 has 3 numbers, those before 2"):
+        exported(tmp_path, rows)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_disk_that_is_full_at_the_witnesses_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(self: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bnndp.runs.witnesses.Witnesses.write", full)
+    with pytest.raises(RunStateError, match="No space left on device; every answer is kept"):
+        exported(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

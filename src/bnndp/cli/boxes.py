@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,12 @@ class Boxes:
     label: Tensor | None  # (boxes,) of int64: the decisions in question
     given: Given
     files: tuple[Path, ...]  # that they were read from
-    names: tuple[str, ...]  # of every box
     source: str  # of all of them, in messages
+    rows: bool = True  # whether they are the rows of one source; else there is a file for each
+
+    def names(self) -> Iterator[str]:
+        """One a box."""
+        return (f"{self.source}#{row}" for row in range(self.box.batch)) if self.rows else map(str, self.files)
 
     @classmethod
     def of_source(
@@ -54,8 +58,7 @@ class Boxes:
                 regions = Regions(balls(arrays["x"], around), arrays, x.shape[0])
         asked = _in_question(str(source), network, regions.box.batch, None if found is None else found[:limit], label)
         files = () if source.path is None else (source.path,)
-        names = tuple(f"{source}#{row}" for row in range(regions.box.batch))
-        return cls(regions.box, asked, source.given_as(regions.arrays, asked), files, names, str(source))
+        return cls(regions.box, asked, source.given_as(regions.arrays, asked), files, str(source))
 
     @classmethod
     def of_vnnlib(
@@ -65,7 +68,7 @@ class Boxes:
         regions = read_vnnlib(paths, network, around)
         asked = _in_question(str(paths[0]), network, regions.box.batch, None, label)
         given = Source(paths[0]).given_as(regions.arrays, asked)
-        return cls(regions.box, asked, given, tuple(paths), tuple(map(str, paths)), str(paths[0]))
+        return cls(regions.box, asked, given, tuple(paths), str(paths[0]), rows=False)
 
 
 def _in_question(source: str, network: Posterior, count: int, found: Tensor | None, label: int | None) -> Tensor | None:

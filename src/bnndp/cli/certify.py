@@ -188,7 +188,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
                     if sink is not None:
                         sink.write(row)
         if vnncomp_csv is not None:
-            write_verdicts(vnncomp_csv, model, boxes.names, rows_of(job, journal))
+            write_verdicts(vnncomp_csv, model, boxes.names(), rows_of(job, journal))
     kept.written()
     summary = tally.summary(end)
     kept.manner.table(tally.table())

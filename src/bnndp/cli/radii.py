@@ -35,6 +35,7 @@ __all__ = ["DoneRadii", "FoundRadii", "RadiusJob", "curve_summary", "summary", "
 
 _INPUTS = 256  # inputs a batch; fixed, so that the same command gives the same bits
 _ATTACKED = 64  # inputs a batch when they are attacked too
+_ROWS = 4096  # rows that are made at once
 _STAGED = 16  # inputs a batch of a later stage: a trial of a batch is what an interruption loses
 
 
@@ -191,11 +192,16 @@ class DoneRadii:
         """One an input."""
         found = self.found
         columns = {"label": found.label, "decision": found.decision, "radius": found.radius, "capped": self.capped}
-        columns |= {"attack_radius": found.attack, "ratio": found.ratio}
-        lists = {name: [finite_or_none(value) for value in column.tolist()] for name, column in columns.items()}
-        for i, (level, seconds) in enumerate(zip(self.levels, self.seconds.tolist(), strict=True)):
-            row: dict[str, object] = {"index": i}
-            yield row | {name: values[i] for name, values in lists.items()} | {"effort": level, "seconds": seconds}
+        columns |= {"attack_radius": found.attack, "ratio": found.ratio, "seconds": self.seconds}
+        for start in range(0, len(self.levels), _ROWS):
+            some = slice(start, start + _ROWS)
+            lists = {
+                name: [finite_or_none(value) for value in column[some].tolist()] for name, column in columns.items()
+            }
+            seconds = lists.pop("seconds")
+            for i, level in enumerate(self.levels[some]):
+                row: dict[str, object] = {"index": start + i} | {name: values[i] for name, values in lists.items()}
+                yield row | {"effort": level, "seconds": seconds[i]}
 
     def export(self, journal: Journal, exports: Exports) -> None:
         """All rows and witnesses, for a run folder; the witnesses are in the answers of the first stage."""

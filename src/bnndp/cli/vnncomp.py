@@ -49,7 +49,7 @@ def _content(path: Path) -> str:
         raise InputError(f"is no text in UTF-8: {error}.") from error
 
 
-def write_verdicts(path: Path, model: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def write_verdicts(path: Path, model: Path, names: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """One line a box: category, network, property, time of preparation, result, seconds.
 
     The result is ``unsat`` if the decision is certified, so that no input breaks it, ``sat`` if one does, ``unknown``.

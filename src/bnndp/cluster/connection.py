@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ def connected(address: str | None) -> Iterator[Any]:
     address = address or os.environ.get("RAY_ADDRESS") or _HERE
     _expect_answer(address)
     try:
-        with _own_signals():
+        with _own_signals(), _silent():
             dashboard = False if address == _HERE else None  # None: not asked of a cluster of others
             ray.init(address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises many kinds
@@ -41,14 +42,13 @@ def connected(address: str | None) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        with _own_signals():
+        with _own_signals(), _silent():
             ray.shutdown()
 
 
 def _imported() -> Any:
     """Ray, told to send nothing to its makers and to print nothing."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -82,3 +82,17 @@ def _own_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing on stderr, not even from code that is not Python's: Ray warns there every second while it tries."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

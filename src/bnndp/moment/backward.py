@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Affine, AffineBounds
+from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.moment.first import FirstLayer
-from bnndp.moment.records import Relaxation
+from bnndp.moment.records import Relaxation, of_boxes
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Choice", "Relaxed", "backward", "both_sides", "both_signs", "lower_bound"]
+__all__ = ["Choice", "Relaxed", "backward", "both_sides", "both_signs", "least", "lower_bound", "ranges"]
+
+_CACHED, _HELD = 2**22, 2**30  # bytes of the matrices made at a time: in the caches of a CPU, on another device
 
 Relaxed = Sequence[tuple[Linear, Relaxation, Tensor]]
 """Of the hidden layers 2 to k: the layer, its relaxation and the scale ``|W| E z + |b|`` of its means (batch, n)."""
@@ -48,6 +50,38 @@ class Choice:
 def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:
     """Affine bounds in x of ``rows.weight_mean @ E z_k + rows.bias_mean`` on the box."""
     return both_sides(lower_bound(*both_signs(rows), relaxed, first, box), box)
+
+
+def least(
+    weight: Tensor,  # (rows, n_k), or (batch, rows, n_k)
+    bias: Tensor,  # (rows,) or (batch, rows)
+    relaxed: Relaxed,
+    first: FirstLayer,
+    box: Box,
+) -> Tensor:  # (batch, rows)
+    """What ``weight @ E z_k + bias`` is at least on each box: the affine functions are made a few boxes at a time.
+
+    Their matrices are much larger than anything else in a pass; those of a piece stay in the caches.
+    """
+    most = _CACHED if box.lower.device.type == "cpu" else _HELD
+    size = max(1, most // (8 * weight.shape[-2] * max(box.n, *weight.shape[-1:])))
+    if box.batch <= size:
+        found = lower_bound(weight, bias, relaxed, first, box)
+        return box.minimum(found.matrix, found.offset)
+    parts = []
+    for start in range(0, box.batch, size):
+        at = slice(start, start + size)
+        own = [(layer, of_boxes(relaxation, at), scale[at]) for layer, relaxation, scale in relaxed]
+        some = (weight if weight.ndim == 2 else weight[at], bias if bias.ndim == 1 else bias[at])
+        found = lower_bound(*some, own, of_boxes(first, at), box[at])
+        parts.append(box[at].minimum(found.matrix, found.offset))
+    return torch.cat(parts)
+
+
+def ranges(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> Interval:
+    """Least and largest values on each box of ``rows.weight_mean @ E z_k + rows.bias_mean``."""
+    low, high = least(*both_signs(rows), relaxed, first, box).split(rows.n_out, -1)
+    return Interval(low, -high)
 
 
 def both_signs(rows: Linear) -> tuple[Tensor, Tensor]:
@@ -113,7 +147,7 @@ def _through_first(
         alpha = alpha - multiplier
         m_size = apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs()
         lost = lost + apply_rows(multiplier.abs(), m_size) * 1.001  # the size itself is rounded
-    slope = alpha @ layer.weight_mean + (beta @ layer.weight_std.square()) * first.centre[:, None]
+    slope = torch.baddbmm(alpha @ layer.weight_mean, beta, layer.weight_std.square() * first.centre[:, None])
     if high.dense is not None:
         slope = slope + negative @ high.dense
     offset = (positive * low.offset).sum(-1) + apply_rows(negative, high.offset) + alpha @ layer.bias_mean

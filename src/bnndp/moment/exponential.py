@@ -17,10 +17,11 @@ from bnndp.moment.first import first_ranges
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
 
-__all__ = ["margin_tails", "useful_tails"]
+__all__ = ["hoped_tails", "margin_tails", "useful_tails"]
 
 _WORTH = 1e-3  # what two moments must have to spare over a margin without variance
-_SAYS = 0.99  # the first lambda says something below it
+_GAIN = 0.02  # of the variance: no tail was ever found to gain more than 0.016 of it
+_PROBES, _SAYS = 2, 0.99  # values of lambda in a probe, and below what it says something
 _LIKELY = 0.5  # of the variance, in the guess of what exponential moments may reach
 _MOST_NUMBERS = 2**23  # in the largest tensor of a piece of the pairs: what the caches of a CPU hold, more or less
 
@@ -52,8 +53,8 @@ def margin_tails(  # noqa: PLR0913 (the last is for those who want few)
 def useful_tails(network: BayesianNetwork, box: Box, label: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """The bounds of :func:`margin_tails` where they may be below those from two moments; elsewhere 1.
 
-    With two hidden layers they cost many times a pass, and on wide boxes they come to nothing: one lambda is tried for
-    the pair of classes that should gain most, and all of a box are asked for only if that says anything.
+    With two hidden layers they cost many times a pass, and on wide boxes they come to nothing: few lambdas are tried
+    for the pair of classes that should gain most, and all of a box are asked for only if that says anything.
     """
     usual = logistic_tail(mean, variance)
     wanted = usual - torch.sigmoid(-mean) > _WORTH
@@ -62,11 +63,16 @@ def useful_tails(network: BayesianNetwork, box: Box, label: Tensor, mean: Tensor
     wanted = wanted.scatter(1, label[:, None], False)
     likely = (usual - _gaussian(mean, _LIKELY * variance)).masked_fill(~wanted, -torch.inf)
     probe = torch.zeros_like(wanted).scatter(1, likely.argmax(1, keepdim=True), True) & wanted
-    found = margin_tails(network, box, label, mean, variance, probe, trials=1)
+    found = margin_tails(network, box, label, mean, variance, probe, trials=_PROBES)
     at = (found < _SAYS).any(-1).nonzero()[:, 0]
     if at.numel():
         found[at] = margin_tails(network, box[at], label[at], mean[at], variance[at], wanted[at])
     return found
+
+
+def hoped_tails(mean: Tensor, variance: Tensor) -> Tensor:
+    """What :func:`margin_tails` may reach at best: no proof, but what keeps from asking in vain."""
+    return torch.maximum(torch.sigmoid(-mean), logistic_tail(mean, variance) - _GAIN * variance)
 
 
 def _gaussian(mean: Tensor, variance: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def margin_exponents(layer: Linear, label: Tensor, rival: Tensor, lam: Tensor) -
 
 
 def one_layer(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, label: Tensor, rival: Tensor) -> Tensor:
-    """u >= E sigma(-D) with one hidden layer; ``label``, ``rival`` and u are (batch, rows).
+    """Bounds u >= E sigma(-D) with one hidden layer; ``label``, ``rival`` and u are (batch, rows).
 
     Lambda is the best at the centre of each box.
     """

@@ -85,7 +85,7 @@ def two_layers(  # noqa: PLR0913 (a pair of classes, a box, and how hard to try)
     mean: Tensor,
     trials: int = TRIALS,
 ) -> Tensor:
-    """u >= E sigma(-D) for every x of each box; ``label``, ``rival`` and u are (batch, rows); 1: there is no bound.
+    """Bounds u >= E sigma(-D) for every x of each box; ``label``, ``rival`` and u are (batch, rows); 1: there is no bound.
 
     ``mean`` (batch, rows) is about the mean of the margins; it serves only to choose lambda.
     """

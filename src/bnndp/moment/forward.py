@@ -9,7 +9,7 @@ from torch import Tensor
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import InputError
 from bnndp.maths.rounding import LARGE, TINY, gamma
-from bnndp.moment.backward import Relaxed, backward
+from bnndp.moment.backward import Relaxed, backward, ranges
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
 from bnndp.moment.pre_activation import pre_activation
@@ -118,7 +118,7 @@ def hidden_layers(
         latents = [first.latent, *(h.latent for h in chain)]
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
-        planes = _down(layer, first, chain, box).interval()
+        planes = ranges(layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
         mean = intersection(planes, interval_means(layer, latents[-1].mean, scale))
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)

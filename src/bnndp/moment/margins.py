@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bnndp.bounds import Affine, Interval
 from bnndp.maths.rounding import TINY, UNIT, gamma, up
-from bnndp.moment.backward import Choice, lower_bound
+from bnndp.moment.backward import Choice, least, lower_bound
 from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers
 from bnndp.moment.optimise import best_choice
 from bnndp.moment.variance import linear_variance
@@ -104,17 +104,29 @@ def margins(
 
 def margins_above(rows: MarginRows, layers: HiddenLayers, choice: Choice | None = None) -> Margins:
     """The same from hidden layers that are known already: (batch, rows) each."""
-    affine, box = mean_margins(rows, layers, choice), layers.box
-    mean = torch.maximum(box.minimum(affine.matrix, affine.offset), interval_mean(rows, layers.latents[-1].mean))
+    below = layers.latents[-1].mean
+    mean = torch.maximum(_least_margins(rows, layers, choice), interval_mean(rows, below))
     variance = margin_variance(rows, layers)
     fine = layers.fine & mean.isfinite() & variance.isfinite()  # no bound where powers overflow or nothing is a number
     return Margins(torch.where(fine, mean, -torch.inf), torch.where(fine, variance, torch.inf))
 
 
+def _least_margins(rows: MarginRows, layers: HiddenLayers, choice: Choice | None) -> Tensor:
+    """The least values on the box of :func:`mean_margins`: (batch, rows)."""
+    if choice is not None:
+        affine = mean_margins(rows, layers, choice)
+        return layers.box.minimum(affine.matrix, affine.offset)
+    return least(rows.weight, _shifted(rows, layers), layers.relaxed, layers.first, layers.box)
+
+
 def mean_margins(rows: MarginRows, layers: HiddenLayers, choice: Choice | None = None) -> Affine:
     """Affine functions of x below the mean margins on the box: (batch, rows)."""
-    found = lower_bound(rows.weight, rows.bias, layers.relaxed, layers.first, layers.box, choice)
-    return Affine(found.matrix, found.offset - _blur(rows, layers.latents[-1].mean.upper))
+    return lower_bound(rows.weight, _shifted(rows, layers), layers.relaxed, layers.first, layers.box, choice)
+
+
+def _shifted(rows: MarginRows, layers: HiddenLayers) -> Tensor:
+    """The biases (batch, rows), lowered by what the rounding of the rows may change in the means."""
+    return rows.bias - _blur(rows, layers.latents[-1].mean.upper)
 
 
 def _blur(rows: MarginRows, largest: Tensor) -> Tensor:

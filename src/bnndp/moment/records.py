@@ -4,7 +4,8 @@ Notation: z the output of the layer before, X = W z + b given which m(z), s(z) a
 random because z is. ``lower`` and ``upper`` bound the value at every x of the box.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TypeVar, cast
 
 from torch import Tensor
 
@@ -12,7 +13,19 @@ from bnndp.bounds import Interval
 from bnndp.maths.normal import cdf, pdf
 from bnndp.network import Linear
 
-__all__ = ["Cross", "Energy", "Latent", "Level", "PreActivation", "Relaxation", "Sources", "Tail"]
+__all__ = ["Cross", "Energy", "Latent", "Level", "PreActivation", "Relaxation", "Sources", "Tail", "of_boxes"]
+
+_Record = TypeVar("_Record")
+
+
+def of_boxes(record: _Record, index: slice) -> _Record:
+    """What a record of tensors with a leading axis of boxes says of some of them; layers are the same for all."""
+    if isinstance(record, Tensor):
+        return cast(_Record, record[index])
+    if isinstance(record, type | Linear) or not is_dataclass(record):
+        return record
+    parts = (of_boxes(getattr(record, field.name), index) for field in fields(record))
+    return cast(_Record, type(record)(*parts))
 
 
 @dataclass(frozen=True, slots=True)

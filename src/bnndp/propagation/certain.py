@@ -205,7 +205,7 @@ def _affine(weight: Tensor, bias: Tensor, chain: list[_Hinges], box: Box) -> Aff
     pieces = _pieces(box, weight.shape[0], chain)
     parts = [_carried((weight, bias), [hinges[part] for hinges in chain]) for part in pieces]
     matrix, offset = torch.cat([part.matrix for part in parts]), torch.cat([part.offset for part in parts])
-    fine = offset.isfinite() & matrix.isfinite().all(-1)
+    fine = offset.isfinite() & matrix.sum(-1).isfinite()  # a sum is finite only if its terms are
     if bool(fine.all()):
         return Affine(matrix, offset)
     return Affine(torch.where(fine[..., None], matrix, 0.0), torch.where(fine, offset, -torch.inf))

@@ -1,0 +1,112 @@
+"""Throughput of the engines: the workers of a Ray cluster on this machine beside this process with as many threads.
+
+    python -m benchmarks.engines [--model FILE] [--images 2048] [--rounds 3]
+
+The radius of the first MNIST test images (to 1 %, without the attack), in the batches of ``bnndp radius``, for the 2x64
+network of the classification benchmark unless another is given. The time is that of the work: Ray is started, its
+workers have joined and computed a batch each before it counts; starting them is timed apart. The engines take turns,
+and the median of their rounds counts. Answers must be equal bit for bit where the number of threads is. Prints one JSON
+object; exit status 1 if Ray has less than 0.8 of the throughput of this process with as many threads as there are
+cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+import bnndp.files
+from bnndp.cli.labelled import Points
+from bnndp.cli.radii import RadiusJob
+from bnndp.cluster.crew import Crew, open_crew
+from bnndp.data import mnist
+from bnndp.options import Options
+from bnndp.radius import Search
+from bnndp.runs.engine import Engine, Local, Shard
+
+__all__ = ["main"]
+
+_ASKED = 0.8
+
+
+def job_of(model: Path | None, images: int) -> RadiusJob:
+    test = mnist("test")
+    points = Points(test.x[:images].clone(), test.y[:images], "mnist (test)")
+    return RadiusJob(bnndp.files.load(model or _vogn()), points, (0.0, 1.0), Search(attack=False), Options())
+
+
+def _vogn() -> Path:
+    folder = os.environ.get("BNNDP_DATA")
+    if not folder:
+        raise SystemExit(
+            "set BNNDP_DATA to the folder of the data sets, beside which the posteriors lie, or give --model"
+        )
+    return Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors"
+
+
+def timed(engine: Engine, job: RadiusJob) -> tuple[float, dict[int, Any]]:
+    """The seconds that all batches take, and the answers of each but for their times."""
+    found: dict[int, Any] = {}
+    begin = time.perf_counter()
+    engine.compute(
+        (Shard(0, part) for part in job.parts(0)),
+        lambda done: found.update({done.shard.part.start: [{**each, "seconds": 0.0} for each in done.answers]}),
+    )
+    return time.perf_counter() - begin, found
+
+
+def with_threads(count: int, job: RadiusJob) -> tuple[float, dict[int, Any]]:
+    torch.set_num_threads(count)
+    try:
+        return timed(Local(job), job)
+    finally:
+        torch.set_num_threads(1)
+
+
+def warmed(crew: Crew, job: RadiusJob) -> None:
+    """Have all workers join, and compute a batch each."""
+    shards = (Shard(0, part) for part in itertools.islice(itertools.cycle(job.parts(0)), 2 * crew.width))
+    crew.compute(shards, lambda _: None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--images", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args(arguments)
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(1)
+    job = job_of(given.model, given.images)
+    ways: dict[str, Callable[[], tuple[float, dict[int, Any]]]] = {
+        "local, 1 thread": lambda: with_threads(1, job),
+        f"local, {cores} threads": lambda: with_threads(cores, job),
+    }
+    begin = time.perf_counter()
+    with open_crew(job) as crew:
+        warmed(crew, job)
+        start = time.perf_counter() - begin
+        ways[f"Ray, {crew.width} workers of 1 thread"] = lambda: timed(crew, job)
+        rounds = [{name: way() for name, way in ways.items()} for _ in range(given.rounds)]
+    seconds = {name: median(each[name][0] for each in rounds) for name in ways}
+    one, local, ray = ways
+    equal = all(each[one][1] == each[ray][1] for each in rounds)
+    speed = {name: given.images / value for name, value in seconds.items()}
+    ratio = speed[ray] / speed[local]
+    found = {"images a second": speed, "Ray over local": ratio, "equal bits": equal, "seconds to start Ray": start}
+    print(json.dumps(found))
+    return 0 if equal and ratio >= _ASKED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
