@@ -27,7 +27,17 @@ def inputs(tmp_path: Path) -> Path:
 
 def refused(capfd: pytest.CaptureFixture[str], command: str, inputs: Path, *more: str) -> str:
     eps = ["--eps", "0.1"] if command != "radius" else []
-    words = [command, str(inputs.with_name("model.safetensors")), str(inputs), *eps, "--json", "--engine", "ray", *more]
+    words = [
+        command,
+        str(inputs.with_name("model.safetensors")),
+        str(inputs),
+        *eps,
+        "--json",
+        "--quiet",
+        "--engine",
+        "ray",
+        *more,
+    ]
     assert main(words) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)

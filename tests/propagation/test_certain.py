@@ -215,6 +215,12 @@ def test_holds_for_hostile_weights(scales: tuple[float, ...], bias: float, size:
     _holds(network, Box(centre - 0.1 * centre.abs(), centre + 0.1 * centre.abs()), seed=1)
 
 
+def test_slopes_that_underflow_meet_large_inputs() -> None:
+    network = _scaled(_network((2, 4, 2), seed=5), (1e-170, 1e-170), bias=0.0)  # f is about 1e-40, its slopes 1e-340
+    centre = 1e300 * _points(2, 2, seed=6)
+    _holds(network, Box(centre - 0.1 * centre.abs(), centre + 0.1 * centre.abs()), seed=1)
+
+
 def test_overflow_is_an_infinite_end() -> None:
     network = _scaled(_network((2, 4, 4, 2), seed=5), (1e200, 1e200, 1.0))
     box = Box.ball(_points(3, 2, seed=6), 0.1)

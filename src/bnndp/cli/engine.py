@@ -55,6 +55,8 @@ class Chosen:
             return
         from bnndp.cluster.crew import open_crew
 
+        if self.address is not None:
+            manner.tell(f"joining the Ray cluster at {self.address}.")
         with open_crew(job, self.address) as crew:
             threads = "1 thread each" if crew.threads == 1 else f"{crew.threads} threads each"
             manner.tell(f"a Ray cluster with {crew.width} workers, {threads}.")

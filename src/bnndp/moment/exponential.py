@@ -82,9 +82,7 @@ def _gaussian(mean: Tensor, variance: Tensor) -> Tensor:
     return chernoff_constant(lam) * torch.exp(total + ELEMENTARY * (lam * mean.abs() + variance))
 
 
-def _hidden(  # noqa: PLR0913 (those of margin_tails)
-    network: BayesianNetwork, box: Box, label: Tensor, rival: Tensor, mean: Tensor, trials: int
-) -> Tensor:
+def _hidden(network: BayesianNetwork, box: Box, label: Tensor, rival: Tensor, mean: Tensor, trials: int) -> Tensor:
     """One pair of classes a box: (batch,) each."""
     linears = network.seen
     ranges, label, rival = first_ranges(linears[0], box), label[:, None], rival[:, None]

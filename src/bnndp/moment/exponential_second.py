@@ -85,7 +85,7 @@ def two_layers(  # noqa: PLR0913 (a pair of classes, a box, and how hard to try)
     mean: Tensor,
     trials: int = TRIALS,
 ) -> Tensor:
-    """Bounds u >= E sigma(-D) for every x of each box; ``label``, ``rival`` and u are (batch, rows); 1: there is no bound.
+    """Bounds u >= E sigma(-D) for every x of each box, 1 where there is none; ``label``, ``rival``, u: (batch, rows).
 
     ``mean`` (batch, rows) is about the mean of the margins; it serves only to choose lambda.
     """

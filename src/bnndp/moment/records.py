@@ -4,6 +4,7 @@ Notation: z the output of the layer before, X = W z + b given which m(z), s(z) a
 random because z is. ``lower`` and ``upper`` bound the value at every x of the box.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeVar, cast
 
@@ -22,10 +23,10 @@ def of_boxes(record: _Record, index: slice) -> _Record:
     """What a record of tensors with a leading axis of boxes says of some of them; layers are the same for all."""
     if isinstance(record, Tensor):
         return cast(_Record, record[index])
-    if isinstance(record, type | Linear) or not is_dataclass(record):
+    if isinstance(record, Linear) or not is_dataclass(record):
         return record
-    parts = (of_boxes(getattr(record, field.name), index) for field in fields(record))
-    return cast(_Record, type(record)(*parts))
+    make: Callable[..., _Record] = type(record)
+    return make(*(of_boxes(getattr(record, field.name), index) for field in fields(record)))
 
 
 @dataclass(frozen=True, slots=True)
