@@ -1,13 +1,13 @@
 """Throughput of the engines: the workers of a Ray cluster on this machine beside this process with as many threads.
 
-    python -m benchmarks.engines [--model FILE] [--images 2048] [--rounds 3]
+    python -m benchmarks.engines [--model FILE] [--images 1024] [--rounds 3]
 
 The radius of the first MNIST test images (to 1 %, without the attack), in the batches of ``bnndp radius``, for the 2x64
 network of the classification benchmark unless another is given. The time is that of the work: Ray is started, its
 workers have joined and computed a batch each before it counts; starting them is timed apart. The engines take turns,
 and the median of their rounds counts. Answers must be equal bit for bit where the number of threads is. Prints one JSON
-object; exit status 1 if Ray has less than 0.8 of the throughput of this process with as many threads as there are
-cores.
+object; exit status 1 if Ray has less than 0.8 of the throughput of this process, with one thread or with as many as
+there are cores, whichever is more.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def warmed(crew: Crew, job: RadiusJob) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--images", type=int, default=2048)
+    parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0))
@@ -99,11 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ways[f"Ray, {crew.width} workers of 1 thread"] = lambda: timed(crew, job)
         rounds = [{name: way() for name, way in ways.items()} for _ in range(given.rounds)]
     seconds = {name: median(each[name][0] for each in rounds) for name in ways}
-    one, local, ray = ways
+    one, many, ray = ways
     equal = all(each[one][1] == each[ray][1] for each in rounds)
     speed = {name: given.images / value for name, value in seconds.items()}
-    ratio = speed[ray] / speed[local]
-    found = {"images a second": speed, "Ray over local": ratio, "equal bits": equal, "seconds to start Ray": start}
+    ratio = speed[ray] / max(speed[one], speed[many])
+    found = {
+        "images a second": speed,
+        "Ray over the faster local": ratio,
+        "equal bits": equal,
+        "seconds to start Ray": start,
+    }
     print(json.dumps(found))
     return 0 if equal and ratio >= _ASKED else 1
 

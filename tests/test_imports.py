@@ -19,7 +19,7 @@ FLOW = (
     ("errors",),
     ("maths", "options", "verdict", "regular_files", "shown", "vnnlib"),
     ("container",),
-    ("effort",),
+    ("effort", "room"),
     ("regions",),
     ("bounds", "halving", "bracket"),
     ("layers", "activations"),

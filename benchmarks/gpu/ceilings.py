@@ -24,13 +24,19 @@ class Ceilings:
 
 def measure(device: str, *, rows: int = 8192, numbers: int = 2**29) -> Ceilings:
     """By products of ``rows`` x ``rows`` matrices and copies of ``numbers`` float64 numbers, medians of nine."""
+    return Ceilings(_product_rate(device, rows), _copy_rate(device, numbers))
+
+
+def _product_rate(device: str, rows: int) -> float:
     a, b = (torch.randn(rows, rows, dtype=torch.float64, device=device) for _ in range(2))
     product = torch.empty_like(a)
-    flops = 2 * rows**3 / _median(lambda: torch.mm(a, b, out=product), device)
-    del a, b, product
+    return 2 * rows**3 / _median(lambda: torch.mm(a, b, out=product), device)
+
+
+def _copy_rate(device: str, numbers: int) -> float:
     source = torch.randn(numbers, dtype=torch.float64, device=device)
     target = torch.empty_like(source)
-    return Ceilings(flops, 16 * numbers / _median(lambda: target.copy_(source), device))
+    return 16 * numbers / _median(lambda: target.copy_(source), device)
 
 
 def name_of(device: str) -> str:

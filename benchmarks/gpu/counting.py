@@ -63,7 +63,7 @@ class Tally(TorchDispatchMode):
     ) -> Any:
         """Run the operation, and count it."""
         found = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
+        name = func.overloadpacket.__name__.rstrip("_")  # in place or not
         kind = kind_of(name, [a.shape if isinstance(a, Tensor) else () for a in args])
         if kind is not None:
             self.flops[kind] += _flops(name, args, found)

@@ -30,6 +30,7 @@ from bnndp.propagation import certain
 from bnndp.propagation.forward import hidden
 from bnndp.propagation.margins import gaussian_tails, margins_above
 from bnndp.regions import Box
+from bnndp.room import fitted
 
 __all__ = ["bound_rows", "expected_softmax"]
 
@@ -55,6 +56,7 @@ def expected_softmax(network: Posterior, box: Box, options: Options) -> tuple[In
     """Bounds (batch, classes) of E softmax for every x of each box, and the method that gave them."""
     _check(network, box)
     network, box = _as_seen(network, box)
+    options = fitted(options, box.lower.device)
     parts, names = [], []
     size = _piece_size(network, options, references=network.n_out)
     for piece in _pieces(box, size):
@@ -77,6 +79,7 @@ def bound_rows(
     """
     _check(network, box)
     network, box = _as_seen(network, box)
+    options = fitted(options, box.lower.device)
     asked = _Question(network, box, rows, label)
     if options.effort == "low":
         return _on_cells(asked, options)

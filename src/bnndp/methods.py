@@ -21,6 +21,7 @@ from bnndp.propagation import certain
 from bnndp.propagation import forward as propagation
 from bnndp.propagation.optimise import best_bounds
 from bnndp.regions import Box, apply_rows
+from bnndp.room import fitted
 
 __all__ = ["expect_moment", "members_together", "moved_back", "one_pass", "part_bounds", "piece_size", "plan"]
 
@@ -44,6 +45,7 @@ def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBoun
         raise InputError(
             f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
         )
+    options = fitted(options, box.lower.device)
     size = piece_size(network, options)
     if box.batch <= size:
         return _piece(network, box, options, size)

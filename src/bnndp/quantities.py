@@ -40,6 +40,7 @@ from bnndp.options import Options
 from bnndp.propagation.forward import hidden, row_variance
 from bnndp.propagation.signal import UP
 from bnndp.regions import Box, apply_rows
+from bnndp.room import fitted
 
 __all__ = ["Between", "noise", "probability", "variance"]
 
@@ -115,6 +116,7 @@ def _in_pieces(network: Posterior, box: Box, options: Options, found: _Found) ->
         )
     if options.method in ("partition", "best"):
         raise InputError(f"method {options.method!r} bounds the mean only; use method 'moment'.")
+    options = fitted(options, box.lower.device)
     size = piece_size(network, options)
     pieces = [found(network, box[start : start + size], options) for start in range(0, box.batch, size)]
     low, high = torch.cat([piece.lower for piece in pieces]), torch.cat([piece.upper for piece in pieces])

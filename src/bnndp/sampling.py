@@ -37,6 +37,7 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork, Layer, Linear, is_activation
 from bnndp.noise import REPLICATES, AnyNoise, Mixture, Noise, Part, gaussian_noise, layer_noise, mixed
 from bnndp.pathwise import breadth, integrated, marginals, noise_width, step, symmetric
+from bnndp.room import beyond_caches
 
 __all__ = [
     "Estimate",
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 MEMORY = 2**23
-"""Bytes of intermediate tensors at a time; small, so that they stay in the cache (measured fastest)."""
+"""Bytes of intermediate tensors at a time on a CPU; small, so that they stay in the cache (measured fastest)."""
 
 _QUICK = ("relu", "leaky_relu", "hard_tanh", "elu", "gelu")  # activations whose mean is a few elementary functions
 _GENERAL = 8  # times the memory for networks that are not plain: images are wide, and a step has more to call
@@ -178,7 +179,7 @@ def estimate(
 ) -> Estimate:
     """Mean and standard error of the outputs at any number of points, in pieces that fit into ``memory`` bytes."""
     points = x.reshape(-1, x.shape[-1])
-    size = piece_size(network, noise, memory, tensors=8)
+    size = piece_size(network, noise, beyond_caches(memory, x.device), tensors=8)
     with torch.no_grad():
         parts = []
         for index in range(noise.replicates):
@@ -203,7 +204,7 @@ def ascent_direction(
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of ``rows . E f(x)``, estimated with all replicates of the noise."""
-    size = piece_size(network, noise, memory, tensors=8 * max(1, network.depth))
+    size = piece_size(network, noise, beyond_caches(memory, x.device), tensors=8 * max(1, network.depth))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         total, slope = torch.zeros_like(points[:, 0]), torch.zeros_like(points)

@@ -147,7 +147,7 @@ def _through_first(
         alpha = alpha - multiplier
         m_size = apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs()
         lost = lost + apply_rows(multiplier.abs(), m_size) * 1.001  # the size itself is rounded
-    slope = torch.baddbmm(alpha @ layer.weight_mean, beta, layer.weight_std.square() * first.centre[:, None])
+    slope = (alpha @ layer.weight_mean).baddbmm_(beta, layer.weight_std.square() * first.centre[:, None])
     if high.dense is not None:
         slope = slope + negative @ high.dense
     offset = (positive * low.offset).sum(-1) + apply_rows(negative, high.offset) + alpha @ layer.bias_mean

@@ -16,6 +16,7 @@ from bnndp.moment.exponential_second import TRIALS, two_layers
 from bnndp.moment.first import first_ranges
 from bnndp.network import BayesianNetwork
 from bnndp.regions import Box
+from bnndp.room import room
 
 __all__ = ["hoped_tails", "margin_tails", "useful_tails"]
 
@@ -44,7 +45,7 @@ def margin_tails(  # noqa: PLR0913 (the last is for those who want few)
     if network.depth == 0:
         found[at, rival] = _gaussian(mean[at, rival], variance[at, rival])
     elif network.depth <= 2:
-        step = max(1, _MOST_NUMBERS // (max(network.sizes[:-1]) * network.sizes[-2]))
+        step = max(1, room(_MOST_NUMBERS, mean.device) // (max(network.sizes[:-1]) * network.sizes[-2]))
         for i, j in zip(at.split(step), rival.split(step), strict=True):
             found[i, j] = _hidden(network, box[i], label[i], j, mean[i, j], trials)
     return (found.nan_to_num(1.0) + TINY).clamp(0, 1)

@@ -35,6 +35,7 @@ from bnndp.propagation.steps import step
 from bnndp.propagation.weights import Weights, expect_squares, weights_of
 from bnndp.propagation.weights import row_variance as noise_of_rows
 from bnndp.regions import Box
+from bnndp.room import room
 
 __all__ = ["Passed", "bound", "hidden", "hidden_layers", "interval_rows", "mean_rows", "output_bounds", "row_variance"]
 
@@ -193,7 +194,7 @@ def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
         return coarse
     low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
-    for part, rows in weights.own_rows(_NUMBERS // box.batch):
+    for part, rows in weights.own_rows(room(_NUMBERS, box.lower.device) // box.batch):
         for sign, end in ((1, low), (-1, high)):
             own = rows if sign > 0 else rows.map(torch.neg)
             start = weights.bias[..., part] * sign - gamma(8) * weighted.scale[:, part] - TINY
@@ -205,7 +206,7 @@ def _through(weighted: Weighted) -> tuple[Tensor, Tails]:
     """Var E[m | Y] (batch, n_out) and the tails of m for the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
     central, tails = [], []
-    for _, rows in weighted.weights.own_rows(_NUMBERS // batch):
+    for _, rows in weighted.weights.own_rows(room(_NUMBERS, weighted.scale.device) // batch):
         central.append(below.parts(rows)[1].square())
         tails.append(below.tails(rows))
     norms, constant, left = (torch.cat([getattr(t, name) for t in tails], 1) for name in ("norms", "constant", "left"))

@@ -22,6 +22,7 @@ from bnndp.propagation.nodes import nothing
 from bnndp.propagation.rows import DenseRows, LocalRows, Rows
 from bnndp.propagation.signal import UP, Signal
 from bnndp.propagation.weights import Weights, weights_of
+from bnndp.room import room
 
 __all__ = ["Convolution"]
 
@@ -119,7 +120,8 @@ class Convolution:
         at_middle, at_radius = self._patches(middle), self._patches(radius + lost * middle.abs())
         one = torch.ones_like(at_middle[:, :1])
         at, further = [], []
-        for part in _split(rows, max(1, _PATCHES // (batch * variance.numel()))):
+        most = room(_PATCHES, variance.device)
+        for part in _split(rows, max(1, most // (batch * variance.numel()))):
             size = part.abs()
             inner = _sums(part, at_middle).abs() + _sums(size, at_radius)
             own = _sums(part, one).abs() + lost * _sums(size, one)

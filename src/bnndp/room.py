@@ -1,0 +1,44 @@
+"""How much is held at a time on a device: sizes that suit a CPU and its caches grow with the memory of another device.
+
+A GPU needs large pieces, because every operation has to be begun by the host. The sizes follow from the device alone,
+not from what is free on it at the moment: the same command gives the same pieces, and so the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from bnndp.options import Options
+
+__all__ = ["beyond_caches", "fitted", "room"]
+
+_PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the pieces of a CPU once more
+_CACHES = 16  # times: the memory of a device beside the caches of a CPU
+
+
+def room(usual: int, device: torch.device) -> int:
+    """So many numbers or bytes on ``device`` where a CPU takes ``usual``."""
+    return usual * _units(device)
+
+
+def beyond_caches(usual: int, device: torch.device) -> int:
+    """The same for sizes that were chosen to stay in the caches of a CPU."""
+    return usual if device.type == "cpu" else usual * _CACHES * _units(device)
+
+
+def fitted(options: Options, device: torch.device) -> Options:
+    """The options with the memory that ``device`` has room for, unless the user has chosen one.
+
+    >>> fitted(Options(), torch.device("cpu")) == Options()
+    True
+    """
+    memory = options.memory if "memory" in options.own else room(options.memory, device)
+    return options if memory == options.memory else replace(options, memory=memory)
+
+
+def _units(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return max(1, torch.cuda.get_device_properties(device).total_memory // _PER_UNIT)

@@ -1,0 +1,36 @@
+"""The operations of a pass counted on paper are those that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.floor import Floor, on_paper
+from benchmarks.gpu.counting import counted
+from bnndp.moment.backward import lower_bound, ranges
+from bnndp.moment.forward import Parameters, hidden_layers
+from bnndp.network import BayesianNetwork
+from bnndp.regions import Box
+
+
+def test_operations_on_paper(random_network: Callable[..., BayesianNetwork]) -> None:
+    """Rows carried down from each layer, one box: nothing else is a product of two matrices there."""
+    network = random_network((30, 8, 7, 6, 4), seed=1)
+    *hidden, output = network.linears
+    box = Box.ball(torch.rand(1, 30, dtype=torch.float64), 0.01)
+    with torch.no_grad():
+        passed = hidden_layers(hidden, box, Parameters())
+
+        def carried() -> None:
+            for k, layer in enumerate(hidden[1:]):
+                ranges(layer, passed.relaxed[:k], passed.first, box)
+            lower_bound(output.weight_mean, output.bias_mean, passed.relaxed, passed.first, box)
+
+        assert counted(carried).matrix == on_paper(network.sizes)
+
+
+def test_the_ratio_is_of_one_image() -> None:
+    found = Floor(images=10, threads=1, seconds=2.0, balls=5.0, on_paper=1.0, operations=1e9, rate=1e10)
+    assert found.floor == 0.1
+    assert found.ratio == 2.0
