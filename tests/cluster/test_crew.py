@@ -214,3 +214,10 @@ def test_a_shard_whose_time_is_over_gives_what_it_reached() -> None:
     crew_of(PretendedRay()).compute(iter([Shard(1, range(3), known, until=0.0)]), found.append)
     assert [done.whole for done in found] == [False]
     assert [answer["part"] for answer in found[0].answers] == [[1, 0]] * 3
+
+
+def test_a_shard_that_reached_nothing_keeps_nothing() -> None:
+    """Of the first stage nothing is kept before it is complete: no worker and no journal trips over that."""
+    found: list[Done] = []
+    crew_of(PretendedRay()).compute(iter([Shard(0, range(3), (), until=0.0)]), found.append)
+    assert not found

@@ -166,7 +166,8 @@ class Crew:
             self._idle.append(worker)
         else:
             self._begin(worker, following)
-        keep(Done(shard, answers, whole))
+        if answers:
+            keep(Done(shard, answers, whole))
 
     def _collect(self, keep: Keep) -> None:
         """Keep the answers that are there already."""
@@ -175,7 +176,8 @@ class Crew:
             _, shard = self._busy.pop(answer)
             with contextlib.suppress(self.ray.exceptions.RayError):
                 answers, whole = self.ray.get(answer)
-                keep(Done(shard, answers, whole))
+                if answers:
+                    keep(Done(shard, answers, whole))
 
     def _dismiss(self) -> None:
         """End what is under way; workers that have nothing to do stay for the next stage."""

@@ -79,9 +79,9 @@ class Worker:
     def compute(
         self, stage: int, part: range, known: Sequence[Answer], seconds: float
     ) -> tuple[Sequence[Answer], bool]:
-        """The answers of a shard, and whether its stage was completed within ``seconds``."""
+        """The answers of a shard, and whether its stage was completed within ``seconds``; none: nothing was reached."""
         if self._job is None:
             raise RunStateError("a worker was asked for a shard before it had its job; give the same command again.")
         done: list[Done] = []
         compute(self._job, Shard(stage, part, known, time.monotonic() + seconds), done.append)
-        return done[0].answers, done[0].whole
+        return (done[0].answers, done[0].whole) if done else ((), False)
