@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: docs bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
+.PHONY: docs bench-gpu bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -78,6 +78,9 @@ bench: $(READY) $(CROWN)/auto_LiRPA  ## beside sampling, intervals and CROWN; co
 
 bench-crown: $(READY) $(CROWN)/auto_LiRPA  ## networks without variance: time and bounds beside auto_LiRPA's CROWN
 	$(BIN)/python -m benchmarks --only crown $(ARGS)
+
+bench-gpu: $(READY)  ## certified radii on a CUDA device beside its measured ceilings (docs/gpu.md)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
 	$(BIN)/python -m benchmarks.classification $(ARGS)

@@ -42,7 +42,9 @@ class Agreement:
     unmoved: bool  # bit for bit the same where reduced precision is allowed
 
 
-def bounds_agree(case: Case, eps: float, domain: tuple[float, float] | None, device: str, options: Options) -> Agreement:
+def bounds_agree(
+    case: Case, eps: float, domain: tuple[float, float] | None, device: str, options: Options
+) -> Agreement:
     """``certify`` on the balls of radius ``eps`` around the inputs."""
     box = Box.ball(case.x, eps, domain=domain)
     here = certify(case.network.to("cpu"), box, options)

@@ -51,7 +51,8 @@ def pack(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     shelf = Shelf(CACHE)
-    networks = {name: shelf.take(Plan("mnist", "vogn", sizes, temperature=COLD)).network for name, sizes in _MNIST.items()}
+    plans = {name: Plan("mnist", "vogn", sizes, temperature=COLD) for name, sizes in _MNIST.items()}
+    networks = {name: shelf.take(plan).network for name, plan in plans.items()}
     networks |= {name: network(name) for name in _LAYERS}
     networks[REGRESSION] = shelf.take(Plan("kin8nm", "vogn", (64, 64))).network
     for name, posterior in networks.items():

@@ -17,7 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["Counts", "Tally", "counted", "kind_of"]
 
 # The operation and which of its arguments are the factors.
-_FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "addmv": (1, 2), "dot": (0, 1)}
+_FACTORS = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Counts:
     matrix: int  # floating-point operations in products of two matrices, convolutions among them
     vector: int  # the same in products of a matrix and a vector
     bytes: int  # read and written by all operations
+    products: tuple[tuple[str, int], ...]  # kind and operations of each, in their order
     operations: int
 
 
@@ -34,11 +38,12 @@ def counted(function: Callable[[], object]) -> Counts:
     """What a call does."""
     with Tally() as tally:
         function()
-    return Counts(tally.flops["matrix"], tally.flops["vector"], tally.bytes, tally.operations)
+    return Counts(tally.flops["matrix"], tally.flops["vector"], tally.bytes, tuple(tally.products), tally.operations)
 
 
 def kind_of(name: str, shapes: Sequence[Sequence[int]]) -> str | None:
     """Whether the operation ``name`` on inputs of these shapes is a product: "matrix", "vector" or None."""
+    name = name.removesuffix("_")  # in place
     if name == "convolution":
         return "matrix"
     if name not in _FACTORS:
@@ -56,6 +61,7 @@ class Tally(TorchDispatchMode):
         super().__init__()
         self.flops = {"matrix": 0, "vector": 0}
         self.bytes = 0
+        self.products: list[tuple[str, int]] = []
         self.operations = 0
 
     def __torch_dispatch__(
@@ -66,7 +72,9 @@ class Tally(TorchDispatchMode):
         name = func.overloadpacket.__name__.rstrip("_")  # in place or not
         kind = kind_of(name, [a.shape if isinstance(a, Tensor) else () for a in args])
         if kind is not None:
-            self.flops[kind] += _flops(name, args, found)
+            flops = _flops(name.removesuffix("_"), args, found)
+            self.products.append((kind, flops))
+            self.flops[kind] += flops
         given, made = list(_tensors((args, kwargs))), list(_tensors(found))
         if not func.is_view:
             self.operations += 1

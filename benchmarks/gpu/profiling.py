@@ -26,8 +26,7 @@ class Profile:
 
     wall: float  # with the profiler's own work
     busy: float  # sum over all kernels
-    matrix: float
-    vector: float
+    products: tuple[tuple[str, float], ...]  # kind and seconds of each, in their order
     copies: dict[str, int]  # number of copies to_device and to_host
     longest: list[tuple[str, float, int]]  # operation and shapes, seconds, calls
 
@@ -42,7 +41,7 @@ def profiled(function: Callable[[], object], device: str) -> Profile:
         function()
         wait(device)
     wall = time.perf_counter() - begin
-    products = {"matrix": 0.0, "vector": 0.0}
+    products: list[tuple[float, str, float]] = []
     groups: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
     busy, copies = 0.0, {"to_device": 0, "to_host": 0}
     for event in record.events():
@@ -54,13 +53,27 @@ def profiled(function: Callable[[], object], device: str) -> Profile:
         own = (event.self_device_time_total if cuda else event.self_cpu_time_total) * 1e-6
         busy += 0.0 if cuda else own
         name, shapes = event.name.removeprefix("aten::"), event.input_shapes or []
-        kind = kind_of(name, shapes) if event.name.startswith("aten::") else None
-        if kind is not None:
-            products[kind] += _whole(event, cuda=cuda) * 1e-6
+        kind = _kind(event)
+        if kind is not None and not _within_product(event):
+            products.append((event.time_range.start, kind, _whole(event, cuda=cuda) * 1e-6))
         group = groups[f"{name} {_shown(shapes)}"]
         group[0], group[1] = group[0] + own, group[1] + 1
     longest = sorted(((name, s, int(n)) for name, (s, n) in groups.items()), key=lambda row: -row[1])[:_SHOWN]
-    return Profile(wall, busy, products["matrix"], products["vector"], copies, longest)
+    return Profile(wall, busy, tuple((kind, seconds) for _, kind, seconds in sorted(products)), copies, longest)
+
+
+def _kind(event: Any) -> str | None:
+    return kind_of(event.name[6:], event.input_shapes or []) if event.name.startswith("aten::") else None
+
+
+def _within_product(event: Any) -> bool:
+    """Whether a product called this one, whose time it is part of."""
+    above = event.cpu_parent
+    while above is not None:
+        if _kind(above) is not None:
+            return True
+        above = above.cpu_parent
+    return False
 
 
 def _whole(event: Any, *, cuda: bool) -> float:

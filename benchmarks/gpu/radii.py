@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,10 +14,11 @@ from benchmarks.gpu.profiling import Profile, profiled
 from bnndp.options import Options
 from bnndp.radius import Radius, Search, certified_radius
 
-__all__ = ["Rate", "Share", "radii", "rate", "share"]
+__all__ = ["Rate", "Share", "Timed", "radii", "rate", "share", "together"]
 
 SEARCH = Search(attack=False, tolerance=0.01)
 _WARM = 256  # images of the first call
+_COARSE = 0.3  # tolerance of the search that is profiled: the same passes, fewer of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +44,51 @@ class Share:
 
     images: int
     counts: Counts
-    profile: Profile
+    profile: Profile  # of a coarser search
     in_matrix_products: float  # of the flops ceiling, during the products of two matrices
     in_products: float  # the same during all products
+    untimed: float  # share of the operations whose kernels the profile lost; they count in neither
     of_flops: float  # over the whole run, at the measured rate of images
     of_bytes: float  # bytes that the operations touch, of the copy's rate, over the whole run
-    busy: float  # share of the time in which kernels run, by the profile
+    busy: float  # kernel seconds over seconds, of the coarser search
 
 
-def radii(case: Case, device: str, options: Options) -> Radius:
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Operations and seconds by kind of product, of those that have both, and the share of operations without."""
+
+    flops: dict[str, int]
+    seconds: dict[str, float]
+    untimed: float
+
+    def rate(self, *kinds: str) -> float:
+        """Operations a second during the products of these kinds; 0 without any."""
+        seconds = sum(self.seconds[kind] for kind in kinds)
+        return sum(self.flops[kind] for kind in kinds) / seconds if seconds else 0.0
+
+
+def together(counts: Counts, seen: Profile) -> Timed:
+    """Each product that was counted with its time in a profile of the same computation.
+
+    Refused where the two did not see the same products: operations would be divided by the time of others.
+    """
+    if [kind for kind, _ in counts.products] != [kind for kind, _ in seen.products]:
+        raise RuntimeError(
+            f"{len(counts.products)} products were counted and {len(seen.products)} profiled, or in another order; "
+            "name the operations that one of them misses in benchmarks/gpu/counting.py."
+        )
+    flops, seconds, lost = {"matrix": 0, "vector": 0}, {"matrix": 0.0, "vector": 0.0}, 0
+    for (kind, count), (_, spent) in zip(counts.products, seen.products, strict=True):
+        if spent > 0:
+            flops[kind], seconds[kind] = flops[kind] + count, seconds[kind] + spent
+        else:
+            lost += count
+    return Timed(flops, seconds, lost / max(1, counts.matrix + counts.vector))
+
+
+def radii(case: Case, device: str, options: Options, search: Search = SEARCH) -> Radius:
     """The radii of all images of the network's own decisions, back on the host."""
-    found = certified_radius(case.network, case.x.to(device), domain=(0, 1), search=SEARCH, options=options)
+    found = certified_radius(case.network, case.x.to(device), domain=(0, 1), search=search, options=options)
     return Radius(*(column.cpu() for column in (found.label, found.radius, found.attack, found.witness)))
 
 
@@ -76,22 +111,28 @@ def rate(case: Case, device: str, options: Options) -> Rate:
 
 
 def share(case: Case, device: str, options: Options, ceilings: Ceilings, speed: float) -> Share:
-    """Count and profile the radii of the images; ``speed`` is the rate that was measured without either."""
-    counts = counted(lambda: radii(case, device, options))
-    seen = profiled(lambda: radii(case, device, options), device)
+    """Count the radii of the images, and profile a coarser search; ``speed`` is the rate measured without either."""
+    counts, coarse = counted(lambda: radii(case, device, options)), replace(SEARCH, tolerance=_COARSE)
+
+    def searched() -> Radius:
+        return radii(case, device, options, coarse)
+
+    of_coarse = counted(searched)
+    begin = time.perf_counter()
+    searched()
+    seconds = time.perf_counter() - begin
+    seen = profiled(searched, device)
+    timed = together(of_coarse, seen)
     images = case.x.shape[0]
     every = counts.matrix + counts.vector
     return Share(
         images=images,
-        counts=counts,
-        profile=seen,
-        in_matrix_products=_over(counts.matrix, seen.matrix) / ceilings.flops,
-        in_products=_over(every, seen.matrix + seen.vector) / ceilings.flops,
+        counts=replace(counts, products=()),
+        profile=replace(seen, products=()),
+        in_matrix_products=timed.rate("matrix") / ceilings.flops,
+        in_products=timed.rate("matrix", "vector") / ceilings.flops,
+        untimed=timed.untimed,
         of_flops=every / images * speed / ceilings.flops,
         of_bytes=counts.bytes / images * speed / ceilings.bytes,
-        busy=seen.busy / images * speed,
+        busy=seen.busy / seconds,
     )
-
-
-def _over(count: int, seconds: float) -> float:
-    return count / seconds if seconds else 0.0

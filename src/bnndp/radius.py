@@ -75,15 +75,18 @@ class Radius:
     """For each input: the decision is ``label`` on the ball of ``radius``, proved; ``attack`` found a change.
 
     ``radius`` is 0 where the decision is proved at the input only, and NaN where not even that: then nothing is
-    certified. ``attack`` is infinite where no attack succeeded up to the largest radius, 0 where the network decides
-    otherwise at the input itself, NaN where none was asked for; ``witness`` lies in the ball of that radius.
+    certified. ``attack`` is infinite where no attack succeeded up to the largest radius, or could, as it is certified;
+    0 where the network decides otherwise at the input itself, NaN where none was asked for. ``witness`` lies in the
+    ball of that radius.
     """
 
     label: Tensor  # (batch,)
     radius: Tensor  # (batch,)
     attack: Tensor  # (batch,)
     witness: Tensor  # (batch, n)
-    rival: Tensor | None = None  # (batch,): the class that is ahead at the witness; None: nothing was attacked
+    rival: Tensor | None = (
+        None  # (batch,): the class ahead at the witness, the label if nothing was searched; None: no attack
+    )
 
     @property
     def ratio(self) -> Tensor:
@@ -175,10 +178,14 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
 def _attacked(
     network: Posterior, x: Tensor, found: Radius, domain: tuple[float, float] | None, search: Search
 ) -> Radius:
-    """With the radii of an attack, where one is asked for."""
+    """With the radii of an attack, where one is asked for; what is proved up to the largest radius is not attacked."""
     if not search.attack:
         return found
+    at = (~(found.radius >= search.upper)).nonzero()[:, 0]
+    attack, witness, rival = torch.full_like(found.attack, torch.inf), x.clone(), found.label.clone()
     reach = Reach(domain=domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
     effort = Effort(seed=search.seed)
-    broken = attack_radius(network, x, found.label, weights=search.weights, reach=reach, effort=effort)
-    return replace(found, attack=broken.radius, witness=broken.x, rival=broken.runner_up)
+    if at.numel():
+        broken = attack_radius(network, x[at], found.label[at], weights=search.weights, reach=reach, effort=effort)
+        attack[at], witness[at], rival[at] = broken.radius, broken.x, broken.runner_up
+    return replace(found, attack=attack, witness=witness, rival=rival)

@@ -148,3 +148,16 @@ def test_a_bound_that_is_infinite_is_null(
     assert (rows[0]["lower"], rows[0]["width"]) == (None, None)
     assert math.isfinite(rows[0]["upper"])
     assert math.isfinite(rows[1]["width"])
+
+
+def test_labels_of_a_regression_network_are_said_to_be_unused(bnndp: Any, model: Path, tmp_path: Path) -> None:
+    x = [[0.1, 0.2], [0.5, 0.5]]
+    noted: dict[str, tuple[Any, bool]] = {"labels": ([0, 1], True), "targets": ([0.5, 1.0], False)}
+    noted["objects"] = (np.array([{}, {}], dtype=object), False)
+    for name, (y, told) in noted.items():
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, x=x, y=y)
+        result = bnndp("certify", model, path, "--eps", 0.1)
+        line = f"bnndp: {path}: its labels are not used: the network is for regression.\n"
+        assert (result.status, result.stderr) == (0, line if told else "")
+    assert bnndp("certify", model, tmp_path / "labels.npz", "--eps", 0.1, "--quiet").stderr == ""

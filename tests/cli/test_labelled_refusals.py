@@ -53,6 +53,7 @@ def test_a_network_for_regression(refused: Any, model: Path, inputs: Path, tmp_p
     line = refused(*arguments)
     assert f"{model}: is a network for regression, which has no decisions" in line
     assert "bnndp certify" in line
+    assert "bnndp convert --task classification" in line
 
 
 OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
@@ -71,6 +72,7 @@ OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "unknown set": (("--data", "letters"), "'--data'"),
     "a folder without a set": (("--data-dir", "."), "--data-dir belongs to --data"),
     "third argument": (("more",), "more"),
+    "a given radius": (("--eps", 0.1), "searches for the radii, up to --upper; for given ones there are bnndp certify"),
 }
 
 

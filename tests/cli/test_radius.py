@@ -174,3 +174,40 @@ def test_the_posterior_of_the_readme_is_certified(bnndp: Any, tmp_path: Path, re
     rows = read_rows(out)
     assert sum(row["radius"] is not None for row in rows) >= 10
     assert all(row["radius"] <= row["attack_radius"] for row in rows if row["radius"] is not None)
+
+
+@pytest.mark.parametrize("command", [("radius",), ("evaluate", "--eps", 0.1), ("certify", "--eps", 0.1)])
+def test_what_is_beyond_the_limit_is_not_looked_at(bnndp: Any, classifier: Path, tmp_path: Path, command: Any) -> None:
+    x, path = np.array([[0.9, 0.2], [0.1, 0.6], [7.0, 0.1], [np.nan, 0.5]]), tmp_path / "in.npz"
+    np.savez(path, x=x, y=[0, 1, 0, 9])
+    start = (*command, classifier, path, "--domain", 0, 1, "--json")
+    result = bnndp(*start, "--limit", 2)
+    assert result.status == 0, result.stderr
+    assert json.loads(result.stdout)["points"] == 2
+    assert "nan" in bnndp(*start).stderr
+    np.savez(path, x=x[:3], y=[0, 1, 0])
+    assert "point 2 lies outside the domain" in bnndp(*start, "--limit", 3).stderr
+    np.savez(path, x=x[:2], y=[0, 9])
+    assert "y[1] is 9" in bnndp(*start, "--limit", 2).stderr
+
+
+def test_means_of_the_attack_say_over_what_they_are(bnndp: Any, classifier: Path, labelled: Path) -> None:
+    all_broken = bnndp("radius", classifier, labelled).stdout
+    assert "mean attack radius ┃ mean ratio ┃" in all_broken
+    capped = bnndp("radius", classifier, labelled, "--upper", 0.1).stdout  # attacks end at about 0.23, 0.2 and 0.05
+    assert "mean attack radius (1 of 3) ┃ mean ratio (1 of 3) ┃" in capped
+    rows = [
+        json.loads(line)
+        for line in bnndp("radius", classifier, labelled, "--upper", 0.1, "--out", "-").stdout.splitlines()
+    ]
+    (broken,) = [row["attack_radius"] for row in rows[:3] if row["attack_radius"] is not None]
+    assert f"{broken:.4g}" in capped
+
+
+def test_nothing_is_correct_without_labels(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, x=[[0.9, 0.2], [0.1, 0.6]])
+    shown = bnndp("radius", classifier, path).stdout
+    assert [cell.strip() for cell in shown.splitlines()[-2].split("│")[1:4]] == ["2", "-", "2"]
+    assert json.loads(bnndp("radius", classifier, path, "--json").stdout)["correct"] is None
+    assert json.loads(bnndp("radius", classifier, labelled, "--json").stdout)["correct"] == 3

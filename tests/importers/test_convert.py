@@ -52,6 +52,8 @@ def check_linears(network: object, found: dict[str, Tensor]) -> None:
 
 # By the whole way
 
+ASSUMED = "relu is taken between the layers; tensors do not say what is there. If it is another, give --activation"
+
 
 def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
@@ -73,6 +75,7 @@ def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.Ca
         "importer": "state_dict",
         "formula": "weight_mean = weight, bias_mean = bias or 0, all std = 0",
         "layers": ["0", "2", "4"],
+        "remarks": [ASSUMED],
         "choices": {"key": "model"},
         "dtypes": ["float32"],
         "versions": {"bnndp": bnndp.__version__, "torch": metadata.version("torch")},
@@ -95,6 +98,36 @@ def test_a_task_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.Capture
     torch.save({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
     assert main(["convert", str(source), "-o", str(out)]) == 0
     assert note not in capsys.readouterr().out  # one output decides nothing
+
+
+def test_an_activation_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bnndp.cli.main import main
+
+    source, out = tmp_path / "c.pt", tmp_path / "m.safetensors"
+    layers = '{"layers": [{"type": "linear", "name": "0"}, {"type": "tanh"}, {"type": "linear", "name": "2"},'
+    (tmp_path / "arch.json").write_text(layers + ' {"type": "gelu"}, {"type": "linear", "name": "4"}]}')
+    torch.save(state(), source)
+    cases: tuple[tuple[tuple[str, ...], str, bool], ...] = (
+        ((), "activation: relu", True),
+        (("--task", "classification"), "activation: relu", True),
+        (("--activation", "relu"), "activation: relu", False),
+        (("--activation", "tanh"), "activation: tanh", False),
+        (("--arch", str(tmp_path / "arch.json")), "activations: tanh, gelu", False),
+    )
+    for options, printed, noted in cases:
+        assert main(["convert", str(source), "-o", str(out), *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert printed in lines
+        assert (f"note: {ASSUMED}" in lines) == noted
+        assert (ASSUMED in (read_model(out).origin or {}).get("remarks", [])) == noted
+    assert main(["convert", str(source), "-o", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["convert", str(out), "-o", str(tmp_path / "again.safetensors")]) == 0
+    assert {"activation: relu", f"note: {ASSUMED}"} <= set(capsys.readouterr().out.splitlines())  # the file keeps it
+    torch.save({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
+    assert main(["convert", str(source), "-o", str(out)]) == 0
+    assert "activation: none\n" in (single := capsys.readouterr().out)
+    assert ASSUMED not in single  # there is nothing between the layers
 
 
 def test_several_entries_with_tensors_are_not_one_network(tmp_path: Path) -> None:

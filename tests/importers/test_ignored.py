@@ -11,7 +11,7 @@ from torch import Tensor
 
 import bnndp
 from bnndp.cli.main import main
-from bnndp.errors import ModelFileError
+from bnndp.errors import InputError, ModelFileError
 from bnndp.files import read_model
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
@@ -91,3 +91,25 @@ def test_a_short_name_is_never_that_of_several_layers() -> None:
     assert (list(found.tensors), found.holders, left) == (["Dense_0.kernel", "Dense_0.bias"], ("Dense_0",), ())
     with pytest.raises(ModelFileError, match="leaves no tensor"):
         without(flat({"a": torch.ones(1)}), ["a"])
+
+
+def test_sites_left_out_in_python() -> None:
+    """``ignore=`` is what a table says."""
+    wanted = bnndp.from_pyro(guide(), table={"ignore": ["sigma"]}).digest()
+    for ignore in ("sigma", ["sigma"], ("sigma",)):
+        assert bnndp.from_pyro(guide(), ignore=ignore).digest() == wanted
+    with pytest.raises(ModelFileError, match=r"in Python by ignore=\['sigma'\]"):
+        bnndp.from_pyro(guide())
+    with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is no site"):
+        bnndp.from_pyro(guide(), ignore=["sigma", "tau"])
+    with pytest.raises(InputError, match="ignore must be a list of names of sites, got 3"):
+        bnndp.from_pyro(guide(), ignore=3)  # type: ignore[arg-type]
+    draws = {"w1": torch.ones(4, 2, 3), "w2": torch.ones(4, 3, 1), "noise": torch.ones(4)}
+    found = bnndp.from_numpyro(draws, ignore="noise").digest()
+    assert found == bnndp.from_numpyro(draws, table={"ignore": ["noise"]}).digest()
+
+
+@pytest.mark.parametrize("name", ["guide.pt", Path("guide.pt")])
+def test_a_file_is_not_a_guide(name: object) -> None:
+    with pytest.raises(InputError, match=r"'guide.pt' is the name of a file.*bnndp convert FILE -o MODEL.safetensors"):
+        bnndp.from_pyro(name)

@@ -78,6 +78,24 @@ def test_task_and_activation_are_an_architecture(name: str) -> None:
         make(activation="mish")
 
 
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_activation_that_nobody_said_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    make = SOURCES[name]
+    said: tuple[dict[str, Any], ...] = (
+        {"activation": "relu"},
+        {"architecture": bnndp.Architecture("regression", "relu")},
+    )
+    for given in said:
+        wanted = make(**given).digest()
+        assert caplog.messages == []
+    for unsaid in ({}, {"task": "regression"}, {"architecture": bnndp.Architecture()}):
+        assert make(**unsaid).digest() == wanted
+        (told,) = caplog.messages
+        assert told.startswith("relu is taken between the layers; tensors do not say what is there.")
+        assert told.endswith("give activation=.")
+        caplog.clear()
+
+
 def test_live_modules_are_samples() -> None:
     modules = [sequential(seed) for seed in range(3)]
     found = bnndp.from_samples(modules, task="classification")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bnndp.cli.inputs import Neighbourhood, Regions, balls, faults_of, read_boxes
-from bnndp.cli.labelled import Source, read_labels, read_published
+from bnndp.cli.labelled import Source, has_labels, read_labels, read_published
 from bnndp.cli.manner import PLAIN, Manner
 from bnndp.cli.origin import Given
 from bnndp.cli.vnncomp import read_vnnlib
@@ -50,13 +50,15 @@ class Boxes:
         if source.path is not None:
             regions = read_boxes(source.path, network.input_shape or (), around, limit)
             decides = network.task == "classification"
-            found = read_labels(source.path, regions.rows, network.n_out) if decides else None
+            found = read_labels(source.path, regions.rows, network.n_out, limit) if decides else None
+            if not decides and has_labels(source.path):
+                manner.tell(f"{source.path}: its labels are not used: the network is for regression.")
         else:
             x, found = read_published(source, network, manner)
-            arrays = {"x": x[:limit].numpy()}
+            arrays = {"x": x.numpy()}
             with faults_of(source):
                 regions = Regions(balls(arrays["x"], around), arrays, x.shape[0])
-        asked = _in_question(str(source), network, regions.box.batch, None if found is None else found[:limit], label)
+        asked = _in_question(str(source), network, regions.box.batch, found, label)
         files = () if source.path is None else (source.path,)
         return cls(regions.box, asked, source.given_as(regions.arrays, asked), files, str(source))
 

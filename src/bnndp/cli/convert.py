@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bnndp.files import ModelFile
     from bnndp.importers.architecture import Architecture
     from bnndp.layers import Record
+    from bnndp.network import BayesianNetwork
 
 __all__ = ["convert"]
 
@@ -42,7 +43,11 @@ def convert(  # noqa: PLR0913 (options of a command)
         Path | None, typer.Option(help="The layers, as in docs/format.md, with the names of SOURCE (.toml, .json).")
     ] = None,
     activation: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Between each two dense layers, without --arch; relu by default.")
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Between each two dense layers, without --arch; relu by default, which a note then says.",
+        ),
     ] = None,
     task: Annotated[
         Literal["regression", "classification"] | None, typer.Option(help="Without --arch; regression by default.")
@@ -72,7 +77,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     """Make a safe, sealed model file of a posterior that another library trained; nothing in SOURCE is run.
 
     A pickle is opened in a process of its own, with limits on memory and time, for plain tensors only. Look at what is
-    printed: the formula of the standard deviations and, without --arch, the order of the layers.
+    printed: the formula of the standard deviations, the activation and, without --arch, the order of the layers.
     """
     from bnndp.importers.convert import Asked
     from bnndp.importers.convert import convert as converted
@@ -89,7 +94,7 @@ def convert(  # noqa: PLR0913 (options of a command)
 
     save(found.posterior, out, source=found.source, card=found.card, origin=found.origin)
     typer.echo(f"{out}: {found.posterior!r}, SHA-256 of the network {found.posterior.digest()[:16]}...")
-    for line in _understood(found):
+    for line in (*_understood(found), _activation(found.posterior), *_notes(found)):
         typer.echo(one_line(line))
     told = arch is not None or task is not None or found.sha256 is not None  # a sealed file is one of ours
     if not told and found.posterior.task == "regression" and found.posterior.n_out > 1:
@@ -112,20 +117,36 @@ def _architecture(arch: Path | None, activation: str | None, task: str | None) -
 def _understood(found: ModelFile) -> Iterator[str]:
     """How the values were read, and what they are like; nothing of a file that was ours before."""
     origin = found.origin or {}
-    names, remarks = origin.get("layers"), origin.get("remarks", [])
-    if not isinstance(names, list) or not isinstance(remarks, list) or not names:
+    names = origin.get("layers")
+    if not isinstance(names, list) or not names:
         return
     yield f"read by {origin.get('importer')}: {origin.get('formula')}"
     chains = list(zip(*map(_weighted, _members(found.posterior)), strict=False))
     for name, layers in list(zip(names, chains, strict=False))[:_MOST]:
         shape = " x ".join(map(str, layers[0].weight_mean.shape))
         yield f"  {name}: {layers[0].kind} {shape}, {_spread(layers)}"
-    for remark in remarks[:_MOST]:
+
+
+def _activation(posterior: Posterior) -> str:
+    """What is between the layers, whether it was said or assumed."""
+    from bnndp.network import flat, is_activation
+
+    layers = (layer for member in _members(posterior) for layer in flat(member.layers))
+    kinds = dict.fromkeys(layer.kind for layer in layers if is_activation(layer))
+    return f"{'activations' if len(kinds) > 1 else 'activation'}: {', '.join(kinds) or 'none'}"
+
+
+def _notes(found: ModelFile) -> Iterator[str]:
+    """What the user should know, as it is kept in the file."""
+    remarks = (found.origin or {}).get("remarks", [])
+    for remark in remarks[:_MOST] if isinstance(remarks, list) else ():
         yield f"note: {remark}"
 
 
-def _members(posterior: Posterior) -> tuple[object, ...]:
-    return getattr(posterior, "members", (posterior,))
+def _members(posterior: Posterior) -> tuple[BayesianNetwork, ...]:
+    from bnndp.network import BayesianNetwork
+
+    return (posterior,) if isinstance(posterior, BayesianNetwork) else posterior.members
 
 
 def _weighted(network: object) -> list[Record]:

@@ -57,7 +57,7 @@ def load_classifier(path: Path, manner: Manner = PLAIN) -> ModelFile:
     if found.posterior.task != "classification":
         raise InputError(
             f"{path}: is a network for {found.posterior.task}, which has no decisions; bound its outputs with bnndp "
-            "certify."
+            "certify, or, if it is a classifier, convert it again with bnndp convert --task classification."
         )
     return found
 
@@ -85,21 +85,24 @@ class Regions:
 def read_boxes(path: Path, shape: tuple[int, ...], around: Neighbourhood, limit: int | None = None) -> Regions:
     """The boxes of a file of inputs of this shape, one a row, the first ``limit`` of them; faults name the file."""
     with faults_of(path):
-        found = read_matrices(path, shape, _wanted)
+        found = read_matrices(path, shape, _wanted, limit)
         arrays = {name: array[:limit] for name, array in found.items()}
         box = balls(arrays["x"], around) if "x" in arrays else given_boxes(arrays["lower"], arrays["upper"], around)
         return Regions(box, arrays, len(next(iter(found.values()))))
 
 
-def read_matrices(path: Path, shape: tuple[int, ...], choose: Choose) -> dict[str, np.ndarray]:
+def read_matrices(
+    path: Path, shape: tuple[int, ...], choose: Choose, limit: int | None = None
+) -> dict[str, np.ndarray]:
     """The matrices that ``choose`` picks by their names, checked: finite, in float64, one column an input.
 
-    ``shape`` is that of an input of the network; arrays of images of this shape become rows.
+    ``shape`` is that of an input of the network; arrays of images of this shape become rows. The numbers of the first
+    ``limit`` rows are checked: no others may be used.
     """
     arrays = {name: _as_float64(name, array) for name, array in read_named(path, choose).items()}
     rows = {name: _rows(array, shape) for name, array in arrays.items()}
     for name, array in rows.items():
-        check_array(name, array, math.prod(shape))
+        check_array(name, array[:limit], math.prod(shape))
     return rows
 
 

@@ -22,7 +22,7 @@ from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
 from bnndp.regions import Box
 
-__all__ = ["Points", "Source", "read_labels", "read_points", "read_published", "shown_store"]
+__all__ = ["Points", "Source", "has_labels", "read_labels", "read_points", "read_published", "shown_store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,29 @@ class Points:
 def read_points(
     source: Source, network: Posterior, domain: tuple[float, float] | None, manner: Manner = PLAIN
 ) -> Points:
-    """The inputs and labels of ``source``; all must lie in ``domain`` and fit the network."""
-    x, label = read_published(source, network, manner) if source.path is None else _own(source.path, network)
+    """The inputs and labels of ``source`` within its limit; all must lie in ``domain`` and fit the network."""
+    if source.path is None:
+        x, label = read_published(source, network, manner)
+    else:
+        x, label = _own(source.path, network, source.limit)
     with faults_of(source):
         Box.ball(x, 0.0, domain=domain)
-    return Points(x, label, str(source))[: source.limit]
+    return Points(x, label, str(source))
 
 
-def read_labels(path: Path, count: int, classes: int) -> Tensor | None:
-    """The labels (count,) of a file, y or a column of that name; None where it has none."""
+def read_labels(path: Path, count: int, classes: int, limit: int | None = None) -> Tensor | None:
+    """The first ``limit`` of the ``count`` labels of a file, y or a column of that name; None where it has none."""
     with faults_of(path):
         arrays = read_named(path, lambda names: tuple(name for name in names if name == "y"))
-        return _labels(arrays["y"], count, classes) if arrays else None
+        return _labels(arrays["y"], count, classes, limit) if arrays else None
+
+
+def has_labels(path: Path) -> bool:
+    """Whether a file has whole numbers y, or a column of that name."""
+    with contextlib.suppress(InputError, OSError, MemoryError):  # what is not used may be anything
+        arrays = read_named(path, lambda names: tuple(name for name in names if name == "y"))
+        return "y" in arrays and arrays["y"].dtype.kind in "iu"
+    return False
 
 
 @contextlib.contextmanager
@@ -120,20 +131,21 @@ def _check_set(name: str, wanted: str) -> None:
 
 
 def read_published(source: Source, network: Posterior, manner: Manner = PLAIN) -> tuple[Tensor, Tensor | None]:
-    """The inputs of a data set that fit the network, and for a classifier the labels."""
+    """The inputs of a data set within the limit, which fit the network, and for a classifier the labels."""
     with shown_store(source.folder, manner) as store:
         found = load(str(source.data), source.split, folder=store, fold=source.fold)
     with faults_of(source):
         check_array("x", found.x.numpy(), network.n_in)
         if not isinstance(found, ClassificationData):
-            return found.x, None
-        return found.x, _labels(found.y.numpy(), found.points, network.n_out)
+            return found.x[: source.limit], None
+        labels = _labels(found.y.numpy(), found.points, network.n_out, source.limit)
+        return found.x[: source.limit], labels
 
 
-def _own(path: Path, network: Posterior) -> tuple[Tensor, Tensor | None]:
+def _own(path: Path, network: Posterior, limit: int | None) -> tuple[Tensor, Tensor | None]:
     with faults_of(path):
-        x = read_matrices(path, network.input_shape or (), _points_of)["x"]
-    return torch.from_numpy(x), read_labels(path, x.shape[0], network.n_out)
+        x = read_matrices(path, network.input_shape or (), _points_of, limit)["x"]
+    return torch.from_numpy(x[:limit]), read_labels(path, x.shape[0], network.n_out, limit)
 
 
 def _points_of(names: list[str]) -> tuple[str, ...]:
@@ -142,16 +154,17 @@ def _points_of(names: list[str]) -> tuple[str, ...]:
     return ("x",)
 
 
-def _labels(array: np.ndarray, count: int, classes: int) -> Tensor:
-    """The labels as int64, or an error that names the first one that is not a class."""
+def _labels(array: np.ndarray, count: int, classes: int, limit: int | None) -> Tensor:
+    """The first ``limit`` labels as int64, or an error that names the first one that is not a class."""
     if array.dtype.kind not in "iu":
         raise InputError(f"y has dtype {array.dtype}; labels must be integers, as y.astype(int) gives.")
     if array.shape != (count,):
         raise InputError(f"y has shape {array.shape}, but there are {count} inputs; give one label for each.")
-    bad = np.flatnonzero((array < 0) | (array >= classes))
+    used = array[:limit]
+    bad = np.flatnonzero((used < 0) | (used >= classes))
     if len(bad):
         raise InputError(
-            f"y[{bad[0]}] is {array[bad[0]]} ({len(bad)} such of {count}), but the classes of the network are 0 to "
+            f"y[{bad[0]}] is {used[bad[0]]} ({len(bad)} such of {len(used)}), but the classes of the network are 0 to "
             f"{classes - 1}."
         )
-    return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(used.astype(np.int64))

@@ -218,25 +218,36 @@ class Means:
 
     radius: float | None
     attack: float | None  # of those that the attack changed
-    ratio: float | None
+    ratio: float | None  # of the same
+    right: int  # inputs that are classified correctly
+    broken: int  # those of them that the attack changed
 
     @classmethod
     def of(cls, found: Evaluation) -> Means:
         """None where there is nothing to take the mean of."""
         right = found.correct
         broken, ratio = found.attack[right], found.ratio[right]
-        return cls(
-            _mean(found.radius[right].nan_to_num(0.0)), _mean(broken[broken.isfinite()]), _mean(ratio[ratio.isfinite()])
-        )
+        broken, ratio = broken[broken.isfinite()], ratio[ratio.isfinite()]
+        radius = _mean(found.radius[right].nan_to_num(0.0))
+        return cls(radius, _mean(broken), _mean(ratio), int(right.sum()), broken.numel())
+
+    @property
+    def over(self) -> str:
+        """What the means of the attack are over, where that is not what the mean radius is over."""
+        return "" if self.broken == self.right else f" ({self.broken} of {self.right})"
 
 
-def summary(done: DoneRadii, end: End) -> dict[str, Any]:
-    """Counts and means for programs (docs/runs.md)."""
+def summary(done: DoneRadii, end: End, *, labelled: bool = True) -> dict[str, Any]:
+    """Counts and means for programs (docs/runs.md); nothing is correct where decisions are not compared to labels."""
     found, means = done.found, Means.of(done.found)
     n, certified = found.label.numel(), int(found.radius.isfinite().sum())
     values: dict[str, Any] = {"command": "radius", "points": n, **end.summary()}
     values |= {"seconds": done.seconds.sum().item(), "certified": certified, "certified_share": certified / n}
-    values |= {"correct": int(found.correct.sum()), "capped": int(done.capped.sum()), "mean_radius": means.radius}
+    values |= {
+        "correct": means.right if labelled else None,
+        "capped": int(done.capped.sum()),
+        "mean_radius": means.radius,
+    }
     return values | {"mean_attack_radius": means.attack, "mean_ratio": means.ratio}
 
 
@@ -250,19 +261,19 @@ def curve_summary(done: DoneRadii, end: End, curve: Sequence[Mapping[str, Any]])
     return values | {"accuracy": last["accuracy"], "curve": [dict(line) for line in curve]}
 
 
-def table_of(done: DoneRadii) -> Table:
+def table_of(done: DoneRadii, *, labelled: bool = True) -> Table:
     """The same for people."""
     found, means, capped = done.found, Means.of(done.found), int(done.capped.sum())
     right = found.correct
     table = Table("inputs", "correct", "certified", "mean certified radius")
-    cells = [str(right.numel()), str(int(right.sum())), str(int(found.radius.isfinite().sum()))]
+    cells = [str(right.numel()), str(means.right) if labelled else "-", str(int(found.radius.isfinite().sum()))]
     cells.append(f"{'>= ' if bool(done.capped[right].any()) else ''}{_shown(means.radius)}")
     if capped:
         table.add_column(f"radius >= {found.upper:.4g}")
         cells.append(str(capped))
     if not found.attack.isnan().any():
-        table.add_column("mean attack radius")
-        table.add_column("mean ratio")
+        table.add_column(f"mean attack radius{means.over}")
+        table.add_column(f"mean ratio{means.over}")
         cells += [_shown(means.attack), _shown(means.ratio)]
     table.add_column("seconds")
     table.add_row(*cells, f"{done.seconds.sum().item():.3g}")

@@ -47,6 +47,14 @@ def _positive(value: float) -> float:
     return value
 
 
+def _no_radius(value: float | None) -> float | None:
+    if value is not None:
+        raise typer.BadParameter(
+            "this command searches for the radii, up to --upper; for given ones there are bnndp certify and evaluate."
+        )
+    return value
+
+
 def radius(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,
     model: Model,
@@ -59,6 +67,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     norm: Norm = "inf",
     domain: Domain = None,
     upper: Annotated[float, typer.Option(callback=_positive, help="The largest radius tried.")] = 1.0,
+    eps: Annotated[float | None, typer.Option(callback=_no_radius, hidden=True)] = None,  # noqa: ARG001
     tolerance: RelativeTolerance = 0.01,
     search_precision: SearchPrecision = "float64",
     method: Method = None,
@@ -94,7 +103,8 @@ def radius(  # noqa: PLR0913 (the options of the command)
     capped: the radius is --upper itself, and a larger one was not tried. The attack found another decision within
     attack_radius; 0: at the input itself, null: nowhere up to --upper, or not searched. ratio is the first over the
     second; effort the last level that was completed for this input; seconds the time, with the attack, shared out over
-    the batch. The table counts a null radius of a correctly classified input as 0.
+    the batch. The means in the table are over the correctly classified inputs: that of the radius counts null as 0, and
+    those of the attack are over the inputs that it changed, whose number is in the header where it is not all.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the radii
     reached until then are written: all of them are proved. With --run they are kept as they are found, and nothing that
@@ -136,8 +146,9 @@ def radius(  # noqa: PLR0913 (the options of the command)
             if exports is not None:
                 done.export(journal, exports)
     kept.written()
-    found = summary(done, end)
-    kept.manner.table(table_of(done))
+    labelled = points.label is not None
+    found = summary(done, end, labelled=labelled)
+    kept.manner.table(table_of(done, labelled=labelled))
     if folder is not None and not end.interrupted:
         issued = Issuing(network, model, folder, kept.manner).of_radii(points.x, done.found, domain)
         kept.manner.table(issued.told)

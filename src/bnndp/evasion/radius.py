@@ -39,6 +39,7 @@ _MORE = 4  # times as many climbing draws as before in each of them
 _GROWTH = 4.0  # of the radius from one that fails to the next
 _NEAR = 1.2  # a radius that succeeds is near enough to one that fails
 _OUTWARD_ROUNDS = 20  # radii tried in one search outward, at most: from 1e-5 to 1, and between the last two
+_NO_CHANCE = -3.0  # log odds by the climbing noise at the largest radius, below which more draws will change nothing
 _UNKNOWN = 1 / 16  # of the largest radius: where the search begins if no radius had succeeded
 
 
@@ -128,21 +129,27 @@ def attack_radius(
         task = Task.make(network, rows[part], classes[part], effort, narrow=narrow)
         start = centre[part]
         own = measured(task, *choose(task, start[None]), 0)
-        found, radius = _bracket(task, start, ~own.succeeds, reach)
-        return _confirmed(task, own, _settle(task, own, found, radius, reach, 0), radius, reach)
+        found, radius, odds = _bracket(task, start, ~own.succeeds, reach)
+        first = _settle(task, own, found, radius, reach, 0)
+        return _confirmed(task, own, first, radius, radius.isfinite() | (odds > _NO_CHANCE), reach)
 
     return in_pieces(network, centre, attack)
 
 
-def _confirmed(task: Task, own: Evasion, first: AttackRadius, radius: Tensor, reach: Reach) -> AttackRadius:
-    """The record ``first``, and for inputs that it has not, though ``radius`` seemed to do, one of a search outward."""
+def _confirmed(
+    task: Task, own: Evasion, first: AttackRadius, radius: Tensor, near: Tensor, reach: Reach
+) -> AttackRadius:
+    """The record ``first``, and for inputs that it has not, though ``radius`` seemed to do, one of a search outward.
+
+    Inputs that are not ``near`` (batch,) a change at the largest radius are left alone.
+    """
     result = first
     if not task.network.random:
         return result
     most = reach.upper / _GROWTH  # from there the next radius is the largest
     low = torch.where(radius.isfinite(), radius.clamp_max(most), _UNKNOWN * reach.upper)
     for again in range(_AGAIN):
-        at = result.radius.isinf().nonzero()[:, 0]
+        at = (result.radius.isinf() & near).nonzero()[:, 0]
         if at.numel() == 0:
             break
         part, at_input = replace(task[at], climb=many_draws(task, _MORE ** (1 + again))), own[at]
@@ -176,8 +183,11 @@ def _outward(task: Task, x: Tensor, low: Tensor, reach: Reach, *, seed: int) -> 
     return best, high
 
 
-def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor, Tensor]:
-    """The best inputs (batch, n) and radii (batch,) by the climbing noise, where ``right``; infinite where none."""
+def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor, Tensor, Tensor]:
+    """The best inputs (batch, n) and radii (batch,) by the climbing noise, where ``right``; infinite where none.
+
+    And the log odds (batch,) found at the largest radius that failed.
+    """
     odds, slope = odds_direction(task.network, x, task.rows, task.climb)
     dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[float(reach.norm)]
     first = -odds / torch.linalg.vector_norm(slope, ord=dual, dim=-1).clamp_min(1e-300)
@@ -198,7 +208,7 @@ def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor
         found = zero.index_copy(0, at, value)
         best = torch.where((active & (found > 0))[:, None], last, best)
         state = state.after(found, active, reach.tolerance, index)
-    return best, state.high
+    return best, state.high, state.low_odds
 
 
 def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reach, times: int) -> AttackRadius:

@@ -1,6 +1,7 @@
 """Networks from what a program has in memory: tensors by name, samples, a network and its IVON optimiser.
 
 What names do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``.
+Where nobody says the activation it is relu, and the logger ``bnndp.importers`` warns of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from bnndp.errors import InputError
 from bnndp.importers.architecture import Architecture, architecture_of
-from bnndp.importers.build import posterior_of
+from bnndp.importers.assumed import told_posterior_of
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign, Found, expect_heard
 from bnndp.importers.ivon import Ivon
@@ -49,7 +50,7 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     """
     given = architecture_of(architecture, task, activation)
     chosen = "table" if importer == "auto" and "tensors" in (table or {}) else importer
-    return posterior_of(_found(flat(_tensors(tensors)), Choices(bias=bias, table=table), chosen), given)
+    return told_posterior_of(_found(flat(_tensors(tensors)), Choices(bias=bias, table=table), chosen), given)
 
 
 def from_samples(
@@ -89,7 +90,7 @@ def from_samples(
         found = joined([_found(flat(_tensors(_state(sample))), Choices(), importer) for sample in each])
     if weights is not None:
         found = replace(found, weights=weights)
-    return posterior_of(found, given)
+    return told_posterior_of(found, given)
 
 
 def from_ivon(
@@ -109,7 +110,7 @@ def from_ivon(
     given = architecture_of(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}
     choices = Choices(beside=flat(_state(network)), table=table)
-    return posterior_of(Ivon().read(flat(_state(optimiser)), choices), given)
+    return told_posterior_of(Ivon().read(flat(_state(optimiser)), choices), given)
 
 
 def _found(foreign: Foreign, choices: Choices, importer: str) -> Found:

@@ -16,8 +16,9 @@ from bnndp.importers.prefixes import shorn
 from bnndp.importers.settings import read_settings
 from bnndp.network import KINDS, TASKS, BayesianNetwork
 
-__all__ = ["Architecture", "architecture_of", "read_architecture"]
+__all__ = ["ASSUMED", "Architecture", "architecture_of", "read_architecture"]
 
+ASSUMED = "relu"  # what is between dense layers where nobody says it
 _WHAT = "description of a network"
 _KEYS = {"task", "input_shape", "layers"}
 _UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "correlated_linear": {"shared": True}}
@@ -31,7 +32,7 @@ class Architecture:
     """
 
     task: str = "regression"
-    activation: str = "relu"
+    activation: str | None = None  # None: nothing is said of it, and relu is taken
     layers: tuple[dict[str, Any], ...] | None = None
     input_shape: tuple[int, ...] | None = None  # None: that of the first layer, which is dense
 
@@ -39,7 +40,7 @@ class Architecture:
         if self.task not in TASKS:
             raise InputError(f"task must be one of {', '.join(TASKS)}, got {self.task!r:.80}.")
         simple = sorted(kind for kind in ACTIVATIONS if not (KINDS[kind].settings or KINDS[kind].tensors))
-        if self.activation not in simple:
+        if self.activation is not None and self.activation not in simple:
             raise InputError(f"activation must be one of {', '.join(simple)}, got {self.activation!r:.80}.")
 
     def network(self, tensors: Mapping[str, Tensor], kinds: Mapping[str, str] | None = None) -> BayesianNetwork:
@@ -70,7 +71,7 @@ class Architecture:
                 raise ModelFileError(
                     f"the weight of {name!r:.80} has shape {shape}, so this is no chain of dense layers; give --arch"
                 )
-            entries += [{"type": self.activation}] if entries else []
+            entries += [{"type": self.activation or ASSUMED}] if entries else []
             entries.append({"type": "linear", "name": name})
         return entries
 
@@ -111,11 +112,11 @@ def architecture_of(given: Architecture | None, task: str | None, activation: st
     """What the user says of the layers by an ``Architecture``, or in short by ``task`` and ``activation``, if anything.
 
     >>> architecture_of(None, "classification", None)
-    Architecture(task='classification', activation='relu', layers=None, input_shape=None)
+    Architecture(task='classification', activation=None, layers=None, input_shape=None)
     """
     if given is None:
         said = task is not None or activation is not None
-        return Architecture(task or "regression", activation or "relu") if said else None
+        return Architecture(task or "regression", activation) if said else None
     if not isinstance(given, Architecture):
         raise InputError(
             f"architecture must be a bnndp.Architecture, got {type(given).__name__}; in short there are task= and "

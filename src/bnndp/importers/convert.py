@@ -116,6 +116,7 @@ def _model(
     asked: Asked,
 ) -> ModelFile:
     from bnndp.files import ModelFile
+    from bnndp.importers.assumed import assumed
     from bnndp.importers.build import posterior_of, settled
     from bnndp.importers.samples import joined
     from bnndp.importers.settings import read_settings
@@ -138,6 +139,7 @@ def _model(
         found = joined([found for _, found in parts]) if len(parts) > 1 else parts[0][1]
         found = settled(found, given, ordered=all(each.foreign.ordered for each in opened))
         posterior = posterior_of(found, given)
+        found = replace(found, remarks=(*assumed(found, given), *found.remarks))
     except (CertError, RuntimeError, MemoryError) as error:
         raise ModelFileError(one_line(f"{paths[0]}: cannot be converted: {error}")) from error
     sources = [_source(path, each.sha256) for path, each in zip(paths, opened, strict=True)]

@@ -1,12 +1,14 @@
 """Networks from live objects of probabilistic libraries: Pyro, NumPyro, laplace-torch, posteriors. None is imported.
 
 What they do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``.
+Where nobody says the activation it is relu, and the logger ``bnndp.importers`` warns of it.
 """
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.importers.architecture import Architecture, architecture_of
-from bnndp.importers.build import posterior_of
+from bnndp.importers.assumed import told_posterior_of
 from bnndp.importers.constraints import CONSTRAINTS
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign, Found
@@ -41,11 +43,13 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     scale_transform: str | None = None,
     network: object | None = None,
     table: Mapping[str, object] | None = None,
+    ignore: str | Sequence[str] = (),
 ) -> Posterior:
     """The network of a guide of Pyro or TyXe, its ``state_dict()``, or a ParamStore, its ``get_state()``.
 
     Of a live guide with one vector for all sites their order is known, and its scales need no transform: they are those
-    of its constraints. ``network`` is a module, or a state_dict, with the layers that have no prior.
+    of its constraints. ``network`` is a module, or a state_dict, with the layers that have no prior. ``ignore`` names
+    sites that are no weights, such as the noise of the data. A file is read by ``bnndp convert``.
 
     >>> state = {"locs.0.weight_unconstrained": torch.ones(1, 2), "scales.0.weight_unconstrained": torch.zeros(1, 2)}
     >>> from_pyro(state, scale_transform="exp").linears[0].weight_std
@@ -56,10 +60,12 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     said = dict(table or {})
     if told and "sites" not in said:
         said["sites"] = told
-    _expect_real(guide, said.get("ignore", ()))
+    aside = _names(ignore)
+    _expect_real(guide, said.get("ignore", ()), aside)
     reader = TyxeGuide() if TyxeGuide().knows(foreign) else PyroGuide()
     beside = None if network is None else flat(_state(network))
-    return posterior_of(reader.read(foreign, Choices(scale_transform, beside=beside, table=said or None)), given)
+    choices = Choices(scale_transform, beside=beside, table=said or None, ignore=aside)
+    return told_posterior_of(reader.read(foreign, choices), given)
 
 
 def from_numpyro(
@@ -69,8 +75,11 @@ def from_numpyro(
     task: str | None = None,
     activation: str | None = None,
     table: Mapping[str, object] | None = None,
+    ignore: str | Sequence[str] = (),
 ) -> Posterior:
     """The network of ``svi_result.params`` of an autoguide, or the ensemble of ``mcmc.get_samples()``.
+
+    ``ignore`` names sites that are no weights, such as the noise of the data.
 
     >>> draws = {
     ...     "w1": torch.zeros(5, 3, 8),
@@ -84,7 +93,7 @@ def from_numpyro(
     given = architecture_of(architecture, task, activation)
     foreign = flat(_arrays(values))
     reader = NumpyroGuide() if NumpyroGuide().knows(foreign) else Chain()
-    return posterior_of(reader.read(foreign, Choices(table=table)), given)
+    return told_posterior_of(reader.read(foreign, Choices(table=table, ignore=_names(ignore))), given)
 
 
 def from_laplace(
@@ -105,7 +114,7 @@ def from_laplace(
         raise InputError("the state_dict of a Laplace approximation has no names: give the network as well.")
     inner = inner if network is not None else getattr(inner, "model", inner)
     choices = Choices(beside=flat(_state(inner)))
-    return posterior_of(Laplace().read(flat(_state(approximation)), choices), given)
+    return told_posterior_of(Laplace().read(flat(_state(approximation)), choices), given)
 
 
 def from_posteriors(
@@ -125,7 +134,7 @@ def from_posteriors(
     if not states:
         raise InputError("there are no states.")
     found = [_state_found(each, network) for each in states]
-    return posterior_of(joined(found) if len(found) > 1 else found[0], given)
+    return told_posterior_of(joined(found) if len(found) > 1 else found[0], given)
 
 
 def _state_found(state: object, network: object | None) -> Found:
@@ -151,6 +160,11 @@ def _without(state: object, params: Mapping[str, object]) -> object:
 
 def _guide(guide: object) -> tuple[Foreign, list[dict[str, object]]]:
     """What a guide or a store holds, and the sites of a vector in their order, where a live guide knows them."""
+    if isinstance(guide, str | os.PathLike):
+        raise InputError(
+            f"{os.fspath(guide)!r:.80} is the name of a file, and a guide, a ParamStore or the state of one is needed; "
+            "files are read by bnndp convert FILE -o MODEL.safetensors, and what it writes by bnndp.load."
+        )
     get = getattr(guide, "get_state", None)
     given = get() if callable(get) else guide
     if isinstance(given, Mapping):
@@ -161,9 +175,17 @@ def _guide(guide: object) -> tuple[Foreign, list[dict[str, object]]]:
     return flat(_stubs(_store(guide))), [{"site": name, "shape": list(shape)} for name, shape in shapes.items()]
 
 
-def _expect_real(guide: object, ignore: object) -> None:
+def _names(ignore: object) -> tuple[str, ...]:
+    """The names of the sites to be left out, of which there may be one."""
+    names = (ignore,) if isinstance(ignore, str) else ignore
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"ignore must be a list of names of sites, got {ignore!r:.80}.")
+    return tuple(names)
+
+
+def _expect_real(guide: object, listed: object, ignore: tuple[str, ...]) -> None:
     """Refuse sites of a live guide whose priors are not on all real numbers: they are Gaussian in other coordinates."""
-    aside = ignore if isinstance(ignore, list | tuple) else ()
+    aside = (*(listed if isinstance(listed, list | tuple) else ()), *ignore)
     for name, node in getattr(getattr(guide, "prototype_trace", None), "nodes", {}).items():
         latent = node.get("type") == "sample" and not node.get("is_observed") and name not in aside
         support: Any = getattr(node.get("fn"), "support", None) if latent else None
@@ -172,7 +194,7 @@ def _expect_real(guide: object, ignore: object) -> None:
         if support is not None and support is not torch.distributions.constraints.real:
             raise InputError(
                 f"site {name!r:.80} has the support {support!r:.60}, not all real numbers, so that its values are not "
-                f"Gaussian; if the network has no use for it, give table={{'ignore': [{name!r:.80}]}}."
+                f"Gaussian; if the network has no use for it, give ignore=[{name!r:.80}]."
             )
 
 

@@ -1,0 +1,25 @@
+"""Sizes of pieces on devices: those of a CPU stay as they are, others grow with the memory, chosen ones are kept."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bnndp.options import Options
+from bnndp.room import beyond_caches, fitted, room
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+
+
+@pytest.mark.parametrize(("gib", "units"), [(8, 1), (24, 1), (80, 5), (139, 8)])
+def test_pieces_grow_with_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch, gib: int, units: int) -> None:
+    found = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: found)
+    assert (room(100, CPU), beyond_caches(100, CPU), fitted(Options(), CPU)) == (100, 100, Options())
+    assert (room(100, CUDA), beyond_caches(100, CUDA)) == (100 * units, 1600 * units)
+    assert fitted(Options(), CUDA).memory == units * 2**30
+    assert fitted(fitted(Options(), CUDA), CUDA) == fitted(Options(), CUDA)
+    for chosen in (Options(memory=2**25), Options.of("low", memory=2**30)):
+        assert fitted(chosen, CUDA) is chosen
