@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: docs bench-gpu bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
+.PHONY: docs bench-floor bench-gpu bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -81,6 +81,10 @@ bench-crown: $(READY) $(CROWN)/auto_LiRPA  ## networks without variance: time an
 
 bench-gpu: $(READY)  ## certified radii on a CUDA device beside its measured ceilings (docs/gpu.md)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+MODEL = ../shared/posteriors/mnist_2x64_vogn.safetensors
+bench-floor: $(READY)  ## radii of MNIST images a second, beside the floor of the matrix products
+	$(BIN)/python -m benchmarks.floor $(MODEL) $(ARGS)
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
 	$(BIN)/python -m benchmarks.classification $(ARGS)

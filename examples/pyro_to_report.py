@@ -54,7 +54,7 @@ def main() -> None:
     pyro.get_param_store().save("guide.pt")
     np.savez("test.npz", x=test.x, y=test.y)
     for command in (
-        ["convert", "guide.pt", "--task", "classification", "-o", "moons.safetensors"],
+        ["convert", "guide.pt", "--task", "classification", "--activation", "relu", "-o", "moons.safetensors"],
         ["inspect", "moons.safetensors"],
         ["certify", "moons.safetensors", "test.npz", "--eps", "0.05", "--out", "bounds.jsonl"],
         ["radius", "moons.safetensors", "test.npz", "--run", "moons-run"],

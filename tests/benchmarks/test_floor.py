@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-
 from benchmarks.floor import Floor, on_paper
 from benchmarks.gpu.counting import counted
+
 from bnndp.moment.backward import lower_bound, ranges
 from bnndp.moment.forward import Parameters, hidden_layers
 from bnndp.network import BayesianNetwork

@@ -103,10 +103,10 @@ def test_a_task_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.Capture
 def test_an_activation_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
 
-    source, out = tmp_path / "c.pt", tmp_path / "m.safetensors"
+    source, out = tmp_path / "c.safetensors", tmp_path / "m.safetensors"
     layers = '{"layers": [{"type": "linear", "name": "0"}, {"type": "tanh"}, {"type": "linear", "name": "2"},'
     (tmp_path / "arch.json").write_text(layers + ' {"type": "gelu"}, {"type": "linear", "name": "4"}]}')
-    torch.save(state(), source)
+    save_file(state(), source)
     cases: tuple[tuple[tuple[str, ...], str, bool], ...] = (
         ((), "activation: relu", True),
         (("--task", "classification"), "activation: relu", True),
@@ -124,7 +124,7 @@ def test_an_activation_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     assert main(["convert", str(out), "-o", str(tmp_path / "again.safetensors")]) == 0
     assert {"activation: relu", f"note: {ASSUMED}"} <= set(capsys.readouterr().out.splitlines())  # the file keeps it
-    torch.save({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
+    save_file({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
     assert main(["convert", str(source), "-o", str(out)]) == 0
     assert "activation: none\n" in (single := capsys.readouterr().out)
     assert ASSUMED not in single  # there is nothing between the layers
