@@ -26,7 +26,8 @@ from bnndp.runs.lines import unseal
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
-PROGRAM = (sys.executable, "-c", "from bnndp.cli.main import run; run()")
+HEEDED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
+PROGRAM = (sys.executable, "-c", f"{HEEDED}; from bnndp.cli.main import run; run()")
 POINTS, PART = 320, 16
 _CLUSTER = """
 import logging, os, sys
