@@ -110,9 +110,7 @@ def test_a_question_that_is_refused_leaves_no_claim(browser: Browser, moons: str
 
 def test_a_program_that_ended_leaves_no_claim(browser: Browser) -> None:
     """The command itself: it says its address, and Ctrl-C is its good end."""
-    heeded = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
-    )
+    heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
     program = f"{heeded}; from bnndp.cli.main import run; run()"
     words = [sys.executable, "-c", program, "explore", str(MOONS), "--domain", "-2", "3", "--no-browser"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
