@@ -16,7 +16,7 @@ from bnndp.sampling_softmax import mean_path, odds_direction
 
 __all__ = ["linear_radius"]
 
-_MOST = 2**25  # numbers in the gradients taken at a time
+_MOST = 2**19  # numbers in the gradients taken at a time
 
 
 def linear_radius(

@@ -106,6 +106,12 @@ class Box:
         return (0.5 * self.lower + 0.5 * self.upper).clamp(self.lower, self.upper)
 
     @property
+    def half(self) -> Tensor:
+        """Half-widths e such that the box is in [centre - e, centre + e]: (batch, n)."""
+        centre = self.centre
+        return torch.maximum(self.upper - centre, centre - self.lower) * (1 + 4 * UNIT)
+
+    @property
     def magnitude(self) -> Tensor:
         """``max |x|`` in each coordinate: (batch, n)."""
         return torch.maximum(self.lower.abs(), self.upper.abs())
@@ -131,7 +137,8 @@ class Box:
         minimum is exact up to rounding; on a ball it is ``matrix @ centre - radius * dual norm of the row``, and the
         larger of the two bounds is taken.
         """
-        centre, half, lost = self._around()
+        centre, half = self.centre, self.half
+        lost = gamma(2 * self.n + 8) * (centre.abs() + half)  # of two sums of n products and their difference
         reach = apply_rows(matrix.abs(), half + lost)
         best = apply_rows(matrix, centre) - reach + offset
         if self.within is not None:
@@ -142,15 +149,6 @@ class Box:
     def maximum(self, matrix: Tensor, offset: Tensor) -> Tensor:
         """Upper bound of ``matrix @ x + offset`` over the region, rounded up: (batch, rows)."""
         return -self.minimum(-matrix, -offset)
-
-    def _around(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Centres c, half-widths e with [c - e, c + e] over the box, and what rounding loses in ``A c - |A| e``.
-
-        (batch, n) each. Two sums of n products and their difference are within ``gamma(2 n + 8) |A| (|c| + e)``.
-        """
-        centre = self.centre
-        half = torch.maximum(self.upper - centre, centre - self.lower) * (1 + 4 * UNIT)
-        return centre, half, gamma(2 * self.n + 8) * (centre.abs() + half)
 
     def contains(self, x: Tensor) -> Tensor:  # x (..., batch, n)
         """Whether each point provably lies in its region: (..., batch).

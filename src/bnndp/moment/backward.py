@@ -6,7 +6,7 @@ the relaxations of docs/theory.md). Upper bounds are lower bounds of the negated
 step is taken off the constant at once, with the magnitude of the quantities on the box as its scale.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +14,15 @@ from torch import Tensor
 
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.moment.first import FirstLayer
+from bnndp.moment.first import FirstLayer, Planes
 from bnndp.moment.records import Relaxation, of_boxes
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Choice", "Relaxed", "backward", "both_sides", "both_signs", "least", "lower_bound", "ranges"]
+__all__ = ["Choice", "Relaxed", "backward", "both_sides", "both_signs", "least", "lower_bound", "narrowed", "ranges"]
 
 _CACHED, _HELD = 2**22, 2**30  # bytes of the matrices made at a time: in the caches of a CPU, on another device
+_PIECES = 8  # at least so many, so that boxes of which little is asked are not carried along with others
 
 Relaxed = Sequence[tuple[Linear, Relaxation, Tensor]]
 """Of the hidden layers 2 to k: the layer, its relaxation and the scale ``|W| E z + |b|`` of its means (batch, n)."""
@@ -47,41 +48,114 @@ class Choice:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Rows as ``alpha . m(x) + beta . q(x) + offset + dense @ x`` of the first layer (see ``first.py``)."""
+
+    alpha: Tensor  # (batch, rows, n_1)
+    beta: Tensor  # (batch, rows, n_1)
+    offset: Tensor  # (batch, rows)
+    dense: Tensor | None  # (batch, rows, n_in), or None for zero
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The centre of each box, its half-widths, and the values there of what the planes of the first layer are in."""
+
+    centre: Tensor  # (batch, n_in)
+    half: Tensor  # (batch, n_in): [c - half, c + half] holds the box
+    m: Tensor  # (batch, n_1)
+    q: Tensor  # (batch, n_1)
+
+    @classmethod
+    def of(cls, first: FirstLayer, box: Box) -> "_Around":
+        q = apply_rows(first.layer.weight_std.square(), first.centre.square())
+        return cls(first.centre, box.half, first.ranges.m_centre, q)
+
+
 def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:
     """Affine bounds in x of ``rows.weight_mean @ E z_k + rows.bias_mean`` on the box."""
     return both_sides(lower_bound(*both_signs(rows), relaxed, first, box), box)
 
 
-def least(
+def least(  # noqa: PLR0913 (those of lower_bound, and which rows)
     weight: Tensor,  # (rows, n_k), or (batch, rows, n_k)
     bias: Tensor,  # (rows,) or (batch, rows)
     relaxed: Relaxed,
     first: FirstLayer,
     box: Box,
+    asked: Tensor | None = None,  # (batch, rows) of booleans; None: all
 ) -> Tensor:  # (batch, rows)
-    """What ``weight @ E z_k + bias`` is at least on each box: the affine functions are made a few boxes at a time.
+    """What ``weight @ E z_k + bias`` is at least on each box; may be minus infinity for rows that nobody asks for.
 
-    Their matrices are much larger than anything else in a pass; those of a piece stay in the caches.
+    The affine functions are made a few boxes at a time, as their matrices are much larger than anything else in a pass:
+    those of a piece stay in the caches, all pieces in the same place.
     """
-    most = _CACHED if box.lower.device.type == "cpu" else _HELD
-    size = max(1, most // (8 * weight.shape[-2] * max(box.n, *weight.shape[-1:])))
-    if box.batch <= size:
+    if box.within is not None or first.upper.dense is not None:
         found = lower_bound(weight, bias, relaxed, first, box)
         return box.minimum(found.matrix, found.offset)
-    parts = []
-    for start in range(0, box.batch, size):
-        at = slice(start, start + size)
+    planes, around, n = first.planes(), _Around.of(first, box), max(box.n, *weight.shape[-1:])
+    best = torch.full((box.batch, weight.shape[-2]), -torch.inf, dtype=weight.dtype, device=weight.device)
+    place = None
+    for at, row in _pieces(best if asked is None else asked, asked is None, n):
         own = [(layer, of_boxes(relaxation, at), scale[at]) for layer, relaxation, scale in relaxed]
-        some = (weight if weight.ndim == 2 else weight[at], bias if bias.ndim == 1 else bias[at])
-        found = lower_bound(*some, own, of_boxes(first, at), box[at])
-        parts.append(box[at].minimum(found.matrix, found.offset))
-    return torch.cat(parts)
+        rows = _rows_of(weight, bias, at, row)
+        found = _onto_first(*_carried(*rows, own), of_boxes(planes, at), terms=2 * box.n + 16)
+        size = found.alpha.shape[0] * found.alpha.shape[1]
+        if place is None or place.shape[1] < size:
+            place = weight.new_empty(2, size, box.n)
+        value = _least_on_box(found, first.layer, of_boxes(around, at), place)
+        best[at] = value if row is None else best[at].scatter(1, row, value)
+    return best
+
+
+def _pieces(asked: Tensor, every: bool, n: int) -> Iterator[tuple[slice | Tensor, Tensor | None]]:
+    """Boxes that go together, and the rows (boxes, rows) asked of each; None: ``every`` row.
+
+    Boxes of which more is asked come first, so that those of a piece have about as many rows; a box with fewer than its
+    neighbours gets some that nobody asked for.
+    """
+    batch, rows = asked.shape
+    most = (_CACHED if asked.device.type == "cpu" else _HELD) // (8 * n)
+    if every:
+        size = max(1, most // rows)
+        yield from ((slice(start, min(start + size, batch)), None) for start in range(0, batch, size))
+        return
+    count, order = asked.sum(-1).sort(descending=True)
+    counts, start = count.tolist(), 0
+    while start < batch and counts[start]:
+        size = min(max(1, most // counts[start]), -(-batch // _PIECES))
+        at = order[start : start + size]
+        yield at, asked[at].byte().argsort(-1, descending=True)[:, : counts[start]]
+        start += size
+
+
+def _rows_of(weight: Tensor, bias: Tensor, at: slice | Tensor, row: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and biases of the rows ``row`` (boxes, rows) of the boxes ``at``; None: of all rows."""
+    if row is None:
+        return weight if weight.ndim == 2 else weight[at], bias if bias.ndim == 1 else bias[at]
+    if weight.ndim == 2:
+        return weight[row], bias[row]
+    return weight[at].gather(1, row[..., None].expand(-1, -1, weight.shape[-1])), bias[at].gather(1, row)
 
 
 def ranges(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> Interval:
     """Least and largest values on each box of ``rows.weight_mean @ E z_k + rows.bias_mean``."""
     low, high = least(*both_signs(rows), relaxed, first, box).split(rows.n_out, -1)
     return Interval(low, -high)
+
+
+def narrowed(  # noqa: PLR0913 (those of ranges, and where to begin and to end)
+    rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box, known: Interval, dead: Tensor
+) -> Interval:
+    """The ranges ``known`` of the same values cut down to :func:`ranges`, unless an upper end is below ``dead``.
+
+    Upper ends come first; where that is reached, nobody needs to know the value any better: (batch, n) each.
+    """
+    weight, bias = rows.weight_mean, rows.bias_mean
+    high = torch.minimum(known.upper, -least(-weight, -bias, relaxed, first, box, ~(known.upper < dead)))
+    low = torch.maximum(known.lower, least(weight, bias, relaxed, first, box, ~(high < dead)))
+    return Interval(low, high)
 
 
 def both_signs(rows: Linear) -> tuple[Tensor, Tensor]:
@@ -106,8 +180,26 @@ def lower_bound(
 ) -> Affine:
     """An affine function of x below ``weight @ E z_k + bias`` on the box (or cell); differentiable in the choice."""
     choice = choice or Choice()
-    matrix = weight.expand(box.batch, *weight.shape[-2:])
-    constant = bias.expand(box.batch, bias.shape[-1])
+    matrix, constant = _carried(weight, bias, relaxed, choice)
+    tangent, multiplier = choice.of(0)
+    found = _onto_first(matrix, constant, first.planes(tangent))
+    layer, alpha, offset = first.layer, found.alpha, found.offset
+    if multiplier is not None:
+        alpha = alpha - multiplier
+        m_size = apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs()
+        lost = apply_rows(multiplier.abs(), m_size) * 1.001  # the size itself is rounded
+        offset = offset - gamma(4 * layer.n_out + 16) * lost
+    slope = torch.addcmul(alpha @ layer.weight_mean, found.beta @ layer.weight_std.square(), first.centre[:, None])
+    if found.dense is not None:
+        slope = slope + found.dense
+    return Affine(slope, offset + alpha @ layer.bias_mean)
+
+
+def _carried(
+    matrix: Tensor, constant: Tensor, relaxed: Relaxed, choice: Choice | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows of E z_k as rows of the outputs of the first layer, each below: (rows, n) or (batch, rows, n), constants."""
+    choice = choice or Choice()
     for k in range(len(relaxed), 0, -1):
         layer, relaxation, scale = relaxed[k - 1]
         tangent, multiplier = choice.of(k)
@@ -115,7 +207,7 @@ def lower_bound(
         if multiplier is not None:
             matrix = matrix - multiplier
         matrix, constant = _through_linear(matrix, constant, layer, scale)
-    return Affine(*_through_first(matrix, constant, first, box, *choice.of(0)))
+    return matrix, constant
 
 
 def _through_relu(
@@ -135,21 +227,32 @@ def _through_linear(matrix: Tensor, constant: Tensor, layer: Linear, scale: Tens
     return matrix @ layer.weight_mean, shifted
 
 
-def _through_first(
-    matrix: Tensor, constant: Tensor, first: FirstLayer, box: Box, tangent: Tensor | None, multiplier: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _onto_first(matrix: Tensor, constant: Tensor, planes: Planes, *, terms: int = 0) -> _Sum:
+    """Rows of the outputs of the first layer by its planes; ``terms``: how many more roundings the constant is to cover.
+
+    Four sums of n_1 products are covered, whose terms are all within ``planes.size``: of the offsets here, and of the
+    slopes and the value at a point that the caller takes of alpha and beta.
+    """
     positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
-    low, high, layer = first.lower_at(first.tangent[:, None] if tangent is None else tangent), first.upper, first.layer
-    alpha = positive * low.alpha + negative * high.alpha[:, None]
-    beta = positive * low.beta + negative * high.beta[:, None]
-    lost = apply_rows(positive - negative, first.size) + constant.abs()
-    if multiplier is not None:
-        alpha = alpha - multiplier
-        m_size = apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs()
-        lost = lost + apply_rows(multiplier.abs(), m_size) * 1.001  # the size itself is rounded
-    slope = (alpha @ layer.weight_mean).baddbmm_(beta, layer.weight_std.square() * first.centre[:, None])
-    if high.dense is not None:
-        slope = slope + negative @ high.dense
-    offset = (positive * low.offset).sum(-1) + apply_rows(negative, high.offset) + alpha @ layer.bias_mean
-    error = gamma(4 * layer.n_out + 16)  # four products of length n_out, each term within first.size
-    return slope, constant + offset - error * lost - TINY
+    low, high = planes.lower, planes.upper
+    alpha = torch.addcmul(positive * low.alpha, negative, high.alpha[:, None])
+    beta = torch.addcmul(positive * low.beta, negative, high.beta[:, None])
+    below = (positive * low.offset).sum(-1) if low.offset.shape[1] > 1 else apply_rows(positive, low.offset[:, 0])
+    lost = apply_rows(positive - negative, planes.size) + constant.abs()
+    offset = constant + below + apply_rows(negative, high.offset) - gamma(4 * matrix.shape[-1] + 16 + terms) * lost
+    return _Sum(alpha, beta, offset - TINY, None if high.dense is None else negative @ high.dense)
+
+
+def _least_on_box(found: _Sum, layer: Linear, around: _Around, place: Tensor) -> Tensor:
+    r"""The value at the centre less :math:`\sum_j|\text{slope}_j|e_j`, e the half-widths: (batch, rows).
+
+    The sizes of all terms at the centre and of all that may be lost from there to the edge add up to those at a point
+    of the box: ``|c| + e`` is the largest ``|x|``. The ``2 n_in`` roundings of both sums are in the offset already.
+    """
+    batch, rows, n = found.alpha.shape
+    slope, bend = (part[: batch * rows] for part in place)
+    torch.mm(found.alpha.reshape(-1, n), layer.weight_mean, out=slope)
+    torch.mm(found.beta.reshape(-1, n), layer.weight_std.square(), out=bend)
+    slope, bend = (part.view(batch, rows, -1) for part in (slope, bend))
+    reach = slope.addcmul_(bend, around.centre[:, None]).abs_().mul_(around.half[:, None]).sum(-1)
+    return found.offset + apply_rows(found.alpha, around.m) + apply_rows(found.beta, around.q) - reach

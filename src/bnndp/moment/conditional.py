@@ -31,6 +31,7 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio, standard_variance
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_BELOW, MEAN_MIXED, excess, shortfall
+from bnndp.moment.pieces import by_pieces
 from bnndp.moment.records import Latent, PreActivation, Sources, Tail
 from bnndp.moment.slope import slope
 from bnndp.moment.tail import Stability, slope_square, stability
@@ -256,9 +257,14 @@ def _through(
     mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
     if energy is None or before.tail is None:
         raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
-    factor = mu * energy.kept.sqrt()[:, None] / energy.usual.clamp_min(TINY).sqrt()[..., None]
-    power = torch.linalg.matrix_power(factor @ factor.mT, 4)
-    top = torch.linalg.matrix_norm(power).sqrt().sqrt().clamp(1, float(mu.shape[0]))[:, None] * _UP  # >= lambda_max
+
+    def largest_eigenvalue(kept: Tensor, usual: Tensor) -> Tensor:  # at most, of A scaled to a unit diagonal
+        factor = (mu * kept[:, None]).div_(usual[..., None])
+        power = torch.linalg.matrix_power(factor @ factor.mT, 4)
+        return torch.linalg.matrix_norm(power).sqrt().sqrt()
+
+    numbers = max(mu.numel(), mu.shape[0] ** 2)
+    top = by_pieces(largest_eigenvalue, numbers, energy.kept.sqrt(), energy.usual.clamp_min(TINY).sqrt())
     fourth = latent.fourth
     spread = torch.minimum(  # E Phi^2 z_j^2: Phi <= 1, or Cauchy and Schwarz
         apply_rows(v4, sources.noise * below.second.upper),
@@ -268,14 +274,14 @@ def _through(
     usual = 2 * (mean_square * energy.usual).sqrt()
     extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * spread.sqrt()
     whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
-    covariance = (mu * sources.variance.upper[:, None]) @ mu.mT
+    gram = by_pieces(lambda v: ((mu * v[:, None]) @ mu.mT).square_(), numbers, sources.variance.upper)
     centre, delta, widest, stable = _actual_slope(before, before.tail, mean)
     return Through(
-        top=top,
+        top=top.clamp(1, float(mu.shape[0]))[:, None] * _UP,
         rare=energy.left * sources.active,
         square_usual=torch.where(whole, 0.0, usual) * _UP,
         square_extra=torch.where(whole, fourth.sqrt(), extra) * _UP,
-        gram=covariance.square(),
+        gram=gram,
         kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
         centre=centre,
         delta=delta,

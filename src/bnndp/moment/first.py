@@ -23,7 +23,7 @@ from bnndp.moment.records import Latent, Sources
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["FirstLayer", "Plane", "Ranges", "first_layer", "first_ranges"]
+__all__ = ["FirstLayer", "Plane", "Planes", "Ranges", "first_layer", "first_ranges"]
 
 _MOST_VERTICES = 16  # boxes with at most so many vertices get the chord over all of them
 
@@ -36,6 +36,15 @@ class Plane:
     beta: Tensor  # (batch, n)
     offset: Tensor  # (batch, n)
     dense: Tensor | None  # (batch, n, n_in), or None for zero
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Those of a layer, on both sides."""
+
+    lower: Plane  # (batch, 1, n) each, or (batch, rows, n): every row of a sum may have its own
+    upper: Plane
+    size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,10 @@ class FirstLayer:
     def lower(self) -> Plane:
         """The lower planes at the default tangent points."""
         return self.lower_at(self.tangent)
+
+    def planes(self, tangent: Tensor | None = None) -> Planes:  # tangent (batch, rows, n)
+        """Both sides, below at the default tangent points or at those of each row."""
+        return Planes(self.lower_at(self.tangent[:, None] if tangent is None else tangent), self.upper, self.size)
 
     def lower_at(self, u: Tensor) -> Plane:  # u (batch, n) or (batch, rows, n)
         r"""``g(m, r) >= Phi(u) m + phi(u) r`` (g is convex and of degree one), ``r(x) >= (q(x) + sigma_b^2)/r(c)``.

@@ -9,7 +9,7 @@ from torch import Tensor
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import InputError
 from bnndp.maths.rounding import LARGE, TINY, gamma
-from bnndp.moment.backward import Relaxed, backward, ranges
+from bnndp.moment.backward import Relaxed, backward, narrowed
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
 from bnndp.moment.pre_activation import pre_activation
@@ -24,10 +24,11 @@ __all__ = [
     "Parameters",
     "bound",
     "hidden_layers",
-    "intersection",
     "interval_means",
     "where_bounded",
 ]
+
+_DEAD = 32.0  # standard deviations: means further below zero are not asked for, in the second layer, of known tails
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,9 @@ def hidden_layers(
         latents = [first.latent, *(h.latent for h in chain)]
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
-        planes = ranges(layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
-        mean = intersection(planes, interval_means(layer, latents[-1].mean, scale))
+        known = interval_means(layer, latents[-1].mean, scale)
+        dead = -(torch.inf if chain else _DEAD) * before.deviation.clamp_min(TINY)
+        mean = narrowed(layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box, known, dead)
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
@@ -170,8 +172,3 @@ def interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:
     low = apply_rows(positive, below.lower) + apply_rows(negative, below.upper) + layer.bias_mean - lost
     high = apply_rows(positive, below.upper) + apply_rows(negative, below.lower) + layer.bias_mean + lost
     return Interval(low, high)
-
-
-def intersection(a: Interval, b: Interval) -> Interval:
-    """What lies in both."""
-    return Interval(torch.maximum(a.lower, b.lower), torch.minimum(a.upper, b.upper))

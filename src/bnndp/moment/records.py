@@ -19,7 +19,7 @@ __all__ = ["Cross", "Energy", "Latent", "Level", "PreActivation", "Relaxation", 
 _Record = TypeVar("_Record")
 
 
-def of_boxes(record: _Record, index: slice) -> _Record:
+def of_boxes(record: _Record, index: slice | Tensor) -> _Record:
     """What a record of tensors with a leading axis of boxes says of some of them; layers are the same for all."""
     if isinstance(record, Tensor):
         return cast(_Record, record[index])
@@ -121,6 +121,11 @@ class PreActivation:
     def mean_variance(self) -> Tensor:
         """Vm_i = Var m_i(z) = N_i + Vc_i, at most."""
         return self.noise.upper + self.central
+
+    @property
+    def deviation(self) -> Tensor:
+        """The standard deviation of X_i, at most."""
+        return (self.spread.upper + self.mean_variance).sqrt()
 
 
 @dataclass(frozen=True, slots=True)

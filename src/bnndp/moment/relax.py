@@ -80,9 +80,13 @@ def relax(
         enclosure.low_end - upper_slope * mean.lower, enclosure.high_end - upper_slope * mean.upper
     )
     upper_offset = upper_offset + _ROUND * top
+    latent = _latent(before, mean, enclosure)
+    flat = latent.mean.upper < upper_slope * middle + upper_offset  # of a neuron that is hardly ever active
+    upper_slope = torch.where(flat, 0.0, upper_slope)
+    upper_offset = torch.where(flat, latent.mean.upper, upper_offset)
     size = mean.magnitude + torch.maximum(PEAK * enclosure.rho + loss.abs(), upper_offset.abs())
     relaxation = Relaxation(u, enclosure.rho, loss, upper_slope, upper_offset, size)
-    return relaxation, _latent(before, mean, enclosure)
+    return relaxation, latent
 
 
 def _enclose(before: PreActivation, mean: Interval, deltas: tuple[float, ...]) -> Enclosure:

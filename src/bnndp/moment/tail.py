@@ -22,6 +22,7 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import moments, ratio
 from bnndp.maths.rounding import ELEMENTARY
 from bnndp.maths.tails import PEAK
+from bnndp.moment.pieces import by_pieces
 from bnndp.moment.records import Latent, Level, Sources, Tail
 from bnndp.network import Linear
 from bnndp.regions import apply_rows
@@ -58,7 +59,7 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
         fall = apply_rows(layer.weight_mean.clamp_min(0), torch.where(kept, 0.0, below.mean.upper))
         reach = (2 * tau * apply_rows(mu2, noise)).sqrt()
         bernstein = 4 * apply_rows(v2.square(), noise * below.second.upper)
-        largest = 2 * (v2 * noise[:, None, :]).amax(-1)
+        largest = 2 * by_pieces(lambda part: (v2 * part[:, None]).amax(-1), v2.numel(), noise)
         high = (spread.upper + (2 * tau * bernstein).sqrt() + tau * largest) * _UP
         found.append(Level((reach + shift) * _UP, (reach + fall) * _UP, high, 3 * math.exp(-tau) * _UP + left))
     size = (mu2 @ sources.noise.mT).mT

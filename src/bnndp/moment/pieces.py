@@ -1,0 +1,32 @@
+"""Matrices of each box, a few boxes at a time: they are larger than all else in a pass and should stay in the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVarTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from bnndp.room import beyond_caches
+
+__all__ = ["by_pieces"]
+
+_NUMBERS = 2**16  # in the matrices made at a time: in the caches of a CPU
+
+_Tensors = TypeVarTuple("_Tensors")
+
+
+def by_pieces(function: Callable[[Unpack[_Tensors]], Tensor], numbers: int, *of_boxes: Unpack[_Tensors]) -> Tensor:
+    """``function(*of_boxes)``, a tensor with a leading axis of boxes as all arguments have, made of a few at a time.
+
+    ``numbers`` are those in the largest matrix of one box.
+
+    >>> by_pieces(lambda a, b: (a[:, :, None] * b[:, None]).amax(-1), 2, torch.ones(5, 2), torch.eye(5)[:, :2]).shape
+    torch.Size([5, 2])
+    """
+    first = of_boxes[0]
+    size = max(1, beyond_caches(_NUMBERS, first.device) // numbers)
+    if first.shape[0] <= size:
+        return function(*of_boxes)
+    return torch.cat([function(*some) for some in zip(*(t.split(size) for t in of_boxes), strict=True)])
