@@ -78,7 +78,7 @@ def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> Aff
     return both_sides(lower_bound(*both_signs(rows), relaxed, first, box), box)
 
 
-def least(  # noqa: PLR0913 (those of lower_bound, and which rows)
+def least(
     weight: Tensor,  # (rows, n_k), or (batch, rows, n_k)
     bias: Tensor,  # (rows,) or (batch, rows)
     relaxed: Relaxed,
@@ -92,8 +92,8 @@ def least(  # noqa: PLR0913 (those of lower_bound, and which rows)
     those of a piece stay in the caches, all pieces in the same place.
     """
     if box.within is not None or first.upper.dense is not None:
-        found = lower_bound(weight, bias, relaxed, first, box)
-        return box.minimum(found.matrix, found.offset)
+        affine = lower_bound(weight, bias, relaxed, first, box)
+        return box.minimum(affine.matrix, affine.offset)
     planes, around, n = first.planes(), _Around.of(first, box), max(box.n, *weight.shape[-1:])
     best = torch.full((box.batch, weight.shape[-2]), -torch.inf, dtype=weight.dtype, device=weight.device)
     place = None
@@ -145,9 +145,7 @@ def ranges(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> Inter
     return Interval(low, -high)
 
 
-def narrowed(  # noqa: PLR0913 (those of ranges, and where to begin and to end)
-    rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box, known: Interval, dead: Tensor
-) -> Interval:
+def narrowed(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box, known: Interval, dead: Tensor) -> Interval:
     """The ranges ``known`` of the same values cut down to :func:`ranges`, unless an upper end is below ``dead``.
 
     Upper ends come first; where that is reached, nobody needs to know the value any better: (batch, n) each.
@@ -195,9 +193,7 @@ def lower_bound(
     return Affine(slope, offset + alpha @ layer.bias_mean)
 
 
-def _carried(
-    matrix: Tensor, constant: Tensor, relaxed: Relaxed, choice: Choice | None = None
-) -> tuple[Tensor, Tensor]:
+def _carried(matrix: Tensor, constant: Tensor, relaxed: Relaxed, choice: Choice | None = None) -> tuple[Tensor, Tensor]:
     """Rows of E z_k as rows of the outputs of the first layer, each below: (rows, n) or (batch, rows, n), constants."""
     choice = choice or Choice()
     for k in range(len(relaxed), 0, -1):
@@ -228,9 +224,9 @@ def _through_linear(matrix: Tensor, constant: Tensor, layer: Linear, scale: Tens
 
 
 def _onto_first(matrix: Tensor, constant: Tensor, planes: Planes, *, terms: int = 0) -> _Sum:
-    """Rows of the outputs of the first layer by its planes; ``terms``: how many more roundings the constant is to cover.
+    """Rows of the outputs of the first layer by its planes; the constant covers ``terms`` more roundings than its own.
 
-    Four sums of n_1 products are covered, whose terms are all within ``planes.size``: of the offsets here, and of the
+    """Rows of the outputs of the first layer by its planes; the constant also covers ``terms`` further roundings.
     slopes and the value at a point that the caller takes of alpha and beta.
     """
     positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)

@@ -32,12 +32,12 @@ from bnndp.maths.rectified import ratio, standard_variance
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_BELOW, MEAN_MIXED, excess, shortfall
 from bnndp.moment.pieces import by_pieces
-from bnndp.moment.records import Latent, PreActivation, Sources, Tail
-from bnndp.moment.slope import slope
+from bnndp.moment.records import Energy, Latent, PreActivation, Sources
+from bnndp.moment.slope import Slope, slope
 from bnndp.moment.tail import Stability, slope_square, stability
 from bnndp.regions import apply_rows
 
-__all__ = ["Conditional", "Layers", "Through", "conditional"]
+__all__ = ["Beyond", "Conditional", "Gradients", "Layers", "Through", "conditional"]
 
 _VARIANCE_CURVATURE = 0.1439  # half of sup |d^2/dm^2 Var ReLU(N(m, s))|
 _VARIANCE_SLOPE = 0.4347  # sup |d/dm Var ReLU(N(m, s))| / sqrt(s)
@@ -54,15 +54,30 @@ class Through:
 
     top: Tensor  # (batch, 1): largest eigenvalue of A scaled to a unit diagonal, at most
     rare: Tensor  # (batch, sources): r_j^2 P(active) of the rare sources, 0 for the others
-    square_usual: Tensor  # (batch, n): sd of E[z_i^2 | before] through its slope, without rare sources
-    square_extra: Tensor  # (batch, n): what rare sources and the spread add to it
     gram: Tensor  # (batch, n, n): Cov(m_i, m_k) squared, an upper bound of each entry of a PSD matrix
     kurtosis: Tensor  # (batch, sources): fourth central moment less three squared variances, at most, at least 0
-    centre: Tensor  # (batch, n): a constant p_i
-    delta: Tensor  # (batch, n): the L8 norm of Phi(m_i / sqrt(s_i)) - p_i, at most
-    widest: Tensor  # (batch, n): |Phi - p_i| is at most this
-    density: Tensor  # (batch, n): the L8 norm of phi(m_i / sqrt(s_i)), at most
-    active_spread: Tensor  # (batch, n): the L4 norm of s_i 1[X_i > 0], at most
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """How E[z_i | before] and E[z_i^2 | before] of the second layer move with the sources; (batch, n) each."""
+
+    square_usual: Tensor  # sd of E[z_i^2 | before] through its slope, without rare sources
+    square_extra: Tensor  # what rare sources and the spread add to it
+    centre: Tensor  # a constant p_i
+    delta: Tensor  # the L8 norm of Phi(m_i / sqrt(s_i)) - p_i, at most
+    widest: Tensor  # |Phi - p_i| is at most this
+    density: Tensor  # the L8 norm of phi(m_i / sqrt(s_i)), at most
+    active_spread: Tensor  # the L4 norm of s_i 1[X_i > 0], at most
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What only a further hidden layer asks for; (batch, n) each."""
+
+    noise_deviation: Tensor  # standard deviation of Var(z_i | before), at most
+    cube: Tensor  # sqrt(E Var(z_i | before) E s_i^2) or 2 E z_i^3: the mean third central moment is below 0.5777 of it
+    gradients: Gradients | None  # only for the second layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +85,6 @@ class Conditional:
     """The parts of the module docstring; (batch, n) each."""
 
     noise: Interval  # E Var(z_i | before)
-    noise_deviation: Tensor  # standard deviation of Var(z_i | before), at most
-    cube: Tensor  # sqrt(E Var(z_i | before) E s_i^2) or 2 E z_i^3: the mean third central moment is below 0.5777 of it
     slope: Tensor  # p_i
     psi: Tensor  # psi_i
     curvature: Tensor  # kappa_i, zero where the slope rest is of first order
@@ -79,25 +92,39 @@ class Conditional:
     largest: Tensor  # sup |delta_i| of first order; zero where of second order
     plain_rest: Tensor  # standard deviations that can only be added: spread rest, slope rest otherwise
     through: Through | None  # only for the second layer
+    further: Beyond | None = None  # only if asked for
+
+    @property
+    def beyond(self) -> Beyond:
+        """What a further hidden layer asks for."""
+        if self.further is None:
+            raise UnsupportedLayerError(
+                "a layer above was not told that it has one above it; a bug of the moment method."
+            )
+        return self.further
 
 
 Layers = list[tuple[PreActivation, Conditional]]
 
 
 def conditional(
-    before: PreActivation, mean: Interval, latent: Latent, below: Latent, sources: Sources | None
+    before: PreActivation,
+    mean: Interval,
+    latent: Latent,
+    below: Latent,
+    sources: Sources | None,  # only if ``before`` is the second hidden layer
+    *,
+    last: bool = False,  # no hidden layer follows
 ) -> Conditional:
-    """Take the layer ``before`` apart; ``sources`` only if it is the second hidden layer."""
-    noise, deviation = _noise(before, mean, latent), _noise_deviation(before, latent)
-    third = (latent.second.upper * latent.fourth).sqrt()  # E z^3
-    cube = torch.minimum((noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt(), 2 * third)
-    parts = _deep_parts(before, mean) if sources is None else _second_layer_parts(before, mean, latent)
+    """Take the layer ``before`` apart."""
+    noise, at = _noise(before, mean, latent), slope(before, mean)
+    parts = _deep_parts(before, mean, at) if sources is None else _second_layer_parts(before, mean, latent, at)
     p, curvature, slope_rest, largest, plain = parts
     psi, spread_rest = _spread_rest(before, mean)
     plain = plain + spread_rest
-    through = None
-    if sources is not None:
-        latent = replace(latent, activity=_activity(before, mean, latent))
+    gradients = None
+    if sources is not None and not last:
+        latent = replace(latent, activity=_activity(before, mean, latent, at))
         sd = (
             p * before.mean_variance.sqrt()
             + psi * before.spread_variance.sqrt()
@@ -105,21 +132,31 @@ def conditional(
         )
         sd = sd + slope_rest + largest * _rare_deviation(before) + plain  # of h_i
         square = torch.minimum(latent.mean.upper.square() + sd.square(), latent.second.upper) * _UP  # E h_i^2
-        through = _through(before, mean, below, sources, latent, square)
-        deviation = torch.minimum(deviation, through.square_usual + through.square_extra)
+        gradients = _gradients(before, mean, below, sources, latent, square, at)
     whole = latent.second.upper.sqrt()  # sd of E[z_i | before], whatever its shape
     rare = whole < slope_rest + plain
     p, psi, curvature, slope_rest, largest = (
         torch.where(rare, 0.0, part) for part in (p, psi, curvature, slope_rest, largest)
     )
     return Conditional(
-        noise, deviation, cube, p, psi, curvature, slope_rest, largest, torch.where(rare, whole, plain) * _UP, through
-    )
+        noise, p, psi, curvature, slope_rest, largest, torch.where(rare, whole, plain) * _UP,
+        through=None if sources is None else _through(before, sources),
+        further=None if last else _beyond(before, latent, noise, gradients),
+    )  # fmt: skip
 
 
-def _deep_parts(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _beyond(before: PreActivation, latent: Latent, noise: Interval, gradients: Gradients | None) -> Beyond:
+    third = (latent.second.upper * latent.fourth).sqrt()  # E z^3
+    cube = torch.minimum((noise.upper * (before.spread.upper.square() + before.spread_variance)).sqrt(), 2 * third)
+    deviation = _noise_deviation(before, latent)
+    if gradients is not None:
+        deviation = torch.minimum(deviation, gradients.square_usual + gradients.square_extra)
+    return Beyond(deviation, cube, gradients)
+
+
+def _deep_parts(before: PreActivation, mean: Interval, at: Slope) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Slope, curvature, rest of first order, largest delta, plain rest where the sources are out of reach."""
-    p = slope(before, mean).centre
+    p = at.centre
     rest = torch.maximum(p, 1 - p) * before.mean_variance.sqrt()  # g(m) - p m is Lipschitz in m with this constant
     p, rest = _near(before, mean, p, rest)
     zero = torch.zeros_like(p)
@@ -147,13 +184,10 @@ def _near(before: PreActivation, mean: Interval, p: Tensor, rest: Tensor) -> tup
 
 
 def _second_layer_parts(
-    before: PreActivation, mean: Interval, latent: Latent
+    before: PreActivation, mean: Interval, latent: Latent, at: Slope
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same for the second hidden layer: of first or of second order, whichever rest is smaller."""
-    energy = before.energy
-    if energy is None:
-        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
-    at = slope(before, mean)
+    energy = _energy(before)
     s0 = before.spread.upper.clamp_min(TINY)
     centre, square = at.centre, torch.minimum(at.square, latent.activity + at.centre.square())
     if before.tail is not None:
@@ -229,7 +263,7 @@ def _noise_deviation(before: PreActivation, latent: Latent) -> Tensor:
     return torch.minimum(lipschitz, latent.fourth.sqrt()) * _UP
 
 
-def _activity(before: PreActivation, mean: Interval, latent: Latent) -> Tensor:
+def _activity(before: PreActivation, mean: Interval, latent: Latent, at: Slope) -> Tensor:
     r"""Upper bound of sqrt(E Phi(m / sqrt(s))^4) in the second layer.
 
     For m < 0 the slope at s exceeds that at s0 by at most :math:`\varphi(1)(s-s_0)_+/(2s_0)`; for m >= 0, which has a
@@ -242,7 +276,7 @@ def _activity(before: PreActivation, mean: Interval, latent: Latent) -> Tensor:
     s4 = before.spread_fourth.sqrt().sqrt() + before.spread.upper - before.spread.lower
     energy_all = (energy.usual + energy.unlikely).clamp_min(TINY)
     positive = torch.exp(-mean.upper.clamp_max(0).square() / (8 * energy_all))  # P(m >= 0)^(1/4)
-    norm4 = slope(before, mean).norm4 + MEAN_MIXED * s4 / s0 + 0.5 * positive
+    norm4 = at.norm4 + MEAN_MIXED * s4 / s0 + 0.5 * positive
     return torch.minimum(latent.activity, norm4.square() * _UP)
 
 
@@ -250,13 +284,9 @@ def _rare_deviation(before: PreActivation) -> Tensor:
     return torch.zeros_like(before.jensen) if before.energy is None else before.energy.rare.sqrt()
 
 
-def _through(
-    before: PreActivation, mean: Interval, below: Latent, sources: Sources, latent: Latent, mean_square: Tensor
-) -> Through:
-    """Spectral bound of A, Gram matrix, and the deviation of E[z_i^2 | before] (gradient 2 h mu + 2 Phi sigma^2 z)."""
-    mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), before.energy
-    if energy is None or before.tail is None:
-        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
+def _through(before: PreActivation, sources: Sources) -> Through:
+    """Spectral bound of A and Gram matrix."""
+    mu, energy = before.layer.weight_mean, _energy(before)
 
     def largest_eigenvalue(kept: Tensor, usual: Tensor) -> Tensor:  # at most, of A scaled to a unit diagonal
         factor = (mu * kept[:, None]).div_(usual[..., None])
@@ -265,6 +295,25 @@ def _through(
 
     numbers = max(mu.numel(), mu.shape[0] ** 2)
     top = by_pieces(largest_eigenvalue, numbers, energy.kept.sqrt(), energy.usual.clamp_min(TINY).sqrt())
+    return Through(
+        top=top.clamp(1, float(mu.shape[0]))[:, None] * _UP,
+        rare=energy.left * sources.active,
+        gram=by_pieces(lambda v: ((mu * v[:, None]) @ mu.mT).square_(), numbers, sources.variance.upper),
+        kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
+    )
+
+
+def _gradients(  # noqa: PLR0913 (one argument for each thing known of the layer)
+    before: PreActivation,
+    mean: Interval,
+    below: Latent,
+    sources: Sources,
+    latent: Latent,
+    mean_square: Tensor,  # E h_i^2, at most
+    at: Slope,
+) -> Gradients:
+    """The gradient of E[z_i^2 | before] is 2 h mu + 2 Phi sigma^2 z."""
+    mu, v4, energy = before.layer.weight_mean, before.layer.weight_std.square().square(), _energy(before)
     fourth = latent.fourth
     spread = torch.minimum(  # E Phi^2 z_j^2: Phi <= 1, or Cauchy and Schwarz
         apply_rows(v4, sources.noise * below.second.upper),
@@ -274,15 +323,10 @@ def _through(
     usual = 2 * (mean_square * energy.usual).sqrt()
     extra = 2 * (fourth.sqrt() * rare).sqrt() + 2 * spread.sqrt()
     whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
-    gram = by_pieces(lambda v: ((mu * v[:, None]) @ mu.mT).square_(), numbers, sources.variance.upper)
-    centre, delta, widest, stable = _actual_slope(before, before.tail, mean)
-    return Through(
-        top=top.clamp(1, float(mu.shape[0]))[:, None] * _UP,
-        rare=energy.left * sources.active,
+    centre, delta, widest, stable = _actual_slope(before, mean, at)
+    return Gradients(
         square_usual=torch.where(whole, 0.0, usual) * _UP,
         square_extra=torch.where(whole, fourth.sqrt(), extra) * _UP,
-        gram=gram,
-        kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
         centre=centre,
         delta=delta,
         widest=widest,
@@ -291,14 +335,21 @@ def _through(
     )
 
 
-def _actual_slope(before: PreActivation, tail: Tail, mean: Interval) -> tuple[Tensor, Tensor, Tensor, Stability]:
+def _energy(before: PreActivation) -> Energy:
+    if before.energy is None:
+        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
+    return before.energy
+
+
+def _actual_slope(before: PreActivation, mean: Interval, at: Slope) -> tuple[Tensor, Tensor, Tensor, Stability]:
     r"""Constants p, and bounds of the L8 norm and of sup of :math:`\delta=\Phi(m/\sqrt s)-p`, s not replaced.
 
     :math:`|\Phi(m/\sqrt s)-\Phi(m/\sqrt{s_0})|\le0.51\,|s-s_0|/s_0`: it is at most a half and at most
     :math:`\tfrac12\varphi(1)|\log(s/s_0)|`; and :math:`\|f\|_8\le\sup|f|^{1/2}\|f\|_4^{1/2}`.
     """
-    at, stable = slope(before, mean), stability(tail, mean)
-    p = at.centre
+    if before.tail is None:
+        raise UnsupportedLayerError("the second hidden layer has no tails; a bug of the moment method.")
+    stable, p = stability(before.tail, mean), at.centre
     widest = torch.maximum(p, 1 - p)
     s4 = before.spread_fourth.sqrt().sqrt() + before.spread.upper - before.spread.lower  # ||s - s0||_4
     norm = (widest**3 * at.square.sqrt()).sqrt().sqrt()  # E f^8 <= sup^6 E f^2

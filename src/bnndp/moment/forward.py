@@ -125,9 +125,10 @@ def hidden_layers(
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
-        if take_last_apart or k + 1 < len(layers):
+        last = k + 1 == len(layers)
+        if take_last_apart or not last:
             sources = None if chain else first.sources
-            given.append((before, conditional(before, mean, latent, latents[-1], sources)))
+            given.append((before, conditional(before, mean, latent, latents[-1], sources, last=last)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
     return HiddenLayers(first, chain, given, box, parameters.signs)
 

@@ -22,9 +22,10 @@ import math
 import torch
 from torch import Tensor
 
+from bnndp.errors import UnsupportedLayerError
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.maths.tails import PEAK
-from bnndp.moment.conditional import Through
+from bnndp.moment.conditional import Gradients
 from bnndp.moment.records import Energy, PreActivation, Sources
 from bnndp.network import Linear
 from bnndp.regions import apply_rows
@@ -35,12 +36,17 @@ _UP = 1 + 1e-10
 _LEVELS = (1e-8, 1e-5, 1e-3)  # sources less often active are counted by their probability
 
 
-def mean_norm(layer: Linear, before: PreActivation, through: Through, energy: Energy, sources: Sources) -> Tensor:
-    """Upper bound of the L8 norms of T for the layer after the second, which is ``before``: (batch, n)."""
-    mu = layer.weight_mean
-    inner = apply_rows(mu.square(), through.active_spread).sqrt()
-    gradient = _linear(mu, before, through.centre, sources) + _slope(mu, before, through, energy, sources)
-    gradient = gradient + apply_rows(mu.abs(), _spread_slope(before.layer, through.density, sources))
+def mean_norm(layer: Linear, before: PreActivation, top: Tensor, known: Gradients, sources: Sources) -> Tensor:
+    """Upper bound of the L8 norms of T for the layer after the second, which is ``before``: (batch, n).
+
+    ``top`` (batch, 1) is the largest eigenvalue of A scaled to a unit diagonal, at most.
+    """
+    mu, energy = layer.weight_mean, before.energy
+    if energy is None:
+        raise UnsupportedLayerError("the second hidden layer has no Poincare constants; a bug of the moment method.")
+    inner = apply_rows(mu.square(), known.active_spread).sqrt()
+    gradient = _linear(mu, before, known.centre, sources) + _slope(mu, before, top, known, energy, sources)
+    gradient = gradient + apply_rows(mu.abs(), _spread_slope(before.layer, known.density, sources))
     return math.sqrt(7) * (inner + gradient) * _UP
 
 
@@ -53,11 +59,13 @@ def _linear(mu: Tensor, before: PreActivation, p: Tensor, sources: Sources) -> T
     return apply_rows(rows.square(), weight).sqrt() + lost
 
 
-def _slope(mu: Tensor, before: PreActivation, through: Through, energy: Energy, sources: Sources) -> Tensor:
+def _slope(
+    mu: Tensor, before: PreActivation, top: Tensor, known: Gradients, energy: Energy, sources: Sources
+) -> Tensor:
     """The norm of the second part: spectral or plain for usual sources, with absolute values for rare ones."""
-    spectral = (through.top * apply_rows(mu.square(), energy.usual * through.delta.square())).sqrt()
-    plain = apply_rows(mu.abs(), energy.usual.sqrt() * through.delta)
-    reach = (mu.abs() * through.widest[:, None]) @ before.layer.weight_mean.abs()  # (batch, n, sources)
+    spectral = (top * apply_rows(mu.square(), energy.usual * known.delta.square())).sqrt()
+    plain = apply_rows(mu.abs(), energy.usual.sqrt() * known.delta)
+    reach = (mu.abs() * known.widest[:, None]) @ before.layer.weight_mean.abs()  # (batch, n, sources)
     rare = apply_rows(reach.square(), energy.left * sources.active.sqrt().sqrt())
     return torch.minimum(spectral, plain) + rare.sqrt()
 

@@ -1,9 +1,8 @@
-"""Matrices of each box, a few boxes at a time: they are larger than all else in a pass and should stay in the caches."""
+"""Matrices of each box, a few boxes at a time: larger than all else in a pass, they should stay in the caches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVarTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -14,10 +13,8 @@ __all__ = ["by_pieces"]
 
 _NUMBERS = 2**16  # in the matrices made at a time: in the caches of a CPU
 
-_Tensors = TypeVarTuple("_Tensors")
 
-
-def by_pieces(function: Callable[[Unpack[_Tensors]], Tensor], numbers: int, *of_boxes: Unpack[_Tensors]) -> Tensor:
+def by_pieces(function: Callable[..., Tensor], numbers: int, *of_boxes: Tensor) -> Tensor:
     """``function(*of_boxes)``, a tensor with a leading axis of boxes as all arguments have, made of a few at a time.
 
     ``numbers`` are those in the largest matrix of one box.

@@ -124,18 +124,18 @@ def _independent(layer: Linear, sources: Sources, spread: Interval) -> _Terms:
 def _given(layer: Linear, first: FirstLayer, latents: list[Latent], given: Layers, spread: Interval) -> _Terms:
     """For deeper layers: the terms have random variances."""
     n, mu, last = layer.n_in + 20, layer.weight_mean, given[-1][1]
-    cube = up(apply_rows(mu.abs() ** 3, last.cube), n)
+    cube = up(apply_rows(mu.abs() ** 3, last.beyond.cube), n)
     low, high = (conditional_replacement_error(s0.clamp_min(TINY), cube) for s0 in (spread.lower, spread.upper))
     fourth = up(apply_rows(mu.abs(), latents[-1].fourth.sqrt().sqrt()), n) ** 4
     norm8 = torch.full_like(fourth, torch.inf)
-    before = given[-1][0]
-    if last.through is not None and before.energy is not None:
-        norm8 = up(mean_norm(layer, before, last.through, before.energy, first.sources), n) + SMALL
+    before, gradients = given[-1][0], last.beyond.gradients
+    if last.through is not None and gradients is not None:
+        norm8 = up(mean_norm(layer, before, last.through.top, gradients, first.sources), n) + SMALL
         norm8 = norm8.nan_to_num(torch.inf, posinf=torch.inf)  # NaN where parts overflow: no bound
         fourth = torch.minimum(fourth, norm8**4)
     return _Terms(
         noise=_noise(mu, last.noise, n),
-        noise_variance=up(apply_rows(mu.square(), last.noise_deviation), n).square(),
+        noise_variance=up(apply_rows(mu.square(), last.beyond.noise_deviation), n).square(),
         central=up(central_variance(mu, given, latents, first.sources), n),
         fourth=fourth,
         norm8=norm8,

@@ -63,10 +63,10 @@ def square_sum_variance(rows: Tensor, layers: Layers, latents: list[Latent], sou
     latent = latents[-1]
     sd = (latent.fourth - latent.second.lower.square()).clamp_min(0).sqrt()  # Var z^2 = E z^4 - (E z^2)^2
     plain = apply_rows(rows.abs(), sd)
-    through = given.through
-    if through is None:
+    through, gradients = given.through, given.beyond.gradients
+    if through is None or gradients is None:
         return plain.square() * _UP
-    usual, extra = through.square_usual, through.square_extra
+    usual, extra = gradients.square_usual, gradients.square_extra
     # Given the layer before, Var z^2 <= 4 s E z^2 (Poincare), and E[s q] <= E s E q + sd(s) sd(q).
     noise = 4 * (before.spread.upper * latent.second.upper + before.spread_variance.sqrt() * (usual + extra))
     spectral = (through.top * apply_rows(rows.square(), usual.square())).sqrt()
