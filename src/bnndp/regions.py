@@ -137,18 +137,26 @@ class Box:
         minimum is exact up to rounding; on a ball it is ``matrix @ centre - radius * dual norm of the row``, and the
         larger of the two bounds is taken.
         """
-        centre, half = self.centre, self.half
-        lost = gamma(2 * self.n + 8) * (centre.abs() + half)  # of two sums of n products and their difference
-        reach = apply_rows(matrix.abs(), half + lost)
-        best = apply_rows(matrix, centre) - reach + offset
-        if self.within is not None:
-            ball = apply_rows(matrix.abs(), self.within.centre.abs() + self.within.radius[:, None])
-            best = torch.maximum(best, self._ball_minimum(matrix) + offset - gamma(2 * self.n + 8) * ball)
-        return best - gamma(2 * self.n + 8) * offset.abs() - TINY
+        return self.range(matrix, offset)[0]
 
     def maximum(self, matrix: Tensor, offset: Tensor) -> Tensor:
         """Upper bound of ``matrix @ x + offset`` over the region, rounded up: (batch, rows)."""
-        return -self.minimum(-matrix, -offset)
+        return self.range(matrix, offset)[1]
+
+    def range(self, matrix: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, from the same products: (batch, rows) each."""
+        centre, half = self.centre, self.half
+        lost = gamma(2 * self.n + 8) * (centre.abs() + half)  # of two sums of n products and their difference
+        middle, reach = apply_rows(matrix, centre), apply_rows(matrix.abs(), half + lost)
+        low, high = middle - reach + offset, middle + reach + offset
+        if self.within is not None:
+            ball = apply_rows(matrix.abs(), self.within.centre.abs() + self.within.radius[:, None])
+            middle, reach = self._ball_range(matrix)
+            lost = gamma(2 * self.n + 8) * ball
+            low = torch.maximum(low, middle - reach + offset - lost)
+            high = torch.minimum(high, middle + reach + offset + lost)
+        lost = gamma(2 * self.n + 8) * offset.abs() + TINY
+        return low - lost, high + lost
 
     def contains(self, x: Tensor) -> Tensor:  # x (..., batch, n)
         """Whether each point provably lies in its region: (..., batch).
@@ -207,14 +215,15 @@ class Box:
         """Size only: the ends are in ``lower`` and ``upper``."""
         return f"Box(batch={self.batch}, inputs={self.n})"
 
-    def _ball_minimum(self, matrix: Tensor) -> Tensor:
+    def _ball_range(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Values at the centre of the ball, and how far they move within it: (batch, rows) each."""
         ball = self.within
         if ball is None:
             raise InputError("the region is a plain box and has no ball to minimise over; this is a bug in the caller.")
         dual = {1.0: math.inf, 2.0: 2.0}[ball.norm]
         unit = matrix.abs().amax(-1, keepdim=True).clamp_min(_SMALLEST)  # squares of the entries may underflow
         size = torch.linalg.vector_norm(matrix / unit, ord=dual, dim=-1) * unit[..., 0]
-        return apply_rows(matrix, ball.centre) - ball.radius[:, None] * size
+        return apply_rows(matrix, ball.centre), ball.radius[:, None] * size
 
 
 def apply_rows(matrix: Tensor, x: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ class Moments:
     fourth: Tensor  # E Z^4
     variance: Tensor  # Var Z
     square_variance: Tensor  # Var Z^2
+    cross: Tensor  # Cov(Z, Z^2)
 
 
 def ratio(m: Tensor, r: Tensor) -> Tensor:
@@ -73,12 +74,15 @@ def relu_probability(m: Tensor, r: Tensor) -> Tensor:
 
 def second_moment(m: Tensor, r: Tensor) -> Tensor:
     r""":math:`\mathbb E Z^2=(m^2+r^2)\Phi+mr\varphi`; convex and increasing in ``m``, increasing in ``r``."""
-    return moments(m, r).second
+    y1, y2 = _first_two(ratio(m, r).abs(), m >= 0)
+    c = m.clamp_min(0)
+    return c * c + 2 * (y1 * r * c) + y2 * r * r
 
 
 def standard_variance(u: Tensor) -> Tensor:
     r""":math:`v(u)=\operatorname{Var}\max(u+\xi,0)`; increases from 0 to 1, :math:`v'=2g(u,1)(1-\Phi(u))`."""
-    return moments(u, torch.ones_like(u)).variance
+    y1, y2 = _first_two(u.abs().clamp_max(_FAR), u >= 0)
+    return (y2 - y1 * y1).clamp_min(0)
 
 
 def moments(m: Tensor, r: Tensor) -> Moments:
@@ -102,7 +106,8 @@ def moments(m: Tensor, r: Tensor) -> Moments:
     mean = c + r * y1
     second = c * c + 2 * (y1 * r * c) + y2 * r * r
     square_variance = 4 * (v * cr * cr) + 4 * (skew * c * r * r * r) + w * r * r * r * r
-    return Moments(mean, second, square_variance + second * second, v * r * r, square_variance)
+    cross = 2 * (v * c * r * r) + skew * r * r * r
+    return Moments(mean, second, square_variance + second * second, v * r * r, square_variance, cross)
 
 
 def _gamma1(t: Tensor) -> Tensor:
@@ -115,15 +120,24 @@ def standard_raw(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     scale = torch.exp(-0.5 * t * t)
     q = 0.5 * torch.special.erfcx(_SQRT1_2 * t)  # Q = scale * q
     t2 = t * t
-    low2 = (scale * ((t2 + 1) * q - t * INV_SQRT_2PI)).clamp_min(0)
     low3 = (scale * ((t2 + 2) * INV_SQRT_2PI - (t2 + 3) * t * q)).clamp_min(0)
     low4 = (scale * ((t2 * t2 + 6 * t2 + 3) * q - (t2 + 5) * t * INV_SQRT_2PI)).clamp_min(0)
-    high2 = 1 - scale * ((1 - t2) * q + t * INV_SQRT_2PI)
     high3 = scale * ((t2 + 2) * INV_SQRT_2PI - t2 * t * q)
     high4 = 3 - scale * ((3 - t2 * t2) * q + (t2 + 3) * t * INV_SQRT_2PI)
     return (
-        _gamma1(t),
-        torch.where(active, high2, low2),
+        *_one_and_two(t, active, scale, q),
         torch.where(active, high3, low3),
         torch.where(active, high4, low4),
     )
+
+
+def _first_two(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """The first two of :func:`standard_raw`."""
+    return _one_and_two(t, active, torch.exp(-0.5 * t * t), 0.5 * torch.special.erfcx(_SQRT1_2 * t))
+
+
+def _one_and_two(t: Tensor, active: Tensor, scale: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    t2 = t * t
+    low = (scale * ((t2 + 1) * q - t * INV_SQRT_2PI)).clamp_min(0)
+    high = 1 - scale * ((1 - t2) * q + t * INV_SQRT_2PI)
+    return scale * (INV_SQRT_2PI - t * q).clamp_min(0), torch.where(active, high, low)

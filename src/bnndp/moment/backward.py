@@ -224,9 +224,9 @@ def _through_linear(matrix: Tensor, constant: Tensor, layer: Linear, scale: Tens
 
 
 def _onto_first(matrix: Tensor, constant: Tensor, planes: Planes, *, terms: int = 0) -> _Sum:
-    """Rows of the outputs of the first layer by its planes; the constant covers ``terms`` more roundings than its own.
-
     """Rows of the outputs of the first layer by its planes; the constant also covers ``terms`` further roundings.
+
+    Four sums of n_1 products are covered, whose terms are all within ``planes.size``: of the offsets here, and of the
     slopes and the value at a point that the caller takes of alpha and beta.
     """
     positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)

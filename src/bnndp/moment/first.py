@@ -16,7 +16,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.maths.central import fourth_central, third_central
 from bnndp.maths.normal import cdf, pdf
-from bnndp.maths.rectified import expected_relu, moments, ratio, standard_raw
+from bnndp.maths.rectified import Moments, expected_relu, moments, ratio
 from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY, down, gamma, up
 from bnndp.maths.tails import PEAK
 from bnndp.moment.records import Latent, Sources
@@ -108,12 +108,14 @@ def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: T
     steepest = torch.where(ranges.r_centre > 0, PEAK / ranges.r_centre.clamp_min(TINY), 0.0)  # beta of any lower plane
     any_lower = m_size + steepest * (q_size + layer.bias_std.square()) + ELEMENTARY * (m_size + ranges.r.upper)
     size = torch.maximum(any_lower, _size(high, m_size, q_size, box))
-    return FirstLayer(layer, box.centre, u, ranges, high, size, _latent(ranges), _sources(ranges))
+    above = replace(ranges, r=Interval(ranges.r.lower, ranges.r.upper + SMALL))
+    ends = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, above.r.upper)
+    return FirstLayer(layer, box.centre, u, ranges, high, size, _latent(*ends, above), _sources(*ends, above))
 
 
 def first_ranges(layer: Linear, box: Box) -> Ranges:
     """Ranges of m and r on ``box``, and their values at its centre."""
-    m = Interval(box.minimum(layer.weight_mean, layer.bias_mean), box.maximum(layer.weight_mean, layer.bias_mean))
+    m = Interval(*box.range(layer.weight_mean, layer.bias_mean))
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
     least = torch.maximum(box.lower, -box.upper).clamp_min(0).square()  # min x_j^2: zero where the box holds 0
     s_low = down(apply_rows(variance, least) + constant, box.n + 2)
@@ -199,42 +201,38 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
     return matrix, (value - flat).amax(0) + lost
 
 
-def _latent(ranges: Ranges) -> Latent:
+def _latent(low: Moments, high: Moments, at: Ranges) -> Latent:
     """Moments of z_i over the box: all increase in m and in r, so the ends of the ranges bound them."""
-    r_high = ranges.r.upper + SMALL
-    low, high = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, r_high)
-    scale_low = ranges.m.lower.clamp_min(0) + ranges.r.lower
-    scale = ranges.m.upper.clamp_min(0) + r_high
+    scale_low = at.m.lower.clamp_min(0) + at.r.lower
+    scale = at.m.upper.clamp_min(0) + at.r.upper
     return Latent(
         mean=Interval((low.mean - ELEMENTARY * scale_low).clamp_min(0), high.mean + ELEMENTARY * scale),
         second=Interval((low.second - ELEMENTARY * scale_low**2).clamp_min(0), high.second + ELEMENTARY * scale**2),
-        variance=high.variance + ELEMENTARY * r_high.square(),
+        variance=high.variance + ELEMENTARY * at.r.upper.square(),
         fourth=high.fourth + ELEMENTARY * scale**4,
         activity=torch.ones_like(scale),
     )
 
 
-def _sources(ranges: Ranges) -> Sources:
-    m, r = ranges.m, Interval(ranges.r.lower, ranges.r.upper + SMALL)
-    low, high = moments(m.lower, r.lower), moments(m.upper, r.upper)
+def _sources(low: Moments, high: Moments, at: Ranges) -> Sources:
+    m, r = at.m, at.r
     u_low = torch.minimum(ratio(m.lower, r.lower), ratio(m.lower, r.upper))
     u_high = torch.maximum(ratio(m.upper, r.lower), ratio(m.upper, r.upper))
-    scale = m.upper.clamp_min(0) + r.upper
+    scale, square = m.upper.clamp_min(0) + r.upper, r.upper.square()
     return Sources(
         variance=Interval(
-            (low.variance - ELEMENTARY * r.lower.square()).clamp_min(0),
-            high.variance + ELEMENTARY * r.upper.square(),
+            (low.variance - ELEMENTARY * r.lower.square()).clamp_min(0), high.variance + ELEMENTARY * square
         ),
-        third=r.upper**3 * third_central(u_low, u_high) * (1 + ELEMENTARY),
-        fourth=r.upper**4 * fourth_central(u_high) * (1 + ELEMENTARY),
+        third=r.upper * square * third_central(u_low, u_high) * (1 + ELEMENTARY),
+        fourth=square * square * fourth_central(u_high) * (1 + ELEMENTARY),
         square_variance=high.square_variance + ELEMENTARY * (scale * r.upper).square(),
-        cross=_cross(m, r),
-        noise=r.upper.square(),
+        cross=_cross(low, high, at),
+        noise=square,
         active=(cdf(u_high) + ELEMENTARY).clamp_max(1),
     )
 
 
-def _cross(m: Interval, r: Interval) -> Interval:
+def _cross(low: Moments, high: Moments, at: Ranges) -> Interval:
     r"""Range over the box of C = Cov(z, z^2), which increases in m and in r.
 
     :math:`\partial_mC=\operatorname{Cov}(\mathbf 1_{z>0},z^2)+2\operatorname{Cov}(z,z)\ge0`. By the heat equation, with
@@ -242,17 +240,9 @@ def _cross(m: Interval, r: Interval) -> Interval:
     =(3-\Phi)g-\tfrac12(\varphi/r)\mathbb Ez^2\ge g`: for r = 1, :math:`\varphi\,\mathbb Ez^2\le\tfrac54g`
     (docs/theory.md, section 2, step 1).
     """
-    low, high = _cross_at(m.lower, r.lower), _cross_at(m.upper, r.upper)
-    slack_low = ELEMENTARY * (m.lower.clamp_min(0) + r.lower) * r.lower.square()
-    slack_high = ELEMENTARY * (m.upper.clamp_min(0) + r.upper) * r.upper.square()
-    return Interval((low - slack_low).clamp_min(0), high + slack_high)
-
-
-def _cross_at(m: Tensor, r: Tensor) -> Tensor:
-    """With Z = c + r Y (maths/rectified.py): ``2 c r^2 Var Y + r^3 Cov(Y, Y^2)``."""
-    y1, y2, y3, _ = standard_raw(ratio(m, r).abs(), m >= 0)
-    variance, skew = (y2 - y1 * y1).clamp_min(0), (y3 - y1 * y2).clamp_min(0)
-    return 2 * (variance * m.clamp_min(0) * r * r) + skew * r * r * r
+    slack_low = ELEMENTARY * (at.m.lower.clamp_min(0) + at.r.lower) * at.r.lower.square()
+    slack_high = ELEMENTARY * (at.m.upper.clamp_min(0) + at.r.upper) * at.r.upper.square()
+    return Interval((low.cross - slack_low).clamp_min(0), high.cross + slack_high)
 
 
 def _size(plane: Plane, m_size: Tensor, q_size: Tensor, box: Box) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bnndp.bounds import Interval
 from bnndp.maths.normal import pdf
-from bnndp.maths.rectified import expected_relu, moments, ratio
+from bnndp.maths.rectified import expected_relu, ratio, second_moment
 from bnndp.maths.replacement import TO_SECOND_MOMENT
 from bnndp.maths.rounding import ELEMENTARY, SMALL, TINY, gamma
 from bnndp.maths.tails import (
@@ -235,8 +235,8 @@ def _second(before: PreActivation, mean: Interval) -> Interval:
         excess(before.spread.upper, before.spread_variance, s0), _second_error(before, s0, slope(before, mean).variance)
     )
     steps = TO_SECOND_MOMENT * top * before.replacement.upper + _second_error_v(before, s0 + n0) + before.central
-    near = moments(mean.upper, top).second + over + steps
-    curved = moments(mean.upper, s0.sqrt()).second + before.mean_variance + over
+    near = second_moment(mean.upper, top) + over + steps
+    curved = second_moment(mean.upper, s0.sqrt()) + before.mean_variance + over
     any_law = mean.upper.clamp_min(0).square() + before.spread.upper + before.mean_variance  # also where M <= 0
     upper = torch.minimum(torch.minimum(curved, near.nan_to_num(torch.inf)), any_law)
     upper = upper + _ROUND * (any_law + s0)
@@ -244,8 +244,8 @@ def _second(before: PreActivation, mean: Interval) -> Interval:
     root = (s1 + n1).sqrt()
     loss = _second_error(before, s1, SECOND_MIXED**2 * before.mean_variance / s1) + _second_error_v(before, s1 + n1)
     loss = loss + TO_SECOND_MOMENT * root * before.replacement.lower
-    jensen = moments(mean.lower, before.jensen).second  # z -> E ReLU(w z + b)^2 is convex, so Jensen holds too
-    near = torch.where(before.spread.lower >= SMALL**2, moments(mean.lower, root).second - loss, 0.0)
+    jensen = second_moment(mean.lower, before.jensen)  # z -> E ReLU(w z + b)^2 is convex, so Jensen holds too
+    near = torch.where(before.spread.lower >= SMALL**2, second_moment(mean.lower, root) - loss, 0.0)
     lower = torch.maximum(jensen, near.nan_to_num(0.0, neginf=0.0))
     return Interval((lower - _ROUND * (mean.lower.clamp_min(0) + root).square()).clamp_min(0), upper)
 
