@@ -19,10 +19,9 @@ from bnndp.maths.normal import cdf
 from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_ABOVE, MEAN_BELOW, PEAK, excess, shortfall
-from bnndp.moment.backward import backward
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
-from bnndp.moment.forward import Hidden, HiddenLayers, intersection, interval_means
+from bnndp.moment.forward import Hidden, HiddenLayers, interval_means, mean_ranges
 from bnndp.moment.pre_activation import pre_activation
 from bnndp.moment.records import PreActivation, Relaxation
 from bnndp.moment.relax import _taylor_in_s, _taylor_in_v, relax
@@ -49,8 +48,7 @@ def hidden_layers(
         latents = [first.latent, *(h.latent for h in chain)]
         before = _with_true_moments(pre_activation(layer, first, latents, given), true, sources)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
-        down = backward(layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box).interval()
-        mean = intersection(down, interval_means(layer, latents[-1].mean, scale))
+        mean = mean_ranges(before, interval_means(layer, latents[-1].mean, scale), chain, first, box)
         relaxation, latent = relax(before, mean)
         if planes(k) in sources:
             relaxation = _tangent_planes(before, true, sources)

@@ -13,6 +13,7 @@ from torch import Tensor
 from bnndp.bounds import Interval
 from bnndp.moment.conditional import _deep_parts, _near, _noise, _noise_of_the_dead
 from bnndp.moment.records import Latent, PreActivation
+from bnndp.moment.slope import slope
 from bnndp.network import Linear
 
 F64 = torch.float64
@@ -91,7 +92,7 @@ def test_slope_rest_of_atoms(block: int) -> None:
         size = found.mean.abs().max() + found.values.abs().max()
         assert 0 <= p.item() <= 1
         assert (rest(found, p) <= UP * bound + 1e-14 * size).all()
-        p, _, _, _, bound = _deep_parts(found.before, found.range)
+        p, _, _, _, bound = _deep_parts(found.before, found.range, slope(found.before, found.range))
         assert (rest(found, p) <= UP * bound + 1e-14 * size).all()
 
 
@@ -126,7 +127,7 @@ def jump(height: float, probability: float, mean: float, s0: float) -> Law:
 def test_a_jump_over_zero_is_paid_for(probability: float, side: float) -> None:
     """Neurons far from zero that cross it at times: nothing but the rare part counts, and it is not lost."""
     found = jump(-side * 40, probability, side * 10, 1e-4)
-    p, _, _, _, bound = _deep_parts(found.before, found.range)
+    p, _, _, _, bound = _deep_parts(found.before, found.range, slope(found.before, found.range))
     truth = rest(found, p).item()
     assert truth > 9 * math.sqrt(probability)  # from +-10 to -+30: the slope is wrong for 30 of 40
     assert truth <= bound.item() <= 40 * math.sqrt(found.moment(2))
@@ -141,7 +142,7 @@ def test_a_neuron_far_from_zero_has_hardly_any_rest() -> None:
     weight = torch.exp(-0.5 * node**2)
     for mean in (-1.0, 1.0):
         found = Law(0.05 * node, weight / weight.sum(), torch.tensor([mean], dtype=F64), 1e-3)
-        p, _, _, _, bound = _deep_parts(found.before, found.range)
+        p, _, _, _, bound = _deep_parts(found.before, found.range, slope(found.before, found.range))
         assert p.item() == pytest.approx(max(mean, 0), abs=1e-3)
         assert rest(found, p).item() <= bound.item() <= 0.02 * math.sqrt(found.moment(2))
     noise = _noise_of_the_dead(found.before, Interval(-found.mean[None], -found.mean[None]), torch.full((1, 1), 1e-3))

@@ -18,6 +18,7 @@ from flint import arb, ctx
 from torch import Tensor
 
 from bnndp.bounds import Interval
+from bnndp.maths.rectified import moments
 from bnndp.maths.rounding import ELEMENTARY, UNIT
 from bnndp.moment import first as first_module
 from bnndp.moment import relax
@@ -73,12 +74,14 @@ def test_its_rounding(r: float) -> None:
     """Within an eighth of the error granted, so the ends with that error lie on their sides."""
     for k in range(-320, 321):
         m = (k / 8 + 0.01) * r
-        found = first_module._cross_at(tensor(m), tensor(r)).item()
+        at = moments(tensor(m), tensor(r))
+        found = at.cross.item()
         scale = max(m, 0.0) + r
         with ctx.workprec(2 * oracles.PRECISION):
             truth = cross(arb(m), arb(r))
             assert oracles.error(found, truth) <= arb(ELEMENTARY) / 8 * arb(scale) * arb(r) ** 2
-            ends = first_module._cross(Interval(tensor(m), tensor(m)), Interval(tensor(r), tensor(r)))
+            m_range, r_range = Interval(tensor(m), tensor(m)), Interval(tensor(r), tensor(r))
+            ends = first_module._cross(at, at, first_module.Ranges(m_range, r_range, tensor(m), tensor(r)))
             assert oracles.below(ends.lower.item(), truth)
             assert oracles.above(ends.upper.item(), truth)
 

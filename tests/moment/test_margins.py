@@ -156,7 +156,7 @@ def test_sampled_margins_lie_within(case: cases.Case, depth: int) -> None:
     box = cases.region(case)
     found = margins(network, box, every(network, box))
     found_optimised = margins(network, box, every(network, box), steps=3)
-    assert (found_optimised.mean >= found.mean).all()
+    assert (found_optimised.mean >= found.mean - 1e-13 * found.mean.abs().max()).all()  # of another order of sums
     assert torch.equal(found_optimised.variance, found.variance)
     for index, x in enumerate(cases.points(case)):
         m, s = sampled(network, x, seed=index)

@@ -200,10 +200,11 @@ def test_slope_part_of_a_neuron_that_a_rare_source_wakes(level: float) -> None:
     second = Linear(filled(1, 1, 1e9), filled(1, 1, 0), vector([-1.0]), vector([0.01]))
     found = norms(first, second, [[1.0]])
     before, parts = found.given[0]
-    bound = _slope(filled(1, 1, 1.0), before, parts.through, before.energy, found.first.sources).item()
-    awake = (1 - parts.through.centre.item()) * 1e9 * (0.5 * math.erfc(-level / math.sqrt(2))) ** 0.125
-    assert parts.through.delta.item() < 0.2
-    assert parts.through.centre.item() < 0.1
+    known = parts.beyond.gradients
+    bound = _slope(filled(1, 1, 1.0), before, parts.through.top, known, before.energy, found.first.sources).item()
+    awake = (1 - known.centre.item()) * 1e9 * (0.5 * math.erfc(-level / math.sqrt(2))) ** 0.125
+    assert known.delta.item() < 0.2
+    assert known.centre.item() < 0.1
     holds(awake, bound, loosest=1.3)
 
 
@@ -303,25 +304,25 @@ def test_norms_of_the_spread(subject: Narrow) -> None:
 
 def test_parts_of_the_second_layer(subject: Narrow) -> None:
     """The slope about its constant, the density, and E s^4 1[X > 0] = E s^4 Phi."""
-    through = subject.found.given[0][1].through
+    known = subject.found.given[0][1].beyond.gradients
     for at, weight in subject.laws:
         r = at.s.sqrt()
         density = torch.where(r > 0, normal((at.m / r.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
-        distance = at.slope - through.centre[0]
-        below(power_mean(distance, weight, 8), through.delta[0], "||Phi - p||_8")
-        below(distance.abs().amax(0), through.widest[0], "sup |Phi - p|")
-        below(power_mean(density, weight, 8), through.density[0], "||phi||_8")
-        below((weight @ (at.s**4 * at.slope)) ** 0.25, through.active_spread[0], "||s 1||_4")
+        distance = at.slope - known.centre[0]
+        below(power_mean(distance, weight, 8), known.delta[0], "||Phi - p||_8")
+        below(distance.abs().amax(0), known.widest[0], "sup |Phi - p|")
+        below(power_mean(density, weight, 8), known.density[0], "||phi||_8")
+        below((weight @ (at.s**4 * at.slope)) ** 0.25, known.active_spread[0], "||s 1||_4")
 
 
 def test_parts_of_the_gradient(subject: Narrow) -> None:
     """The three parts of the module docstring of ``norms.py``, each by itself: (nodes, rows, sources)."""
     sources, (before, parts) = subject.found.first.sources, subject.found.given[0]
-    through, mu, layer = parts.through, subject.found.hidden[1].before.layer.weight_mean, before.layer
+    known, mu, layer = parts.beyond.gradients, subject.found.hidden[1].before.layer.weight_mean, before.layer
     bounds = (
-        _linear(mu, before, through.centre, sources)[0],
-        _slope(mu, before, through, before.energy, sources)[0],
-        (mu.abs() @ _spread_slope(layer, through.density, sources)[0]),
+        _linear(mu, before, known.centre, sources)[0],
+        _slope(mu, before, parts.through.top, known, before.energy, sources)[0],
+        (mu.abs() @ _spread_slope(layer, known.density, sources)[0]),
     )
     for (at, weight), (z, r) in zip(subject.laws, subject.nodes, strict=True):
         scale = (r * (z > 0))[:, None]  # (nodes, 1, sources)
@@ -329,8 +330,8 @@ def test_parts_of_the_gradient(subject: Narrow) -> None:
         density = torch.where(root > 0, normal((at.m / root.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
         steep = density / root.clamp_min(1e-150)  # s may be zero, then so are the z that it is made of
         values = (
-            (mu * through.centre[0]) @ layer.weight_mean * scale,
-            (mu * (at.slope - through.centre[0])[:, None]) @ layer.weight_mean * scale,
+            (mu * known.centre[0]) @ layer.weight_mean * scale,
+            (mu * (at.slope - known.centre[0])[:, None]) @ layer.weight_mean * scale,
             (mu * steep[:, None]) @ layer.weight_std**2 * scale * z[:, None],
         )
         for value, bound, what in zip(values, bounds, ("linear", "slope", "spread"), strict=True):

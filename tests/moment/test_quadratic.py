@@ -22,12 +22,11 @@ def bound(rows: Tensor, mu: Tensor, kappa: Tensor, variance: Tensor, fourth: Ten
     """Var of ``rows . (kappa T^2 / 2)`` for T = mu @ (z - E z), by the package, with no other part of z than that."""
     none, zero = torch.zeros(1, NEURONS, dtype=F64), torch.zeros(1, SOURCES, dtype=F64)
     through = Through(
-        top=none[:, :1] + 1, rare=zero, square_usual=none, square_extra=none,
-        gram=((mu * variance) @ mu.T).square()[None], kurtosis=(fourth - 3 * variance**2).clamp_min(0)[None],
-        centre=none, delta=none, widest=none, density=none, active_spread=none,
+        top=none[:, :1] + 1, rare=zero, gram=((mu * variance) @ mu.T).square()[None],
+        kurtosis=(fourth - 3 * variance**2).clamp_min(0)[None],
     )  # fmt: skip
     given = Conditional(
-        noise=Interval(none, none), noise_deviation=none, cube=none, slope=none, psi=none, curvature=kappa[None],
+        noise=Interval(none, none), slope=none, psi=none, curvature=kappa[None],
         slope_rest=none, largest=none, plain_rest=none, through=through,
     )  # fmt: skip
     before = PreActivation(

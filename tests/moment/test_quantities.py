@@ -252,11 +252,11 @@ class TestConditional:
 
     def test_noise_deviation(self, subject: Subject) -> None:
         for k, at in self.layers(subject):
-            at_most(central(at.v), subject.found.given[k][1].noise_deviation[0] ** 2, "Var Var(z | y)")
+            at_most(central(at.v), subject.found.given[k][1].beyond.noise_deviation[0] ** 2, "Var Var(z | y)")
 
     def test_cube(self, subject: Subject) -> None:
         for k, at in self.layers(subject):
-            cube = subject.found.given[k][1].cube[0]
+            cube = subject.found.given[k][1].beyond.cube[0]
             at_most(mean(at.v**1.5, at.q.mean(0) ** 1.5), cube, "E Var(z | y)^1.5")
             at_most(mean((at.z - at.h).abs() ** 3), math.sqrt(3) * cube, "E |z - E[z | y]|^3")
 
@@ -274,18 +274,18 @@ class TestConditional:
             centred = torch.where(whole, at.h, rest)
             at_most(mean((centred - centred.mean(0)) ** 2, size), bound**2, "variance of the slope rest")
 
-    def test_through(self, subject: Subject) -> None:
+    def test_gradients(self, subject: Subject) -> None:
         """The slope at the actual s, the density, and s where the neuron is active."""
         for k, at in self.layers(subject):
-            through = subject.found.given[k][1].through
-            if through is None:
+            known = subject.found.given[k][1].beyond.gradients
+            if known is None:
                 continue
-            distance = at.slope - through.centre[0]
-            assert (distance.abs() <= through.widest[0] * (1 + 1e-12)).all()
-            at_most(mean(distance**8), through.delta[0] ** 8, "E (Phi - p)^8")
+            distance = at.slope - known.centre[0]
+            assert (distance.abs() <= known.widest[0] * (1 + 1e-12)).all()
+            at_most(mean(distance**8), known.delta[0] ** 8, "E (Phi - p)^8")
             density = torch.where(at.s > 0, normal((at.m / at.s.sqrt().clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
-            at_most(mean(density**8), through.density[0] ** 8, "E phi^8")
-            at_most(mean(at.s**4 * at.slope), through.active_spread[0] ** 4, "E s^4 1[X > 0]")
+            at_most(mean(density**8), known.density[0] ** 8, "E phi^8")
+            at_most(mean(at.s**4 * at.slope), known.active_spread[0] ** 4, "E s^4 1[X > 0]")
 
     def layers(self, subject: Subject) -> list[tuple[int, Draws]]:
         return [(k, at) for layers in subject.draws for k, at in enumerate(layers[1:])]

@@ -60,17 +60,19 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """The centre of each box, its half-widths, and the values there of what the planes of the first layer are in."""
+    """What the planes of the first layer are in, at the centre of each box, and how far the box reaches from there."""
 
-    centre: Tensor  # (batch, n_in)
-    half: Tensor  # (batch, n_in): [c - half, c + half] holds the box
-    m: Tensor  # (batch, n_1)
-    q: Tensor  # (batch, n_1)
+    centre: Tensor  # (batch, n_in): c of ``first.py``
+    half: Tensor  # (batch, n_in): the half-widths
+    m: Tensor  # (batch, n_1): m(x) at the centre of the box
+    q: Tensor  # (batch, n_1): q(x) there
 
     @classmethod
     def of(cls, first: FirstLayer, box: Box) -> "_Around":
-        q = apply_rows(first.layer.weight_std.square(), first.centre.square())
-        return cls(first.centre, box.half, first.ranges.m_centre, q)
+        """Of the boxes on which ``first`` was relaxed."""
+        layer, at = first.layer, box.centre
+        q = apply_rows(layer.weight_std.square(), first.centre * at)
+        return cls(first.centre, box.half, apply_rows(layer.weight_mean, at) + layer.bias_mean, q)
 
 
 def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:

@@ -25,6 +25,7 @@ __all__ = [
     "bound",
     "hidden_layers",
     "interval_means",
+    "mean_ranges",
     "where_bounded",
 ]
 
@@ -120,8 +121,7 @@ def hidden_layers(
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
         known = interval_means(layer, latents[-1].mean, scale)
-        dead = -(torch.inf if chain else _DEAD) * before.deviation.clamp_min(TINY)
-        mean = narrowed(layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box, known, dead)
+        mean = mean_ranges(before, known, chain, first, box)
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
@@ -131,6 +131,14 @@ def hidden_layers(
             given.append((before, conditional(before, mean, latent, latents[-1], sources, last=last)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
     return HiddenLayers(first, chain, given, box, parameters.signs)
+
+
+def mean_ranges(
+    before: PreActivation, known: Interval, chain: Sequence[Hidden], first: FirstLayer, box: Box
+) -> Interval:
+    """Ranges of the means of the layer after ``chain``, of which ``known`` ones are given, by its rows carried to x."""
+    dead = -(torch.inf if chain else _DEAD) * before.deviation.clamp_min(TINY)
+    return narrowed(before.layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box, known, dead)
 
 
 def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
