@@ -19,6 +19,7 @@ from bnndp.maths.normal import cdf
 from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_ABOVE, MEAN_BELOW, PEAK, excess, shortfall
+from bnndp.moment.backward import Ground
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
 from bnndp.moment.forward import Hidden, HiddenLayers, interval_means, mean_ranges
@@ -41,6 +42,7 @@ def hidden_layers(
     first = first_layer(layers[0], box)
     if Source.PLANES_1 in sources:
         first = _touching(first, truth.first)
+    ground = Ground.of(first, box)
     chain: list[Hidden] = []
     given: Layers = []
     for k, layer in enumerate(layers[1:], start=1):
@@ -48,7 +50,7 @@ def hidden_layers(
         latents = [first.latent, *(h.latent for h in chain)]
         before = _with_true_moments(pre_activation(layer, first, latents, given), true, sources)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
-        mean = mean_ranges(before, interval_means(layer, latents[-1].mean, scale), chain, first, box)
+        mean = mean_ranges(before, interval_means(layer, latents[-1].mean, scale), chain, ground)
         relaxation, latent = relax(before, mean)
         if planes(k) in sources:
             relaxation = _tangent_planes(before, true, sources)
@@ -58,7 +60,7 @@ def hidden_layers(
             below = None if chain else first.sources
             given.append((before, conditional(before, mean, latent, latents[-1], below)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
-    return HiddenLayers(first, chain, given, box)
+    return HiddenLayers(chain, given, ground)
 
 
 def _touching(first: FirstLayer, true: FirstTruth) -> FirstLayer:

@@ -30,7 +30,7 @@ from bnndp.propagation import certain
 from bnndp.propagation.forward import hidden
 from bnndp.propagation.margins import gaussian_tails, margins_above
 from bnndp.regions import Box
-from bnndp.room import fitted
+from bnndp.room import fitted, pieces
 
 __all__ = ["bound_rows", "expected_softmax"]
 
@@ -59,7 +59,7 @@ def expected_softmax(network: Posterior, box: Box, options: Options) -> tuple[In
     options = fitted(options, box.lower.device)
     parts, names = [], []
     size = _piece_size(network, options, references=network.n_out)
-    for piece in _pieces(box, size):
+    for piece in pieces(box.batch, size, box.lower.device):
         interval, name = _classes(network, box[piece], options, size)
         parts.append(interval)
         names += [name] * (piece.stop - piece.start)
@@ -109,16 +109,18 @@ def _on_cells(asked: _Question, options: Options) -> Tensor:
 
 
 def _bound(asked: _Question, options: Options) -> Tensor:
-    network, parts = asked.network, []
+    network = asked.network
     size = _piece_size(network, options, references=1)
-    for piece in _pieces(asked.box, size):
+
+    def of_piece(piece: slice) -> Tensor:
         part = asked[piece]
         if isinstance(network, Ensemble):
             together = members_together(part.box, size, options)
-            parts.append(mixture_bound(network, part.box, part.rows, part.label, options, together=together))
-        else:
-            parts.append(_rows(network, part.box, part.rows, part.label, options))
-    return torch.cat(parts).nan_to_num(-torch.inf, neginf=-torch.inf)
+            return mixture_bound(network, part.box, part.rows, part.label, options, together=together)
+        return _rows(network, part.box, part.rows, part.label, options)
+
+    found = [of_piece(piece) for piece in pieces(asked.box.batch, size, asked.rows.device)]
+    return torch.cat(found).nan_to_num(-torch.inf, neginf=-torch.inf)
 
 
 def _check(network: Posterior, box: Box) -> None:
@@ -133,12 +135,6 @@ def _check(network: Posterior, box: Box) -> None:
 def _as_seen(network: Posterior, box: Box) -> tuple[Posterior, Box]:
     """In terms of what the first layer sees; the members of an ensemble see each their own."""
     return (network, box) if isinstance(network, Ensemble) else as_seen(network, box)
-
-
-def _pieces(box: Box, size: int) -> Iterator[slice]:
-    """Slices of the batch of at most so many boxes."""
-    for start in range(0, box.batch, size):
-        yield slice(start, min(start + size, box.batch))
 
 
 def _piece_size(network: Posterior, options: Options, *, references: int) -> int:

@@ -12,10 +12,12 @@ import torch
 
 from bnndp.options import Options
 
-__all__ = ["beyond_caches", "fitted", "room"]
+__all__ = ["beyond_caches", "fitted", "pieces", "room"]
 
 _PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the pieces of a CPU once more
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
+_BOXES = 256  # in a piece on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
+_FEW = 32  # with fewer, most of the time goes into starting operations
 
 
 def room(usual: int, device: torch.device) -> int:
@@ -26,6 +28,19 @@ def room(usual: int, device: torch.device) -> int:
 def beyond_caches(usual: int, device: torch.device) -> int:
     """The same for sizes that were chosen to stay in the caches of a CPU."""
     return usual if device.type == "cpu" else usual * _CACHES * _units(device)
+
+
+def pieces(batch: int, most: int, device: torch.device) -> list[slice]:
+    """Slices of a batch, of at most ``most`` boxes: on a CPU of no more than its caches like, one for each thread.
+
+    >>> pieces(5, 2, torch.device("cuda"))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size = most
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        size = min(size, _BOXES if threads == 1 else 2 * threads * _BOXES)
+    return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]
 
 
 def fitted(options: Options, device: torch.device) -> Options:

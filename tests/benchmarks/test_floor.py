@@ -24,7 +24,7 @@ def test_operations_on_paper(random_network: Callable[..., BayesianNetwork]) -> 
 
         def carried() -> None:
             for k, layer in enumerate(hidden[1:]):
-                ranges(layer, passed.relaxed[:k], passed.first, box)
+                ranges(layer, passed.relaxed[:k], passed.ground)
             lower_bound(output.weight_mean, output.bias_mean, passed.relaxed, passed.first, box)
 
         assert counted(carried).matrix == on_paper(network.sizes)

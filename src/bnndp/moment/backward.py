@@ -19,9 +19,20 @@ from bnndp.moment.records import Relaxation, of_boxes
 from bnndp.network import Linear
 from bnndp.regions import Box, apply_rows
 
-__all__ = ["Choice", "Relaxed", "backward", "both_sides", "both_signs", "least", "lower_bound", "narrowed", "ranges"]
+__all__ = [
+    "Choice",
+    "Ground",
+    "Relaxed",
+    "backward",
+    "both_sides",
+    "both_signs",
+    "least",
+    "lower_bound",
+    "narrowed",
+    "ranges",
+]
 
-_CACHED, _HELD = 2**22, 2**30  # bytes of the matrices made at a time: in the caches of a CPU, on another device
+_CACHED, _HELD = 2**23, 2**30  # bytes of the matrices made at a time: in the caches of a CPU, on another device
 _PIECES = 8  # at least so many, so that boxes of which little is asked are not carried along with others
 
 Relaxed = Sequence[tuple[Linear, Relaxation, Tensor]]
@@ -60,19 +71,45 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What the planes of the first layer are in, at the centre of each box, and how far the box reaches from there."""
+    """The planes of the first layer, what they are in at the centre of each box, and how far the box reaches."""
 
+    planes: Planes
     centre: Tensor  # (batch, n_in): c of ``first.py``
     half: Tensor  # (batch, n_in): the half-widths
     m: Tensor  # (batch, n_1): m(x) at the centre of the box
     q: Tensor  # (batch, n_1): q(x) there
 
+
+class _Place:
+    """Room for two matrices that are made again and again."""
+
+    def __init__(self) -> None:
+        self._numbers: Tensor | None = None
+
+    def of(self, like: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Two matrices of any numbers, in the same memory as those before."""
+        if self._numbers is None or self._numbers.shape[1] < rows * columns:
+            self._numbers = like.new_empty(2, rows * columns)
+        first, second = (part[: rows * columns].view(rows, columns) for part in self._numbers)
+        return first, second
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where rows that are carried down end: the first layer on the boxes, and room for the matrices of a few."""
+
+    first: FirstLayer
+    box: Box
+    around: _Around
+    place: _Place
+
     @classmethod
-    def of(cls, first: FirstLayer, box: Box) -> "_Around":
+    def of(cls, first: FirstLayer, box: Box) -> "Ground":
         """Of the boxes on which ``first`` was relaxed."""
         layer, at = first.layer, box.centre
         q = apply_rows(layer.weight_std.square(), first.centre * at)
-        return cls(first.centre, box.half, apply_rows(layer.weight_mean, at) + layer.bias_mean, q)
+        m = apply_rows(layer.weight_mean, at) + layer.bias_mean
+        return cls(first, box, _Around(first.planes(), first.centre, box.half, m, q), _Place())
 
 
 def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:
@@ -84,8 +121,7 @@ def least(
     weight: Tensor,  # (rows, n_k), or (batch, rows, n_k)
     bias: Tensor,  # (rows,) or (batch, rows)
     relaxed: Relaxed,
-    first: FirstLayer,
-    box: Box,
+    ground: Ground,
     asked: Tensor | None = None,  # (batch, rows) of booleans; None: all
 ) -> Tensor:  # (batch, rows)
     """What ``weight @ E z_k + bias`` is at least on each box; may be minus infinity for rows that nobody asks for.
@@ -93,20 +129,17 @@ def least(
     The affine functions are made a few boxes at a time, as their matrices are much larger than anything else in a pass:
     those of a piece stay in the caches, all pieces in the same place.
     """
+    first, box = ground.first, ground.box
     if box.within is not None or first.upper.dense is not None:
         affine = lower_bound(weight, bias, relaxed, first, box)
         return box.minimum(affine.matrix, affine.offset)
-    planes, around, n = first.planes(), _Around.of(first, box), max(box.n, *weight.shape[-1:])
     best = torch.full((box.batch, weight.shape[-2]), -torch.inf, dtype=weight.dtype, device=weight.device)
-    place = None
-    for at, row in _pieces(best if asked is None else asked, asked is None, n):
+    for at, row in _pieces(best if asked is None else asked, asked is None, max(box.n, weight.shape[-1])):
         own = [(layer, of_boxes(relaxation, at), scale[at]) for layer, relaxation, scale in relaxed]
-        rows = _rows_of(weight, bias, at, row)
-        found = _onto_first(*_carried(*rows, own), of_boxes(planes, at), terms=2 * box.n + 16)
-        size = found.alpha.shape[0] * found.alpha.shape[1]
-        if place is None or place.shape[1] < size:
-            place = weight.new_empty(2, size, box.n)
-        value = _least_on_box(found, first.layer, of_boxes(around, at), place)
+        around = of_boxes(ground.around, at)
+        matrix, constant = _carried(*_rows_of(weight, bias, at, row), own)
+        found = _onto_first(matrix, constant, around.planes, terms=2 * box.n + 16)
+        value = _least_on_box(found, first.layer, around, ground.place)
         best[at] = value if row is None else best[at].scatter(1, row, value)
     return best
 
@@ -141,20 +174,20 @@ def _rows_of(weight: Tensor, bias: Tensor, at: slice | Tensor, row: Tensor | Non
     return weight[at].gather(1, row[..., None].expand(-1, -1, weight.shape[-1])), bias[at].gather(1, row)
 
 
-def ranges(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> Interval:
+def ranges(rows: Linear, relaxed: Relaxed, ground: Ground) -> Interval:
     """Least and largest values on each box of ``rows.weight_mean @ E z_k + rows.bias_mean``."""
-    low, high = least(*both_signs(rows), relaxed, first, box).split(rows.n_out, -1)
+    low, high = least(*both_signs(rows), relaxed, ground).split(rows.n_out, -1)
     return Interval(low, -high)
 
 
-def narrowed(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box, known: Interval, dead: Tensor) -> Interval:
+def narrowed(rows: Linear, relaxed: Relaxed, ground: Ground, known: Interval, dead: Tensor) -> Interval:
     """The ranges ``known`` of the same values cut down to :func:`ranges`, unless an upper end is below ``dead``.
 
     Upper ends come first; where that is reached, nobody needs to know the value any better: (batch, n) each.
     """
     weight, bias = rows.weight_mean, rows.bias_mean
-    high = torch.minimum(known.upper, -least(-weight, -bias, relaxed, first, box, ~(known.upper < dead)))
-    low = torch.maximum(known.lower, least(weight, bias, relaxed, first, box, ~(high < dead)))
+    high = torch.minimum(known.upper, -least(-weight, -bias, relaxed, ground, ~(known.upper < dead)))
+    low = torch.maximum(known.lower, least(weight, bias, relaxed, ground, ~(high < dead)))
     return Interval(low, high)
 
 
@@ -235,22 +268,27 @@ def _onto_first(matrix: Tensor, constant: Tensor, planes: Planes, *, terms: int 
     low, high = planes.lower, planes.upper
     alpha = torch.addcmul(positive * low.alpha, negative, high.alpha[:, None])
     beta = torch.addcmul(positive * low.beta, negative, high.beta[:, None])
-    below = (positive * low.offset).sum(-1) if low.offset.shape[1] > 1 else apply_rows(positive, low.offset[:, 0])
-    lost = apply_rows(positive - negative, planes.size) + constant.abs()
-    offset = constant + below + apply_rows(negative, high.offset) - gamma(4 * matrix.shape[-1] + 16 + terms) * lost
-    return _Sum(alpha, beta, offset - TINY, None if high.dense is None else negative @ high.dense)
+    offset = torch.addcmul(positive * low.offset, negative, high.offset[:, None]).sum(-1)
+    lost = _dots(positive - negative, planes.size) + constant.abs()
+    offset = constant + offset - gamma(4 * matrix.shape[-1] + 16 + terms) * lost - TINY
+    return _Sum(alpha, beta, offset, None if high.dense is None else negative @ high.dense)
 
 
-def _least_on_box(found: _Sum, layer: Linear, around: _Around, place: Tensor) -> Tensor:
+def _least_on_box(found: _Sum, layer: Linear, around: _Around, place: _Place) -> Tensor:
     r"""The value at the centre less :math:`\sum_j|\text{slope}_j|e_j`, e the half-widths: (batch, rows).
 
     The sizes of all terms at the centre and of all that may be lost from there to the edge add up to those at a point
     of the box: ``|c| + e`` is the largest ``|x|``. The ``2 n_in`` roundings of both sums are in the offset already.
     """
     batch, rows, n = found.alpha.shape
-    slope, bend = (part[: batch * rows] for part in place)
+    slope, bend = place.of(found.alpha, batch * rows, layer.n_in)
     torch.mm(found.alpha.reshape(-1, n), layer.weight_mean, out=slope)
     torch.mm(found.beta.reshape(-1, n), layer.weight_std.square(), out=bend)
     slope, bend = (part.view(batch, rows, -1) for part in (slope, bend))
     reach = slope.addcmul_(bend, around.centre[:, None]).abs_().mul_(around.half[:, None]).sum(-1)
-    return found.offset + apply_rows(found.alpha, around.m) + apply_rows(found.beta, around.q) - reach
+    return found.offset + _dots(found.alpha, around.m) + _dots(found.beta, around.q) - reach
+
+
+def _dots(matrix: Tensor, x: Tensor) -> Tensor:
+    """The same as ``apply_rows``, but quicker for short rows of each box than a product of a matrix and a vector."""
+    return x @ matrix.mT if matrix.ndim == 2 else (matrix * x[:, None]).sum(-1)

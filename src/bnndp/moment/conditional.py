@@ -52,9 +52,10 @@ _SHARES, _TIMES = (0.3, 0.5, 0.7), (1.0, 2.0, 4.0)  # reaches tried: of the dist
 class Through:
     """How the sources of the first layer reach the second: what the Poincare inequality and quadratic forms need."""
 
-    top: Tensor  # (batch, 1): largest eigenvalue of A scaled to a unit diagonal, at most
+    top: Tensor  # (batch, 1): largest eigenvalue of A scaled to a unit diagonal, at most; of the neurons it is for
     rare: Tensor  # (batch, sources): r_j^2 P(active) of the rare sources, 0 for the others
-    gram: Tensor  # (batch, n, n): Cov(m_i, m_k) squared, an upper bound of each entry of a PSD matrix
+    curved: Tensor  # (batch, k) of integers: the neurons with a curvature, and perhaps some without
+    gram: Tensor  # (batch, k, k): Cov(m_i, m_k) of these squared, an upper bound of each entry of a PSD matrix
     kurtosis: Tensor  # (batch, sources): fourth central moment less three squared variances, at most, at least 0
 
 
@@ -140,7 +141,7 @@ def conditional(
     )
     return Conditional(
         noise, p, psi, curvature, slope_rest, largest, torch.where(rare, whole, plain) * _UP,
-        through=None if sources is None else _through(before, sources),
+        through=None if sources is None else _through(before, sources, curvature, slope_rest if last else None),
         further=None if last else _beyond(before, latent, noise, gradients),
     )  # fmt: skip
 
@@ -284,23 +285,35 @@ def _rare_deviation(before: PreActivation) -> Tensor:
     return torch.zeros_like(before.jensen) if before.energy is None else before.energy.rare.sqrt()
 
 
-def _through(before: PreActivation, sources: Sources) -> Through:
-    """Spectral bound of A and Gram matrix."""
+def _through(before: PreActivation, sources: Sources, curvature: Tensor, slope_rest: Tensor | None) -> Through:
+    """Spectral bound of A, of neurons with a slope rest (None: of all), and Gram matrix of those with a curvature."""
     mu, energy = before.layer.weight_mean, _energy(before)
 
-    def largest_eigenvalue(kept: Tensor, usual: Tensor) -> Tensor:  # at most, of A scaled to a unit diagonal
-        factor = (mu * kept[:, None]).div_(usual[..., None])
+    def largest_eigenvalue(row: Tensor, kept: Tensor, usual: Tensor) -> Tensor:  # at most, scaled to a unit diagonal
+        factor = (mu[row] * kept[:, None]).div_(usual[..., None])
         power = torch.linalg.matrix_power(factor @ factor.mT, 4)
         return torch.linalg.matrix_norm(power).sqrt().sqrt()
 
-    numbers = max(mu.numel(), mu.shape[0] ** 2)
-    top = by_pieces(largest_eigenvalue, numbers, energy.kept.sqrt(), energy.usual.clamp_min(TINY).sqrt())
+    def squared(row: Tensor, variance: Tensor) -> Tensor:
+        return ((mu[row] * variance[:, None]) @ mu[row].mT).square_()
+
+    rest = _where(torch.ones_like(curvature) if slope_rest is None else slope_rest)
+    usual = energy.usual.clamp_min(TINY).sqrt().gather(1, rest)
+    top = by_pieces(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), usual)
+    curved = _where(curvature)
     return Through(
-        top=top.clamp(1, float(mu.shape[0]))[:, None] * _UP,
+        top=top.clamp(1, float(max(1, rest.shape[1])))[:, None] * _UP,
         rare=energy.left * sources.active,
-        gram=by_pieces(lambda v: ((mu * v[:, None]) @ mu.mT).square_(), numbers, sources.variance.upper),
+        curved=curved,
+        gram=by_pieces(squared, curved.shape[1] * max(mu.shape), curved, sources.variance.upper),
         kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
     )
+
+
+def _where(values: Tensor) -> Tensor:  # (batch, n) -> (batch, k)
+    """Which are not zero, of each box as many as of that with most of them: some may be zero."""
+    found = values != 0
+    return found.byte().argsort(-1, descending=True)[:, : int(found.sum(-1).amax())] if len(found) else found.long()
 
 
 def _gradients(  # noqa: PLR0913 (one argument for each thing known of the layer)

@@ -9,7 +9,7 @@ from torch import Tensor
 from bnndp.bounds import Affine, AffineBounds, Interval
 from bnndp.errors import InputError
 from bnndp.maths.rounding import LARGE, TINY, gamma
-from bnndp.moment.backward import Relaxed, backward, narrowed
+from bnndp.moment.backward import Ground, Relaxed, backward, narrowed
 from bnndp.moment.conditional import Layers, conditional
 from bnndp.moment.first import FirstLayer, first_layer
 from bnndp.moment.pre_activation import pre_activation
@@ -73,11 +73,20 @@ class Hidden:
 class HiddenLayers:
     """All hidden layers on a box: the first, those after it, and what the layers above need of them."""
 
-    first: FirstLayer
     chain: list[Hidden]
     given: Layers  # layers 2 to K taken apart; the last only if asked for
-    box: Box
+    ground: Ground
     signs: tuple[Tensor, ...] = ()  # of the cell, see Parameters
+
+    @property
+    def box(self) -> Box:
+        """Where all this holds."""
+        return self.ground.box
+
+    @property
+    def first(self) -> FirstLayer:
+        """The first hidden layer."""
+        return self.ground.first
 
     @property
     def relaxed(self) -> Relaxed:
@@ -114,6 +123,7 @@ def hidden_layers(
 ) -> HiddenLayers:
     """The forward pass over the hidden layers; ``take_last_apart`` for what is random above the last of them."""
     first = first_layer(layers[0], box, parameters.tangent(0), parameters.sign(0))
+    ground = Ground.of(first, box)
     chain: list[Hidden] = []
     given: Layers = []
     for k, layer in enumerate(layers[1:], start=1):
@@ -121,7 +131,7 @@ def hidden_layers(
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
         known = interval_means(layer, latents[-1].mean, scale)
-        mean = mean_ranges(before, known, chain, first, box)
+        mean = mean_ranges(before, known, chain, ground)
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
@@ -130,15 +140,13 @@ def hidden_layers(
             sources = None if chain else first.sources
             given.append((before, conditional(before, mean, latent, latents[-1], sources, last=last)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
-    return HiddenLayers(first, chain, given, box, parameters.signs)
+    return HiddenLayers(chain, given, ground, parameters.signs)
 
 
-def mean_ranges(
-    before: PreActivation, known: Interval, chain: Sequence[Hidden], first: FirstLayer, box: Box
-) -> Interval:
+def mean_ranges(before: PreActivation, known: Interval, chain: Sequence[Hidden], ground: Ground) -> Interval:
     """Ranges of the means of the layer after ``chain``, of which ``known`` ones are given, by its rows carried to x."""
     dead = -(torch.inf if chain else _DEAD) * before.deviation.clamp_min(TINY)
-    return narrowed(before.layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box, known, dead)
+    return narrowed(before.layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], ground, known, dead)
 
 
 def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:

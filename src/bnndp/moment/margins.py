@@ -116,7 +116,7 @@ def _least_margins(rows: MarginRows, layers: HiddenLayers, choice: Choice | None
     if choice is not None:
         affine = mean_margins(rows, layers, choice)
         return layers.box.minimum(affine.matrix, affine.offset)
-    return least(rows.weight, _shifted(rows, layers), layers.relaxed, layers.first, layers.box)
+    return least(rows.weight, _shifted(rows, layers), layers.relaxed, layers.ground)
 
 
 def mean_margins(rows: MarginRows, layers: HiddenLayers, choice: Choice | None = None) -> Affine:

@@ -23,7 +23,7 @@ def by_pieces(function: Callable[..., Tensor], numbers: int, *of_boxes: Tensor) 
     torch.Size([5, 2])
     """
     first = of_boxes[0]
-    size = max(1, beyond_caches(_NUMBERS, first.device) // numbers)
+    size = max(1, beyond_caches(_NUMBERS, first.device) // max(1, numbers))
     if first.shape[0] <= size:
         return function(*of_boxes)
     return torch.cat([function(*some) for some in zip(*(t.split(size) for t in of_boxes), strict=True)])

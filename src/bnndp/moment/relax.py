@@ -91,9 +91,10 @@ def relax(
 
 def _enclose(before: PreActivation, mean: Interval, deltas: tuple[float, ...]) -> Enclosure:
     rho, loss = _lower(before, mean)
-    ends = (mean.lower, 0.5 * (mean.lower + mean.upper), mean.upper)
+    middle = 0.5 * (mean.lower + mean.upper)
     total = before.spread.upper + before.mean_variance
-    best = [relu_scarf(m, total) for m in ends]
+    best = relu_scarf(middle, total)
+    scarf, deviation, error = torch.ones_like(best, dtype=torch.bool), total, total
     for delta in deltas:
         s0 = (before.spread.upper + delta * before.spread_variance.sqrt()).clamp_min(TINY)
         step = HALF_PEAK * excess(before.spread.upper, before.spread_variance, s0) / s0.sqrt()
@@ -108,9 +109,15 @@ def _enclose(before: PreActivation, mean: Interval, deltas: tuple[float, ...]) -
             HALF_PEAK * before.central / level.sqrt(),
         )
         for root, add in ((s0.sqrt(), curved), (level.sqrt(), gaussian)):
-            best = _better(best, [expected_relu(m, root) + add for m in ends])
-    slack = _ROUND * (mean.magnitude + best[2].abs() + total.sqrt())  # s0, level <= total wherever step < 0
-    return Enclosure(rho, loss, best[0] + slack, best[2] + slack)
+            found = expected_relu(middle, root) + add
+            take = found < best  # NaN and infinity never win
+            best, scarf = torch.where(take, found, best), scarf & ~take
+            deviation, error = torch.where(take, root, deviation), torch.where(take, add, error)
+    low, high = (
+        torch.where(scarf, relu_scarf(m, total), expected_relu(m, deviation) + error) for m in (mean.lower, mean.upper)
+    )
+    slack = _ROUND * (mean.magnitude + high.abs() + total.sqrt())  # s0, level <= total wherever step < 0
+    return Enclosure(rho, loss, low + slack, high + slack)
 
 
 def _lower(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]:
@@ -203,12 +210,6 @@ def _taylor_in_v(before: PreActivation, level: Tensor, curvature: float) -> Tens
     square = before.noise_variance + (before.noise.upper - before.noise.lower).square()
     covariance = (before.central * before.noise_variance).sqrt()
     return MEAN_MIXED * covariance / level + curvature * square / (level * level.sqrt())
-
-
-def _better(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
-    """Of two bounds, at the ends and the middle of M, the one lower in the middle; NaN and infinity never win."""
-    take = b[1] < a[1]
-    return [torch.where(take, y, x) for x, y in zip(a, b, strict=True)]
 
 
 def _latent(before: PreActivation, mean: Interval, enclosure: Enclosure) -> Latent:

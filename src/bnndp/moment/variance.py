@@ -107,9 +107,10 @@ def _quadratic(rows: Tensor, mu: Tensor, given: Conditional) -> Tensor:
     if through is None:
         return torch.zeros_like(apply_rows(rows, given.curvature))
     weight = rows * given.curvature[:, None]  # (batch, rows, n)
+    diagonal = (weight @ mu.square()).square()
+    weight = weight.gather(2, through.curved[:, None].expand(-1, weight.shape[1], -1))  # the others are zero
     pairs = ((weight @ through.gram) * weight).sum(-1).clamp_min(0)
     # The quadratic form may cancel: what rounding leaves out is covered by the sizes of its terms, G_ik^2 <= G_ii G_kk.
     size = apply_rows(weight.abs(), through.gram.diagonal(dim1=-2, dim2=-1).sqrt())
     lost = gamma(8 * (rows.shape[-1] + mu.shape[-1])) * size.square()
-    diagonal = (weight @ mu.square()).square()
     return (0.5 * (pairs + lost) + 0.25 * apply_rows(diagonal, through.kurtosis)).sqrt()
