@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class Box:
     lower: Tensor  # (batch, n), float64
     upper: Tensor  # (batch, n), float64
     within: Ball | None = None
+    _centre: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # once asked for
+    _half: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         lower, upper = _matrix("lower", self.lower), _matrix("upper", self.upper)
@@ -103,13 +105,21 @@ class Box:
     @property
     def centre(self) -> Tensor:
         """Midpoints, inside the boxes: (batch, n)."""
-        return (0.5 * self.lower + 0.5 * self.upper).clamp(self.lower, self.upper)
+        if self._centre is None:
+            middle = (0.5 * self.lower + 0.5 * self.upper).clamp(self.lower, self.upper)
+            object.__setattr__(self, "_centre", middle)
+            return middle
+        return self._centre
 
     @property
     def half(self) -> Tensor:
         """Half-widths e such that the box is in [centre - e, centre + e]: (batch, n)."""
-        centre = self.centre
-        return torch.maximum(self.upper - centre, centre - self.lower) * (1 + 4 * UNIT)
+        if self._half is None:
+            centre = self.centre
+            half = torch.maximum(self.upper - centre, centre - self.lower) * (1 + 4 * UNIT)
+            object.__setattr__(self, "_half", half)
+            return half
+        return self._half
 
     @property
     def magnitude(self) -> Tensor:
@@ -120,7 +130,8 @@ class Box:
         """The boxes at ``index`` of the batch."""
         ball, part = self.within, object.__new__(Box)  # what is in a box that was checked needs no check
         within = None if ball is None else Ball(ball.centre[index], ball.radius[index], ball.norm)
-        for name, value in (("lower", self.lower[index]), ("upper", self.upper[index]), ("within", within)):
+        ends = (("lower", self.lower[index]), ("upper", self.upper[index]), ("within", within))
+        for name, value in (*ends, ("_centre", None), ("_half", None)):
             object.__setattr__(part, name, value)
         return part
 

@@ -31,7 +31,7 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio, standard_variance
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_BELOW, MEAN_MIXED, excess, shortfall
-from bnndp.moment.pieces import by_pieces
+from bnndp.moment.pieces import by_pieces, chosen
 from bnndp.moment.records import Energy, Latent, PreActivation, Sources
 from bnndp.moment.slope import Slope, slope
 from bnndp.moment.tail import Stability, slope_square, stability
@@ -297,10 +297,10 @@ def _through(before: PreActivation, sources: Sources, curvature: Tensor, slope_r
     def squared(row: Tensor, variance: Tensor) -> Tensor:
         return ((mu[row] * variance[:, None]) @ mu[row].mT).square_()
 
-    rest = _where(torch.ones_like(curvature) if slope_rest is None else slope_rest)
+    rest = chosen(torch.ones_like(curvature) != 0 if slope_rest is None else slope_rest != 0)
     usual = energy.usual.clamp_min(TINY).sqrt().gather(1, rest)
     top = by_pieces(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), usual)
-    curved = _where(curvature)
+    curved = chosen(curvature != 0)
     return Through(
         top=top.clamp(1, float(max(1, rest.shape[1])))[:, None] * _UP,
         rare=energy.left * sources.active,
@@ -308,12 +308,6 @@ def _through(before: PreActivation, sources: Sources, curvature: Tensor, slope_r
         gram=by_pieces(squared, curved.shape[1] * max(mu.shape), curved, sources.variance.upper),
         kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
     )
-
-
-def _where(values: Tensor) -> Tensor:  # (batch, n) -> (batch, k)
-    """Which are not zero, of each box as many as of that with most of them: some may be zero."""
-    found = values != 0
-    return found.byte().argsort(-1, descending=True)[:, : int(found.sum(-1).amax())] if len(found) else found.long()
 
 
 def _gradients(  # noqa: PLR0913 (one argument for each thing known of the layer)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bnndp.room import beyond_caches
 
-__all__ = ["by_pieces"]
+__all__ = ["by_pieces", "chosen"]
 
 _NUMBERS = 2**16  # in the matrices made at a time: in the caches of a CPU
 
@@ -27,3 +27,13 @@ def by_pieces(function: Callable[..., Tensor], numbers: int, *of_boxes: Tensor) 
     if first.shape[0] <= size:
         return function(*of_boxes)
     return torch.cat([function(*some) for some in zip(*(t.split(size) for t in of_boxes), strict=True)])
+
+
+def chosen(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) of integers
+    """The indices at which the mask is true, of each box as many as of that with most of them: some may be others.
+
+    >>> chosen(torch.tensor([[False, True, False], [True, False, True]])).shape
+    torch.Size([2, 2])
+    """
+    most = int(mask.sum(-1).amax()) if mask.shape[0] else 0
+    return mask.byte().argsort(-1, descending=True)[:, :most]

@@ -22,7 +22,7 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import moments, ratio
 from bnndp.maths.rounding import ELEMENTARY
 from bnndp.maths.tails import PEAK
-from bnndp.moment.pieces import by_pieces
+from bnndp.moment.pieces import by_pieces, chosen
 from bnndp.moment.records import Latent, Level, Sources, Tail
 from bnndp.network import Linear
 from bnndp.regions import apply_rows
@@ -49,7 +49,8 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
     """Levels that m and s of the second hidden layer exceed with probability at most e^-tau, for several tau."""
     mu2, v2 = layer.weight_mean.square(), layer.weight_std.square()
     found = []
-    for tau in _TAUS:
+    largest, before = torch.zeros_like(spread.upper), torch.zeros_like(sources.active, dtype=torch.bool)
+    for tau in _TAUS:  # more sources are kept with each
         kept = sources.active > 0.01 * math.exp(-tau)
         noise = torch.where(kept, sources.noise, 0.0)
         left = torch.where(kept, 0.0, sources.active).sum(-1, keepdim=True)
@@ -59,8 +60,8 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
         fall = apply_rows(layer.weight_mean.clamp_min(0), torch.where(kept, 0.0, below.mean.upper))
         reach = (2 * tau * apply_rows(mu2, noise)).sqrt()
         bernstein = 4 * apply_rows(v2.square(), noise * below.second.upper)
-        largest = 2 * by_pieces(lambda part: (v2 * part[:, None]).amax(-1), v2.numel(), noise)
-        high = (spread.upper + (2 * tau * bernstein).sqrt() + tau * largest) * _UP
+        largest, before = torch.maximum(largest, _largest(v2, sources.noise, kept & ~before)), kept
+        high = (spread.upper + (2 * tau * bernstein).sqrt() + 2 * tau * largest) * _UP
         found.append(Level((reach + shift) * _UP, (reach + fall) * _UP, high, 3 * math.exp(-tau) * _UP + left))
     size = (mu2 @ sources.noise.mT).mT
 
@@ -69,6 +70,17 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
         return (apply_rows(v2, norm.square()) + layer.bias_std.square()).sqrt() * _UP
 
     return Tail(tuple(found), _LIPSCHITZ_8 * size.sqrt() * _UP, spread_norm(_XI_8), spread_norm(_XI_16))
+
+
+def _largest(v2: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+    """The largest ``v2[i, l] * noise[l]`` over the sources l of the mask (batch, sources), zero of none: (batch, n)."""
+    at = chosen(mask)
+    if at.shape[1] == 0:
+        return torch.zeros_like(noise @ v2.mT)
+    of_source = v2.mT.contiguous()
+    noise = torch.where(mask, noise, 0.0).gather(1, at)
+    numbers = at.shape[1] * v2.shape[0]
+    return by_pieces(lambda row, r: (of_source[row] * r[..., None]).amax(1), numbers, at, noise)
 
 
 def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
