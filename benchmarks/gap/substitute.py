@@ -56,9 +56,10 @@ def hidden_layers(
             relaxation = _tangent_planes(before, true, sources)
         else:
             relaxation = _with_true_steps(relaxation, before, mean, true, sources)
-        if take_last_apart or k + 1 < len(layers):
+        last = k + 1 == len(layers)
+        if take_last_apart or not last:
             below = None if chain else first.sources
-            given.append((before, conditional(before, mean, latent, latents[-1], below)))
+            given.append((before, conditional(before, mean, latent, latents[-1], below, last=last)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
     return HiddenLayers(chain, given, ground)
 

@@ -22,7 +22,8 @@ def bound(rows: Tensor, mu: Tensor, kappa: Tensor, variance: Tensor, fourth: Ten
     """Var of ``rows . (kappa T^2 / 2)`` for T = mu @ (z - E z), by the package, with no other part of z than that."""
     none, zero = torch.zeros(1, NEURONS, dtype=F64), torch.zeros(1, SOURCES, dtype=F64)
     through = Through(
-        top=none[:, :1] + 1, rare=zero, gram=((mu * variance) @ mu.T).square()[None],
+        top=none[:, :1] + 1, rare=zero, curved=torch.arange(NEURONS)[None],
+        gram=((mu * variance) @ mu.T).square()[None],
         kurtosis=(fourth - 3 * variance**2).clamp_min(0)[None],
     )  # fmt: skip
     given = Conditional(

@@ -34,8 +34,8 @@ DEGREES = {
     "spread16": 1, "usual": 2, "rare": 2, "unlikely": 2, "kept": 2, "left": 2, "covariance": 3, "absolute": 3,
     # Conditional and Through
     "noise_deviation": 2, "cube": 3, "slope": 0, "psi": -1, "curvature": -1, "slope_rest": 1, "largest": 0,
-    "plain_rest": 1, "top": 0, "square_usual": 2, "square_extra": 2, "gram": 4, "kurtosis": 4, "centre": 0, "delta": 0,
-    "widest": 0, "density": 0, "active_spread": 2,
+    "plain_rest": 1, "top": 0, "curved": 0, "square_usual": 2, "square_extra": 2, "gram": 4, "kurtosis": 4, "centre": 0,
+    "delta": 0, "widest": 0, "density": 0, "active_spread": 2,
     # Latent, Relaxation, Slope
     "mean": 1, "second": 2, "variance": 2, "activity": 0, "tangent": 0, "rho": 1, "loss": 1, "upper_slope": 0,
     "upper_offset": 1, "size": 1,

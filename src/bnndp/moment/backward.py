@@ -161,7 +161,7 @@ def _pieces(asked: Tensor, every: bool, n: int) -> Iterator[tuple[slice | Tensor
     while start < batch and counts[start]:
         size = min(max(1, most // counts[start]), -(-batch // _PIECES))
         at = order[start : start + size]
-        yield at, asked[at].byte().argsort(-1, descending=True)[:, : counts[start]]
+        yield at, asked[at].byte().argsort(dim=-1, descending=True, stable=True)[:, : counts[start]]
         start += size
 
 

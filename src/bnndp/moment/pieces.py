@@ -36,4 +36,4 @@ def chosen(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) of i
     torch.Size([2, 2])
     """
     most = int(mask.sum(-1).amax()) if mask.shape[0] else 0
-    return mask.byte().argsort(-1, descending=True)[:, :most]
+    return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, :most]
