@@ -34,7 +34,7 @@ DEGREES = {
     "spread16": 1, "usual": 2, "rare": 2, "unlikely": 2, "kept": 2, "left": 2, "covariance": 3, "absolute": 3,
     # Conditional and Through
     "noise_deviation": 2, "cube": 3, "slope": 0, "psi": -1, "curvature": -1, "slope_rest": 1, "largest": 0,
-    "plain_rest": 1, "top": 0, "curved": 0, "square_usual": 2, "square_extra": 2, "gram": 4, "kurtosis": 4, "centre": 0,
+    "plain_rest": 1, "top": 0, "square_usual": 2, "square_extra": 2, "gram": 4, "kurtosis": 4, "centre": 0,
     "delta": 0, "widest": 0, "density": 0, "active_spread": 2,
     # Latent, Relaxation, Slope
     "mean": 1, "second": 2, "variance": 2, "activity": 0, "tangent": 0, "rho": 1, "loss": 1, "upper_slope": 0,
@@ -58,7 +58,8 @@ def in_units(model: BayesianNetwork, unit: float, start: int) -> BayesianNetwork
 def tensors(record: object, name: str) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a record, by the path of their names; ends of an interval by that of the interval."""
     if isinstance(record, Tensor):
-        yield name, record
+        if record.is_floating_point():  # no index
+            yield name, record
     elif isinstance(record, tuple):
         for part in record:
             yield from tensors(part, name)
