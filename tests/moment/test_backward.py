@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from flint import arb
 from oracles import all_below, expected_relu
 from torch import Tensor
 
-from bnndp.bounds import Affine
-from bnndp.moment.backward import Choice, backward, least, lower_bound, ranges
+from bnndp.bounds import Affine, Interval
+from bnndp.moment.backward import Choice, backward, least, lower_bound, narrowed, ranges
 from bnndp.moment.forward import HiddenLayers, Parameters, hidden_layers
 from bnndp.moment.records import Relaxation
 from bnndp.network import BayesianNetwork, Linear
@@ -141,3 +142,96 @@ def test_least_values_a_few_boxes_at_a_time(monkeypatch: pytest.MonkeyPatch, dep
     other = backward(last, passed.relaxed, passed.first, box).interval()
     assert torch.allclose(found.lower, other.lower, rtol=1e-12, atol=1e-12)
     assert torch.allclose(found.upper, other.upper, rtol=1e-12, atol=1e-12)
+
+
+def _passed(seed: int, batch: int = 11) -> tuple[HiddenLayers, Linear]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def layer(n_out: int, n_in: int) -> Linear:
+        weight = torch.randn(n_out, n_in, generator=generator, dtype=torch.float64)
+        bias = torch.randn(n_out, generator=generator, dtype=torch.float64)
+        return Linear(weight, 0.1 * torch.rand_like(weight), bias, 0.1 * torch.rand_like(bias))
+
+    box = Box.ball(torch.randn(batch, 6, generator=generator, dtype=torch.float64), 0.1)
+    return hidden_layers([layer(7, 6), layer(5, 7)], box, Parameters()), layer(8, 5)
+
+
+@pytest.mark.parametrize("rows_of_each", [False, True])
+@pytest.mark.parametrize("cached", [8 * 7 * 3, 2**20])
+def test_rows_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, cached: int, rows_of_each: bool) -> None:
+    """They are those of the whole, whatever goes with them; of the others nothing wrong is said."""
+    monkeypatch.setattr("bnndp.moment.backward._CACHED", cached)
+    passed, last = _passed(3)
+    weight, bias = last.weight_mean, last.bias_mean
+    if rows_of_each:
+        weight, bias = weight.expand(11, -1, -1), bias.expand(11, -1)
+    whole = least(weight, bias, passed.relaxed, passed.ground)
+    for share in (0.0, 0.3, 1.0):
+        asked_for = torch.rand(11, 8, generator=torch.Generator().manual_seed(4)) < share
+        asked_for[2], asked_for[7] = False, share > 0
+        found = least(weight, bias, passed.relaxed, passed.ground, asked_for)
+        assert torch.allclose(found[asked_for], whole[asked_for], rtol=1e-13, atol=1e-13)
+        assert bool((found <= whole + 1e-13 * whole.abs()).all())
+        if share == 0:
+            assert bool((found == -torch.inf).all())
+
+
+def test_ranges_are_narrowed_unless_a_neuron_is_dead() -> None:
+    passed, last = _passed(5)
+    whole = ranges(last, passed.relaxed, passed.ground)
+    known = Interval(whole.lower - 1, whole.upper + 1)
+    never = torch.full_like(whole.lower, -torch.inf)
+    found = narrowed(last, passed.relaxed, passed.ground, known, never)
+    assert torch.allclose(found.lower, whole.lower, rtol=1e-13, atol=1e-13)
+    assert torch.allclose(found.upper, whole.upper, rtol=1e-13, atol=1e-13)
+    # Dead by what is known, dead by the rows, alive: by turns.
+    dead = torch.where(torch.arange(8) % 3 == 0, known.upper + 1, torch.where(torch.arange(8) % 3 == 1, 0.0, never))
+    dead[:, 1::3] = whole.upper[:, 1::3] + 0.5
+    found = narrowed(last, passed.relaxed, passed.ground, known, dead)
+    assert bool((found.lower <= whole.lower + 1e-12).all())
+    assert bool((found.upper >= whole.upper - 1e-12).all())
+    assert bool((found.upper[:, 0::3] <= known.upper[:, 0::3]).all())
+    assert torch.allclose(found.upper[:, 1::3], whole.upper[:, 1::3], rtol=1e-13, atol=1e-13)
+    assert torch.allclose(found.lower[:, 2::3], whole.lower[:, 2::3], rtol=1e-13, atol=1e-13)
+
+
+def test_the_least_value_is_rounded_down() -> None:
+    """Against exact arithmetic: terms that cancel, of rows whose slopes cancel too, at the edge of wide boxes."""
+    generator = torch.Generator().manual_seed(6)
+    size = 2.0 ** torch.randint(-8, 9, (9, 12), generator=generator)
+    weight = torch.randn(9, 12, generator=generator, dtype=torch.float64) * size
+    first = Linear(
+        weight, 0.05 * weight.abs(), 30 * torch.randn(9, generator=generator, dtype=torch.float64), size[:, 0].double()
+    )
+    box = Box.ball(100 * torch.randn(4, 12, generator=generator, dtype=torch.float64), 3.0)
+    passed = hidden_layers([first], box, Parameters())
+    rows = torch.randn(10, 9, generator=generator, dtype=torch.float64)
+    rows[5:] = rows[:5] * (1 + 2.0**-50)
+    rows[5:, 0] *= -1
+    bias = 1e3 * torch.randn(10, generator=generator, dtype=torch.float64)
+    found = least(rows, bias, passed.relaxed, passed.ground)
+    planes = passed.first.planes()
+    for b in range(4):
+        c = [Fraction(v) for v in passed.first.centre[b].tolist()]
+        ends = [
+            (Fraction(low), Fraction(high))
+            for low, high in zip(box.lower[b].tolist(), box.upper[b].tolist(), strict=True)
+        ]
+        for row in range(10):
+            alpha, beta, offset = [], [], Fraction(bias[row].item())
+            for i in range(9):
+                w = Fraction(rows[row, i].item())
+                side, at = (planes.lower, (b, 0, i)) if w > 0 else (planes.upper, (b, i))
+                alpha.append(w * Fraction(side.alpha[at].item()))
+                beta.append(w * Fraction(side.beta[at].item()))
+                offset += w * Fraction(side.offset[at].item()) + alpha[-1] * Fraction(first.bias_mean[i].item())
+            least_value = offset
+            for j, (low, high) in enumerate(ends):
+                slope = sum(
+                    alpha[i] * Fraction(first.weight_mean[i, j].item())
+                    + beta[i] * Fraction(first.weight_std[i, j].item()) ** 2 * c[j]
+                    for i in range(9)
+                )
+                least_value += min(slope * low, slope * high)
+            assert Fraction(found[b, row].item()) <= least_value
+            assert float(least_value) - found[b, row].item() <= 1e-9 * (1 + abs(float(least_value))) * 1e3
