@@ -159,7 +159,7 @@ def _passed(seed: int, batch: int = 11) -> tuple[HiddenLayers, Linear]:
 @pytest.mark.parametrize("rows_of_each", [False, True])
 @pytest.mark.parametrize("cached", [8 * 7 * 3, 2**20])
 def test_rows_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, cached: int, rows_of_each: bool) -> None:
-    """They are those of the whole, whatever goes with them; of the others nothing wrong is said."""
+    """They are those of the whole, whatever goes with them; of the others nothing is said."""
     monkeypatch.setattr("bnndp.moment.backward._CACHED", cached)
     passed, last = _passed(3)
     weight, bias = last.weight_mean, last.bias_mean
@@ -171,9 +171,7 @@ def test_rows_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, cached: int, r
         asked_for[2], asked_for[7] = False, share > 0
         found = least(weight, bias, passed.relaxed, passed.ground, asked_for)
         assert torch.allclose(found[asked_for], whole[asked_for], rtol=1e-13, atol=1e-13)
-        assert bool((found <= whole + 1e-13 * whole.abs()).all())
-        if share == 0:
-            assert bool((found == -torch.inf).all())
+        assert bool((found[~asked_for] == -torch.inf).all())
 
 
 def test_ranges_are_narrowed_unless_a_neuron_is_dead() -> None:

@@ -289,3 +289,23 @@ def test_the_planes_hold_everywhere_in_the_box(random_network: NetworkFactory) -
         exact = exact_margins(network, x.tolist())
         found = affine(x[None])[0].tolist()
         assert all(arb(value - 1e-14) <= exact.mean[1][j] for j, value in enumerate(found))
+
+
+def test_a_box_does_not_depend_on_the_others_of_its_batch() -> None:
+    """Neurons are taken together by what boxes ask of them; that changes rounding at most."""
+    generator = torch.Generator().manual_seed(7)
+
+    def layer(n_out: int, n_in: int, lift: float) -> Linear:
+        weight = torch.randn(n_out, n_in, generator=generator, dtype=torch.float64) * 1.4 / n_in**0.5
+        bias = lift + 0.5 * torch.randn(n_out, generator=generator, dtype=torch.float64)
+        return Linear(weight, 0.02 * torch.rand_like(weight), bias, 0.02 * torch.rand_like(bias))
+
+    network = BayesianNetwork.from_linears([layer(24, 6, 0), layer(20, 24, -0.7), layer(4, 20, 0)], "classification")
+    eps = 10.0 ** torch.linspace(-4, 0, 40, dtype=torch.float64)  # dead, straddling and active neurons in all shares
+    box = Box.ball(torch.rand(40, 6, generator=generator, dtype=torch.float64), eps)
+    together = margins(network, box, every(network, box))
+    for b in range(0, 40, 3):
+        one = box[b : b + 1]
+        alone = margins(network, one, every(network, one))
+        assert torch.allclose(alone.mean, together.mean[b : b + 1], rtol=1e-11, atol=1e-11)
+        assert torch.allclose(alone.variance, together.variance[b : b + 1], rtol=1e-9, atol=1e-12)

@@ -32,7 +32,7 @@ __all__ = [
     "ranges",
 ]
 
-_CACHED, _HELD = 2**23, 2**30  # bytes of the matrices made at a time: in the caches of a CPU, on another device
+_CACHED, _HELD = 2**23, 2**28  # bytes of the matrices made at a time: in the caches of a CPU, on another device
 _PIECES = 8  # at least so many, so that boxes of which little is asked are not carried along with others
 
 Relaxed = Sequence[tuple[Linear, Relaxation, Tensor]]
@@ -124,7 +124,7 @@ def least(
     ground: Ground,
     asked: Tensor | None = None,  # (batch, rows) of booleans; None: all
 ) -> Tensor:  # (batch, rows)
-    """What ``weight @ E z_k + bias`` is at least on each box; may be minus infinity for rows that nobody asks for.
+    """What ``weight @ E z_k + bias`` is at least on each box; minus infinity for rows that nobody asks for.
 
     The affine functions are made a few boxes at a time, as their matrices are much larger than anything else in a pass:
     those of a piece stay in the caches, all pieces in the same place.
@@ -141,7 +141,7 @@ def least(
         found = _onto_first(matrix, constant, around.planes, terms=2 * box.n + 16)
         value = _least_on_box(found, first.layer, around, ground.place)
         best[at] = value if row is None else best[at].scatter(1, row, value)
-    return best
+    return best if asked is None else best.masked_fill(~asked, -torch.inf)  # whatever other boxes are in the batch
 
 
 def _pieces(asked: Tensor, every: bool, n: int) -> Iterator[tuple[slice | Tensor, Tensor | None]]:

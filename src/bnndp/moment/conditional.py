@@ -289,20 +289,21 @@ def _through(before: PreActivation, sources: Sources, curvature: Tensor, slope_r
     """Spectral bound of A, of neurons with a slope rest (None: of all), and Gram matrix of those with a curvature."""
     mu, energy = before.layer.weight_mean, _energy(before)
 
-    def largest_eigenvalue(row: Tensor, kept: Tensor, usual: Tensor) -> Tensor:  # at most, scaled to a unit diagonal
-        factor = (mu[row] * kept[:, None]).div_(usual[..., None])
+    def largest_eigenvalue(row: Tensor, kept: Tensor, scale: Tensor) -> Tensor:  # at most, scaled to a unit diagonal
+        factor = (mu[row] * kept[:, None]).mul_(scale[..., None])
         power = torch.linalg.matrix_power(factor @ factor.mT, 4)
         return torch.linalg.matrix_norm(power).sqrt().sqrt()
 
     def squared(row: Tensor, variance: Tensor) -> Tensor:
         return ((mu[row] * variance[:, None]) @ mu[row].mT).square_()
 
-    rest = chosen(torch.ones_like(curvature) != 0 if slope_rest is None else slope_rest != 0)
-    usual = energy.usual.clamp_min(TINY).sqrt().gather(1, rest)
-    top = by_pieces(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), usual)
+    needed = torch.ones_like(curvature, dtype=torch.bool) if slope_rest is None else slope_rest != 0
+    rest, count = chosen(needed), needed.sum(-1, keepdim=True).clamp_min(1)
+    scale = torch.where(needed, 1 / energy.usual.clamp_min(TINY).sqrt(), 0.0).gather(1, rest)  # none of other neurons
+    top = by_pieces(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), scale)
     curved = chosen(curvature != 0)
     return Through(
-        top=top.clamp(1, float(max(1, rest.shape[1])))[:, None] * _UP,
+        top=top[:, None].clamp_min(1).minimum(count) * _UP,
         rare=energy.left * sources.active,
         curved=curved,
         gram=by_pieces(squared, curved.shape[1] * max(mu.shape), curved, sources.variance.upper),
