@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,20 @@ class Cost:
 
 @contextmanager
 def counted(module: Any) -> Iterator[Passes]:
-    """Counts the passes that ``module`` asks for by its name ``bound_rows``."""
-    seen, true = Passes(), module.bound_rows
+    """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``quick_rows``."""
+    seen = Passes()
 
-    def counting(network: Posterior, box: Any, *rest: Any) -> Tensor:
-        seen.calls, seen.balls = seen.calls + 1, seen.balls + box.batch
-        return true(network, box, *rest)
+    def counting(true: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(network: Posterior, box: Any, *rest: Any) -> Any:
+            seen.calls, seen.balls = seen.calls + 1, seen.balls + box.batch
+            return true(network, box, *rest)
 
-    with mock.patch.object(module, "bound_rows", counting):
+        return asked
+
+    with ExitStack() as stack:
+        for name in ("bound_rows", "quick_rows"):
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
         yield seen
 
 

@@ -124,3 +124,20 @@ def test_guesses_certify_nothing() -> None:
     for i in range(2):
         assert state.low[i].item() in value.certified(i)
         assert 0.05 / 1.011 <= state.low[i].item() < 0.05
+
+
+def test_a_better_bound_goes_on_from_where_a_weaker_one_failed() -> None:
+    """Good at the upper end: searched on from there; bad, or not asked about: what was known stays."""
+    weak, strong = lead(0.04, 16.0), lead(0.09, 16.0)
+    state = searched(Recorder(weak), torch.full((3,), 0.03, dtype=F64))
+    value = torch.tensor([float(strong(state.high[:1])), -0.1, 0.5], dtype=F64)
+    again = state.again_at(value, torch.tensor([True, True, False]))
+    assert again.low.tolist() == [state.high[0].item(), state.low[1].item(), state.low[2].item()]
+    assert again.high.tolist() == [math.inf, state.high[1].item(), state.high[2].item()]
+    assert again.open(1.0, TOLERANCE).tolist() == [True, False, False]
+    recorder = Recorder(strong)
+    *_, found = narrowed(recorder, again, 1.0, TOLERANCE)
+    assert set(recorder.asked) == {0}
+    assert len(recorder.asked[0]) <= 8
+    assert 0.09 / (1 + TOLERANCE) <= found.low[0].item() <= 0.09
+    assert found.low[0].item() in recorder.certified(0)

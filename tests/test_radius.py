@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from classifiers import classifier, exact_radius, linear, random_linear, sampled_softmax
 
+from bnndp.classify import bound_rows, quick_rows
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
@@ -187,3 +189,37 @@ def test_refusals() -> None:
 def test_labels_of_another_number_are_refused() -> None:
     with pytest.raises(InputError, match="2 inputs"):
         certified_radius(random_linear(2, 3, 0), torch.zeros(2, 2), torch.tensor([0, 1, 2]), search=BLIND)
+
+
+@pytest.mark.parametrize(("sizes", "std"), [((3, 3), 1.0), ((4, 12, 3), 0.6), ((4, 12, 12, 3), 0.25)])
+def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(
+    sizes: tuple[int, ...], std: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uncertain margins, for which exponential moments say more than two: the radii are the same to the tolerance."""
+    network, x = classifier(sizes, 5, std=std, gain=3.0), points(24, sizes[0], 8)
+    asked: list[int] = []
+
+    def seen(*args: Any) -> torch.Tensor:
+        asked.append(args[1].batch)
+        return bound_rows(*args)
+
+    monkeypatch.setattr("bnndp.radius.bound_rows", seen)
+    found = certified_radius(network, x, search=BLIND)
+    assert 0 < min(asked) < 24  # not of all, each time
+
+    def every(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return bound_rows(*args), torch.zeros(args[1].batch, dtype=torch.bool)
+
+    monkeypatch.setattr("bnndp.radius.quick_rows", every)
+    usual = certified_radius(network, x, search=BLIND)
+
+    def never(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return quick_rows(*args)[0], torch.zeros(args[1].batch, dtype=torch.bool)
+
+    monkeypatch.setattr("bnndp.radius.quick_rows", never)
+    weak = certified_radius(network, x, search=BLIND)
+    assert torch.equal(found.radius.isnan(), usual.radius.isnan())
+    known = ~usual.radius.isnan()
+    assert torch.allclose(found.radius[known], usual.radius[known], rtol=0.0101, atol=2e-6)
+    assert bool((found.radius[known] >= weak.radius.nan_to_num(0.0)[known] * (1 - 1e-12)).all())
+    assert bool((found.radius[known] > 1.02 * weak.radius.nan_to_num(0.0)[known]).any())  # or it would test nothing

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import bnndp.radius
 import bnndp.single
-from bnndp.classify import bound_rows
+from bnndp.classify import bound_rows, quick_rows
 from bnndp.decision import labels_of
 from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import InputError
@@ -48,14 +48,23 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     """Those in float64 of ``certified_radius``."""
     seen = Passes()
 
-    def watched(network: Posterior, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
-        found = bound_rows(network, box, rows, label, options)
+    def told(network: Posterior, box: Box, found: Tensor) -> None:
         seen.kinds.append((network, box.lower.dtype))
         good = (found > 0).all(-1)
         seen.certified |= {ends(box, i) for i in good.nonzero()[:, 0].tolist()}
+
+    def watched(network: Posterior, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
+        found = bound_rows(network, box, rows, label, options)
+        told(network, box, found)
         return found
 
+    def quickly(network: Posterior, box: Box, rows: Tensor, label: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+        found, hopeful = quick_rows(network, box, rows, label, options)
+        told(network, box, found)
+        return found, hopeful
+
     monkeypatch.setattr(bnndp.radius, "bound_rows", watched)
+    monkeypatch.setattr(bnndp.radius, "quick_rows", quickly)
     return seen
 
 

@@ -69,6 +69,21 @@ class Bracket:
             torch.where(active, torch.stack([_log_odds(value), *self.odds[:2]]), self.odds),
         )
 
+    def again_at(self, value: Tensor, active: Tensor) -> Bracket:
+        """After a better bound found ``value`` (batch,) at the upper ends of the ``active`` inputs.
+
+        Where it holds there, nobody knows where it fails, and what the weaker bound has found is of no use.
+        """
+        good = active & (value > 0)
+        unknown = torch.full_like(value, torch.nan)
+        return Bracket(
+            torch.where(good, self.high, self.low),
+            torch.where(good, torch.inf, self.high),
+            self.start,
+            torch.where(good, torch.stack([self.high, unknown, unknown]), self.radii),
+            torch.where(good, torch.stack([_log_odds(value), unknown, unknown]), self.odds),
+        )
+
     def open(self, upper: float, tolerance: float) -> Tensor:
         """Where the bracket is still wider than asked for: (batch,)."""
         nothing = (self.low < 0) & (self.high > 0)

@@ -32,7 +32,7 @@ from bnndp.propagation.margins import gaussian_tails, margins_above
 from bnndp.regions import Box
 from bnndp.room import fitted, pieces
 
-__all__ = ["bound_rows", "expected_softmax"]
+__all__ = ["bound_rows", "expected_softmax", "quick_rows"]
 
 _FLOATS_A_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix, as in methods.py
 _BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
@@ -84,6 +84,34 @@ def bound_rows(
     if options.effort == "low":
         return _on_cells(asked, options)
     return last(_better_rows(asked, options), options.time_limit)
+
+
+def quick_rows(
+    network: Posterior,
+    box: Box,
+    rows: Tensor,  # (batch, rows, classes)
+    label: Tensor,  # (batch,)
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """:func:`bound_rows` by two moments of the margins (batch, rows), and where it may do better yet (batch,).
+
+    Exponential moments cost many times a pass, and least if they are asked for many boxes at once. Where they are not
+    known, or more than a pass is wanted, these are the bounds of :func:`bound_rows`.
+    """
+    simple = options.method in ("auto", "moment") and options.effort == "low" and options.refine == 1
+    if not simple or isinstance(network, Ensemble) or not network.plain:
+        bound = bound_rows(network, box, rows, label, options)
+        return bound, torch.zeros_like(label, dtype=torch.bool)
+    _check(network, box)
+    network, box = as_seen(network, box)
+    options = fitted(options, box.lower.device)
+    size = _piece_size(network, options, references=1)
+    found = [
+        _two_moments(network, box[piece], rows[piece], label[piece], options)[1:]
+        for piece in pieces(box.batch, size, box.lower.device)
+    ]
+    bound, hopeful = (torch.cat(part) for part in zip(*found, strict=True))
+    return bound.nan_to_num(-torch.inf, neginf=-torch.inf), hopeful
 
 
 def _better_rows(asked: _Question, options: Options) -> Iterator[Tensor]:
@@ -218,15 +246,23 @@ def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, optio
     return torch.stack([bound.nan_to_num(-torch.inf, neginf=-torch.inf) for bound in found]).amax(0)
 
 
+def _two_moments(
+    network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options
+) -> tuple[Margins, Tensor, Tensor]:
+    """Of a plain network: margins, the bounds (batch, rows) that they give, and where more moments may say more."""
+    known = _margins(network, box, label[:, None], options.optimise)
+    bound = row_bound(rows, known, label)
+    hope = union_bound(rows, hoped_tails(known.mean[:, 0], known.variance[:, 0]), label)
+    hopeful = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
+    return known, bound, hopeful
+
+
 def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
     """By moments; by exponential moments too where only the spread of the margins keeps that from deciding."""
     if not network.plain:
         return _general_rows(network, box, rows, label, options.optimise)
-    known = _margins(network, box, label[:, None], options.optimise)
-    bound = row_bound(rows, known, label)
-    hope = union_bound(rows, hoped_tails(known.mean[:, 0], known.variance[:, 0]), label)
-    open_ = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
-    at = open_.nonzero()[:, 0]
+    known, bound, hopeful = _two_moments(network, box, rows, label, options)
+    at = hopeful.nonzero()[:, 0]
     if at.numel():
         part = known[at]
         tails = useful_tails(network, box[at], label[at], part.mean[:, 0], part.variance[:, 0])

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bnndp.bracket import Bracket, guided, narrowed
-from bnndp.classify import bound_rows
+from bnndp.classify import bound_rows, quick_rows
 from bnndp.decision import expect_classifier, labels_of
 from bnndp.effort import last
 from bnndp.ensemble import Posterior
@@ -142,37 +142,76 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
             f"x has {points.shape[1]} inputs, the network takes {network.n_in}; check the order of the axes."
         )
     asked = labels_of(network, points, label if known is None else known.label, search.weights)
-    rows = decision_rows(asked, network.n_out, search.weights)[0]
-
-    likeness = Likeness.of(network) if search.precision == "float32" else None
-
-    def value_at(radius: Tensor, at: Tensor, how: Options) -> Tensor:
-        ball = Box.ball(points[at], radius, domain=domain, norm=search.norm)
-        with torch.no_grad():
-            return bound_rows(network, ball, rows[at], asked[at], how).amin(-1)
-
-    def guess_at(radius: Tensor, at: Tensor, how: Options, like: Likeness) -> Tensor:
-        ball = Box.ball(points[at], radius, domain=domain, norm=search.norm)
-        return like.guess_rows(ball, rows[at], asked[at], how).amin(-1)
-
-    def searched(state: Bracket, how: Options) -> Iterator[Bracket]:
-        fine = (search.upper, search.tolerance)
-        if likeness is None:
-            return narrowed(partial(value_at, how=how), state, *fine)
-        return guided(partial(value_at, how=how), partial(guess_at, how=how, like=likeness), state, *fine)
-
+    balls = _Balls(network, points, decision_rows(asked, network.n_out, search.weights)[0], asked, domain, search)
     first, *others = (stage.options for stage in plan(network, options))
     if known is None:
-        start = (_BEGIN * linear_radius(network, points, rows, search.norm)).clamp_max(search.upper)
-        *_, found = searched(Bracket.empty(start), first)
+        start = _BEGIN * linear_radius(network, points, balls.rows, search.norm)
+        *_, found = balls.searched_first(start.clamp_max(search.upper), first)
         known = _attacked(
             network, points, Radius(asked, found.radius, points[:, 0] * torch.nan, points), domain, search
         )
     yield known
     for how in others:
-        for found in searched(Bracket.again(known.radius, known.attack), how):
+        for found in balls.searched(Bracket.again(known.radius, known.attack), how):
             known = replace(known, radius=found.radius)
             yield known
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Balls:
+    """The balls around the inputs of which a search asks whether the decision is the same on them."""
+
+    network: Posterior
+    points: Tensor  # (batch, n)
+    rows: Tensor  # (batch, rows, classes)
+    label: Tensor  # (batch,)
+    domain: tuple[float, float] | None
+    search: Search
+
+    def searched(self, state: Bracket, how: Options) -> Iterator[Bracket]:
+        """The brackets as they narrow."""
+        value_at, fine = partial(self._value_at, how=how), (self.search.upper, self.search.tolerance)
+        if self.search.precision == "float64":
+            return narrowed(value_at, state, *fine)
+        likeness = Likeness.of(self.network)
+        return guided(value_at, partial(self._guess_at, how=how, like=likeness), state, *fine)
+
+    def searched_first(self, start: Tensor, how: Options) -> Iterator[Bracket]:  # start (batch,)
+        """The same from the start: by two moments, then from there by all bounds where these may hold further out.
+
+        All that are left are asked for together, which makes the costlier bounds cheap.
+        """
+        state = Bracket.empty(start)
+        if self.search.precision != "float64":
+            yield from self.searched(state, how)
+            return
+        hopeful = torch.zeros_like(self.label, dtype=torch.bool)  # more may be certified at the upper end
+        value_at, fine = partial(self._quick_at, how=how, hopeful=hopeful), (self.search.upper, self.search.tolerance)
+        for state in narrowed(value_at, state, *fine):  # noqa: B020 (the latest is what the next search begins with)
+            yield state
+        at = hopeful.nonzero()[:, 0]
+        if at.numel():
+            value = torch.full_like(state.low, -torch.inf)
+            value[at] = self._value_at(state.high[at], at, how)
+            yield from self.searched(state.again_at(value, hopeful), how)
+
+    def _ball(self, radius: Tensor, at: Tensor) -> Box:
+        return Box.ball(self.points[at], radius, domain=self.domain, norm=self.search.norm)
+
+    def _value_at(self, radius: Tensor, at: Tensor, how: Options) -> Tensor:
+        with torch.no_grad():
+            return bound_rows(self.network, self._ball(radius, at), self.rows[at], self.label[at], how).amin(-1)
+
+    def _quick_at(self, radius: Tensor, at: Tensor, how: Options, hopeful: Tensor) -> Tensor:
+        """By two moments; ``hopeful`` (batch,) is told where these fail and more may not."""
+        with torch.no_grad():
+            bound, hope = quick_rows(self.network, self._ball(radius, at), self.rows[at], self.label[at], how)
+        value = bound.amin(-1)
+        hopeful[at] = torch.where(value > 0, hopeful[at], hope)
+        return value
+
+    def _guess_at(self, radius: Tensor, at: Tensor, how: Options, like: Likeness) -> Tensor:
+        return like.guess_rows(self._ball(radius, at), self.rows[at], self.label[at], how).amin(-1)
 
 
 def _attacked(

@@ -31,6 +31,7 @@ def test_operations_on_paper(random_network: Callable[..., BayesianNetwork]) -> 
 
 
 def test_the_ratio_is_of_one_image() -> None:
-    found = Floor(images=10, threads=1, seconds=2.0, balls=5.0, on_paper=1.0, operations=1e9, rate=1e10)
+    found = Floor(images=10, threads=1, seconds=2.0, balls=5.0, on_paper=2e8, operations=5e8, rate=1e10)
     assert found.floor == 0.1
     assert found.ratio == 2.0
+    assert found.ratio_as_run == 4.0
