@@ -49,9 +49,10 @@ def test_a_decision_without_a_bound(random_network: NetworkFactory, monkeypatch:
     assert Verdict.CERTIFIED not in decision.robust_decision(network, X, box).verdict
 
 
+@pytest.mark.parametrize("hopeful", [False, True])
 @pytest.mark.parametrize("value", [math.nan, -math.inf, 0.0])
 def test_a_radius_without_a_bound(
-    random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch, value: float
+    random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch, value: float, hopeful: bool
 ) -> None:
     """Neither at the input itself nor further out, also where only larger balls have no bound."""
     network = random_network((2, 4, 3), seed=1, std=0.01, task="classification")
@@ -61,7 +62,11 @@ def test_a_radius_without_a_bound(
         wide = (box.upper - box.lower).amax(-1) > reach
         return torch.where(wide[:, None], value, torch.ones(rows.shape[:2], dtype=F64))
 
+    def quickly(network: Posterior, box: Box, rows: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
+        return nothing(network, box, rows, *rest), torch.full((box.batch,), hopeful)
+
     monkeypatch.setattr(radius, "bound_rows", nothing)
+    monkeypatch.setattr(radius, "quick_rows", quickly)
     reach = -1.0
     found = radius.certified_radius(network, X, search=search)
     assert found.radius.isnan().all()
