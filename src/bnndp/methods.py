@@ -21,7 +21,7 @@ from bnndp.propagation import certain
 from bnndp.propagation import forward as propagation
 from bnndp.propagation.optimise import best_bounds
 from bnndp.regions import Box, apply_rows
-from bnndp.room import fitted
+from bnndp.room import fitted, pieces
 
 __all__ = ["expect_moment", "members_together", "moved_back", "one_pass", "part_bounds", "piece_size", "plan"]
 
@@ -47,15 +47,15 @@ def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBoun
         )
     options = fitted(options, box.lower.device)
     size = piece_size(network, options)
-    if box.batch <= size:
+    cuts = pieces(box.batch, size, box.lower.device)
+    if len(cuts) <= 1:
         return _piece(network, box, options, size)
     # The bounds of many boxes may fill the memory by themselves: they are written once, where they stay.
     shape, empty = (box.batch, network.n_out), box.lower.new_empty
     low, high = (Affine(empty((*shape, box.n)), empty(shape)) for _ in range(2))
     interval = Interval(empty(shape), empty(shape))
     names: tuple[str, ...] = ()
-    for start in range(0, box.batch, size):
-        part = slice(start, min(start + size, box.batch))
+    for part in cuts:
         affine, ends, name = _piece(network, box[part], options, size)
         for whole, piece in ((low, affine.lower), (high, affine.upper)):
             whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
