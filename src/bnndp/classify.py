@@ -95,11 +95,11 @@ def quick_rows(
 ) -> tuple[Tensor, Tensor]:
     """:func:`bound_rows` by two moments of the margins (batch, rows), and where it may do better yet (batch,).
 
-    Exponential moments cost many times a pass, and least if they are asked for many boxes at once. Where they are not
-    known, or more than a pass is wanted, these are the bounds of :func:`bound_rows`.
+    With two hidden layers exponential moments cost many times a pass, and least if they are asked for many boxes at
+    once. In all other cases, and where more than a pass is wanted, these are the bounds of :func:`bound_rows`.
     """
     simple = options.method in ("auto", "moment") and options.effort == "low" and options.refine == 1
-    if not simple or isinstance(network, Ensemble) or not network.plain:
+    if not simple or isinstance(network, Ensemble) or not network.plain or network.depth != 2:
         bound = bound_rows(network, box, rows, label, options)
         return bound, torch.zeros_like(label, dtype=torch.bool)
     _check(network, box)
