@@ -15,7 +15,7 @@ export BNNDP_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: docs bench-floor bench-gpu bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
+.PHONY: docs test-all bench-floor bench-gpu bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -34,8 +34,11 @@ setup: $(READY)  ## create .venv and install everything into it
 demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-demo.png
 	$(BIN)/bnndp demo
 
-test: export OMP_NUM_THREADS := 1
-test: $(READY)  ## run all tests, and the examples in docstrings
+test test-all: export OMP_NUM_THREADS := 1
+test: $(READY)  ## run all tests, those of very many cases with some of them, and the examples in docstrings
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 10 $(ARGS)
+
+test-all: $(READY)  ## run all tests with all their cases
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)
 
 # Beside .venv, not in it: some are large, and torch must stay what it is.

@@ -368,7 +368,7 @@ def test_help_names_all_sets() -> None:
 def test_help_is_quick_and_loads_no_torch() -> None:
     program = (
         "import sys, time\nbegin = time.process_time()\nfrom bnndp.cli.main import main\nmain(['train', '--help'])\n"
-        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)\nassert time.process_time() - begin < 0.5"
+        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)\nassert time.process_time() - begin < 1"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
