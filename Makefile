@@ -36,7 +36,7 @@ demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-
 
 test test-all: export OMP_NUM_THREADS := 1
 test: $(READY)  ## run all tests, those of very many cases with some of them, and the examples in docstrings
-	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 10 $(ARGS)
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 4 $(ARGS)
 
 test-all: $(READY)  ## run all tests with all their cases
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)

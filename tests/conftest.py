@@ -28,18 +28,7 @@ from browser import Browser, find_browser, open_browser  # noqa: E402 (after its
 
 NetworkFactory = Callable[..., BayesianNetwork]
 
-_FAMILIES = (
-    "moment",
-    "maths",
-    "propagation",
-    "partition",
-    "soundness",
-    "activations",
-    "layers",
-    "checker",
-    "proofs",
-    "importers",
-)
+_WHOLE = ("tests", "tools", "faults", "cluster", "cli")  # folders whose tests run with all their cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.path.parent.name in _FAMILIES:
+        if item.path.parent.name not in _WHOLE:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left = {
         id(item)
