@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from bnndp.ensemble import Posterior
+from bnndp.room import beyond_caches
 from bnndp.sampling_softmax import mean_path, odds_direction
 
 __all__ = ["linear_radius"]
 
-_MOST = 2**19  # numbers in the gradients taken at a time
+_MOST = 2**19  # numbers in the gradients taken at a time, on a CPU
 
 
 def linear_radius(
@@ -26,7 +27,7 @@ def linear_radius(
     norm: float,
 ) -> Tensor:  # (batch,)
     """The least radius over the rows; not positive where the mean weights decide otherwise at x, or NaN."""
-    size = max(1, _MOST // (rows.shape[1] * x.shape[1]))
+    size = max(1, beyond_caches(_MOST, x.device) // (rows.shape[1] * x.shape[1]))
     pieces = zip(x.split(size), rows.split(size), strict=True)
     return torch.cat([_least(network, point, row, norm) for point, row in pieces])
 

@@ -17,7 +17,6 @@ __all__ = ["beyond_caches", "fitted", "pieces", "room"]
 _PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the pieces of a CPU once more
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
 _BOXES = 256  # in a piece on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
-_FEW = 32  # with fewer, most of the time goes into starting operations
 
 
 def room(usual: int, device: torch.device) -> int:
@@ -31,7 +30,7 @@ def beyond_caches(usual: int, device: torch.device) -> int:
 
 
 def pieces(batch: int, most: int, device: torch.device) -> list[slice]:
-    """Slices of a batch, of at most ``most`` boxes: on a CPU of no more than its caches like, one for each thread.
+    """Slices of a batch, of at most ``most`` boxes: on a CPU of no more than suit its caches and threads.
 
     >>> pieces(5, 2, torch.device("cuda"))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

@@ -127,15 +127,19 @@ def least(
     """What ``weight @ E z_k + bias`` is at least on each box; minus infinity for rows that nobody asks for.
 
     The affine functions are made a few boxes at a time, as their matrices are much larger than anything else in a pass:
-    those of a piece stay in the caches, all pieces in the same place.
+    those of a piece stay in the caches, all pieces in the same place. On balls, and where planes have a dense part, all
+    rows are carried down.
     """
     first, box = ground.first, ground.box
-    if box.within is not None or first.upper.dense is not None:
-        affine = lower_bound(weight, bias, relaxed, first, box)
-        return box.minimum(affine.matrix, affine.offset)
+    simple = box.within is None and first.upper.dense is None
+    asked = asked if simple else None
     best = torch.full((box.batch, weight.shape[-2]), -torch.inf, dtype=weight.dtype, device=weight.device)
     for at, row in _pieces(best if asked is None else asked, asked is None, max(box.n, weight.shape[-1])):
         own = [(layer, of_boxes(relaxation, at), scale[at]) for layer, relaxation, scale in relaxed]
+        if not simple:
+            affine = lower_bound(*_rows_of(weight, bias, at, row), own, of_boxes(first, at), box[at])
+            best[at] = box[at].minimum(affine.matrix, affine.offset)
+            continue
         around = of_boxes(ground.around, at)
         matrix, constant = _carried(*_rows_of(weight, bias, at, row), own)
         found = _onto_first(matrix, constant, around.planes, terms=2 * box.n + 16)
