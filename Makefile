@@ -104,45 +104,45 @@ tightness: $(READY)  ## certified against inside, and which step of the proof co
 	$(BIN)/python -m benchmarks.gap $(ARGS)
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
-	$(BIN)/python -m benchmarks.campaign $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.regression $(ARGS)
 
 campaign-classification: $(READY)  ## the same for classifiers
-	$(BIN)/python -m benchmarks.campaign_softmax $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.classification $(ARGS)
 
 campaign-layers: export OMP_NUM_THREADS := 1
 campaign-layers: $(READY)  ## the same for networks of every kind of layer and posterior
-	$(BIN)/python -m benchmarks.campaign_layers $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.layers $(ARGS)
 
 campaign-certificates: export OMP_NUM_THREADS := 1
 campaign-certificates: $(READY)  ## genuine certificates of every kind are accepted, tampered ones never
-	$(BIN)/python -m benchmarks.campaign_certificates $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.certificates $(ARGS)
 
 campaign-checker: export OMP_NUM_THREADS := 1
 campaign-checker: $(READY)  ## attack the checker: changed certificates must not prove more than is true
-	$(BIN)/python -m benchmarks.campaign_checker $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.checker $(ARGS)
 
 campaign-runs: export OMP_NUM_THREADS := 1
 campaign-runs: $(READY)  ## kill a long run 200 times, tear its journal: it must end as if nothing had been
-	$(BIN)/python -m benchmarks.campaign_runs $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.runs $(ARGS)
 
 campaign-scale: export OMP_NUM_THREADS := 1
 campaign-scale: $(READY)  ## 100,000 boxes beside 10,000: the time is linear, memory flat, every format whole
-	$(BIN)/python -m benchmarks.campaign_scale $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.scale $(ARGS)
 
 campaign-files: export OMP_NUM_THREADS := 1
 campaign-files: $(READY)  ## malformed and malicious model files: nothing runs, one clear line each
-	$(BIN)/python -m benchmarks.campaign_files $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.files $(ARGS)
 
 campaign-faults: export OMP_NUM_THREADS := 1
 campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no false claim is certified; hostile numbers
-	$(BIN)/python -m benchmarks.campaign_faults $(ARGS)
-	$(BIN)/python -O -W error -m benchmarks.campaign_faults --claims 1 $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.faults $(ARGS)
+	$(BIN)/python -O -W error -m benchmarks.fuzz.faults --claims 1 $(ARGS)
 	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
 
 campaign-formulas: export OMP_NUM_THREADS := 1
 campaign-formulas: export PYTHONPATH := tests
 campaign-formulas: $(READY)  ## every closed formula that bounds rest on against ball arithmetic, at random points
-	$(BIN)/python -m benchmarks.campaign_formulas $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.formulas.__main__ $(ARGS)
 
 seeded-faults: export PYTHONPATH := tools
 seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a time: its tests must fail
@@ -150,7 +150,7 @@ seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a tim
 
 mutants: export PYTHONPATH := tools
 mutants: $(READY)  ## the same with random mutants of maths, moment, partition and the checker
-	$(BIN)/python -m seeded_faults.mutants $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults.mutants $(ARGS)
 
 REPRODUCE = $(BIN)/bnndp reproduce
 REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks

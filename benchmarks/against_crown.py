@@ -23,14 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import CACHE
+from benchmarks.paper.networks import Shelf
+from benchmarks.paper.reproduce import COLD
 from benchmarks.timing import by_turns
 from bnndp import certify
-from bnndp.bounds import Interval
 from bnndp.data import mnist
-from bnndp.experiments.networks import Shelf
-from bnndp.experiments.reproduce import COLD
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 from bnndp.training.fit import Plan
 
 __all__ = ["Row", "available", "crown", "mean_network", "measure", "trained"]

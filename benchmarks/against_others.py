@@ -28,13 +28,13 @@ from benchmarks import against_crown
 from benchmarks.baselines import intervals
 from benchmarks.baselines.sampled import softmax
 from benchmarks.networks import network as benchmark_network
+from benchmarks.paper.reproduce import COLD
 from benchmarks.timing import by_turns, sample_local
 from bnndp import certify
-from bnndp.bounds import Interval
 from bnndp.data import load
-from bnndp.experiments.reproduce import COLD
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 __all__ = ["CASES", "Case", "Row", "draws_needed", "measure"]
 

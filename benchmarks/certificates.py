@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from bnndp.certificates.issue import Office
 from bnndp.data import load as load_data
-from bnndp.decision import decide
-from bnndp.files import load
-from bnndp.proofs.issue import Office
-from bnndp.radius import certified_radius
+from bnndp.files.posterior import load
+from bnndp.questions.decision import decide
+from bnndp.questions.radius import certified_radius
 from bnndp_checker import check
 
 __all__ = ["main"]

@@ -22,21 +22,21 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-import bnndp.files
+import bnndp.files.posterior
 from benchmarks.networks import network
 from benchmarks.timing import median_time
-from bnndp.classify import bound_rows
+from bnndp.attack import decision_rows
+from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import mnist
-from bnndp.evasion import decision_rows
+from bnndp.engine.dense.margins import margins
+from bnndp.engine.tails.tails import margin_tails
+from bnndp.geometry.box import Box
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.softmax import union_bound
-from bnndp.moment.exponential import margin_tails
-from bnndp.moment.margins import margins
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
-from bnndp.radius import Radius, Search, certified_radius
-from bnndp.regions import Box
-from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.questions.radius import Radius, Search, certified_radius
+from bnndp.questions.softmax import bound_rows
 
 __all__ = ["main"]
 
@@ -74,7 +74,7 @@ def _vogn() -> BayesianNetwork:
     folder = os.environ.get("BNNDP_DATA")
     if not folder:
         raise SystemExit("BNNDP_DATA is not set; it names the folder of the data sets, with the posteriors beside it.")
-    return bnndp.files.load(Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors")
+    return bnndp.files.posterior.load(Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors")
 
 
 def _radius(console: Console, images: int) -> list[dict[str, Any]]:

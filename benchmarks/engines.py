@@ -25,14 +25,14 @@ from typing import Any
 
 import torch
 
-import bnndp.files
+import bnndp.files.posterior
 from bnndp.cli.labelled import Points
 from bnndp.cli.radii import RadiusJob
-from bnndp.cluster.crew import Crew, open_crew
 from bnndp.data import mnist
 from bnndp.options import Options
-from bnndp.radius import Search
+from bnndp.questions.radius import Search
 from bnndp.runs.engine import Engine, Local, Shard
+from bnndp.runs.ray_cluster.crew import Crew, open_crew
 
 __all__ = ["main"]
 
@@ -42,7 +42,7 @@ _ASKED = 0.8
 def job_of(model: Path | None, images: int) -> RadiusJob:
     test = mnist("test")
     points = Points(test.x[:images].clone(), test.y[:images], "mnist (test)")
-    return RadiusJob(bnndp.files.load(model or _vogn()), points, (0.0, 1.0), Search(attack=False), Options())
+    return RadiusJob(bnndp.files.posterior.load(model or _vogn()), points, (0.0, 1.0), Search(attack=False), Options())
 
 
 def _vogn() -> Path:

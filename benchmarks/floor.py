@@ -13,25 +13,54 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 
 from benchmarks.gpu.counting import counted
-from benchmarks.precision import counted as passes_of
-from bnndp import radius
 from bnndp.data import registry
-from bnndp.decision import labels_of
-from bnndp.files import load
-from bnndp.radius import Search, certified_radius
+from bnndp.files.posterior import load
+from bnndp.questions import radius
+from bnndp.questions.decision import labels_of
+from bnndp.questions.radius import Search, certified_radius
 
 __all__ = ["Floor", "measure", "on_paper"]
 
 _SIDE = 2048  # of the square matrices whose product gives the rate
 _PAPER = 15.2  # seconds an image on 8 cores: the paper's figure for MNIST 2x64
 _FEW = 64  # images of which the operations are counted
+
+
+@dataclass(slots=True)
+class Passes:
+    """How many passes there were, and over how many balls in all."""
+
+    calls: int = 0
+    balls: int = 0
+
+
+@contextmanager
+def passes_of(module: Any) -> Iterator[Passes]:
+    """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``quick_rows``."""
+    seen = Passes()
+
+    def counting(true: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(network: Any, box: Any, *rest: Any) -> Any:
+            seen.calls, seen.balls = seen.calls + 1, seen.balls + box.batch
+            return true(network, box, *rest)
+
+        return asked
+
+    with ExitStack() as stack:
+        for name in ("bound_rows", "quick_rows"):
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
+        yield seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,17 @@ from benchmarks.networks import ACTIVATIONS, network
 from benchmarks.timing import median_time
 from bnndp.activations import Relu, Tanh
 from bnndp.activations.activation import Activation
-from bnndp.attacks import inside_range
-from bnndp.bounds import AffineBounds
+from bnndp.attack import Effort, Reach, attack_radius
+from bnndp.attack.inside import inside_range
+from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import load
-from bnndp.ensemble import Ensemble
-from bnndp.evasion import Effort, Reach, attack_radius
-from bnndp.methods import one_pass
-from bnndp.mixture import mixed
+from bnndp.engine.methods import one_pass
+from bnndp.engine.mixture import mixed
+from bnndp.geometry.bounds import AffineBounds
+from bnndp.geometry.box import Box
+from bnndp.network import Ensemble
 from bnndp.options import Options
-from bnndp.radius import Search, certified_radius
-from bnndp.regions import Box
-from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.questions.radius import Search, certified_radius
 
 __all__ = ["main"]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-import bnndp.files
+import bnndp.files.posterior
 from benchmarks.tightness import posteriors
 from benchmarks.timing import random_network
 from bnndp import Options, certify
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 __all__ = ["Peak", "measure"]
 
@@ -47,7 +47,7 @@ def _posterior() -> tuple[str, BayesianNetwork]:
     file = None if folder is None else folder / "mnist_2x64_vogn.safetensors"
     if file is None or not file.exists():
         return "random 784-64-64-10", random_network((784, 64, 64, 10))
-    return "authors' mnist_2x64_vogn", BayesianNetwork.from_linears(bnndp.files.load(file).linears)
+    return "authors' mnist_2x64_vogn", BayesianNetwork.from_linears(bnndp.files.posterior.load(file).linears)
 
 
 def _peak() -> int:

@@ -48,14 +48,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import bnndp.demo
-import bnndp.files
+import bnndp.data.demo
+import bnndp.files.posterior
+from benchmarks.paper.networks import Shelf
 from bnndp.data import ClassificationData, RegressionData, mnist, noisy_sine
-from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
-from bnndp.experiments.networks import Shelf
 from bnndp.layers import Dropout
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training import Card, ClassificationCard, RegressionCard, Robust, Scores, TrainingOptions, train
 from bnndp.training.fit import Plan
 from bnndp.training.options import deciding
@@ -71,7 +70,7 @@ FAMILIES = ("paper", "scaled")
 NAMES = tuple(f"{data}-{shape}" for data, shapes in SHAPES.items() for shape in shapes)
 MNIST_NAMES = ("mnist-1x128", "mnist-2x64")
 DEMO = "sine1d-2x32"
-DEMO_FILE = Path(bnndp.demo.__file__).parent / bnndp.demo.NAME
+DEMO_FILE = Path(bnndp.data.demo.__file__).parent / bnndp.data.demo.NAME
 NOISE_STD = 0.1
 _PATTERN = re.compile(
     r"(?:sine(?P<inputs>\d+)d|mnist)-(?P<depth>\d+)x(?P<width>\d+)(?(inputs)(?:-(?P<family>paper|scaled))?)"
@@ -122,7 +121,7 @@ def network(name: str) -> BayesianNetwork | Ensemble:
     path = path_of(name)
     if not path.exists():
         _train(name, path)
-    return bnndp.files.load(path)
+    return bnndp.files.posterior.load(path)
 
 
 def card(name: str) -> Card:
@@ -205,7 +204,7 @@ def _train(name: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"name": name, "options": asdict(options), "card": asdict(trained.card)}
     path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
-    bnndp.files.save(trained.network, path, source=f"benchmarks/networks.py {name}")
+    bnndp.files.posterior.save(trained.network, path, source=f"benchmarks/networks.py {name}")
 
 
 def _std_quantiles(posterior: BayesianNetwork) -> str:
@@ -258,7 +257,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.demo:
         names = [*names, DEMO]
-        bnndp.files.save(network(DEMO), DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
+        bnndp.files.posterior.save(network(DEMO), DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
     tables = {kind: Table("network", *columns, *_COMMON) for kind, columns in _COLUMNS.items()}
     for name in [name for name in names if name in PLANS]:
         shown = _SHELF.take(PLANS[name]).card

@@ -12,8 +12,8 @@ from torch import Tensor
 from benchmarks.networks import network
 from benchmarks.timing import median_time, random_network, sample_local, sample_weights
 from bnndp import Options, certify
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 __all__ = ["Cost", "Speed", "costs", "speed"]
 

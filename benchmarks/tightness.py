@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-import bnndp.files
+import bnndp.files.posterior
 from benchmarks.networks import network
 from bnndp import Options, certify
-from bnndp.attacks import Inside, inside_range
+from bnndp.attack.inside import Inside, inside_range
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 __all__ = ["CASES", "Case", "Row", "measure", "measure_shared", "posteriors"]
 
@@ -79,7 +79,7 @@ def measure_shared(refine: int = 64) -> list[Row]:
     folder = posteriors()
     if folder is None or not (folder / "sine1d_1x256.safetensors").exists():
         return []
-    posterior = bnndp.files.load(folder / "sine1d_1x256.safetensors")
+    posterior = bnndp.files.posterior.load(folder / "sine1d_1x256.safetensors")
     box = Box.ball([0.7], 0.075)
     inside = inside_range(posterior, box)
     rows = [_row(posterior, box, inside, Options(method=method)) for method in METHODS]

@@ -12,8 +12,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from bnndp.experiments.passes import sample_weights
-from bnndp.network import BayesianNetwork, Linear
+from benchmarks.paper.passes import sample_weights
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 __all__ = ["Turn", "by_turns", "median_time", "random_network", "sample_local", "sample_weights"]
 

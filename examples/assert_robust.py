@@ -23,7 +23,7 @@ def test_too_much_is_not_claimed() -> None:
     network, test = bnndp.load(MODEL), two_moons(50, noise_std=0.1, seed=3)
     try:
         bnndp.assert_robust(network, test.x, test.y, eps=1.0)
-    except bnndp.NotRobust as error:
+    except bnndp.questions.assertions.NotRobust as error:
         print(error)
     else:
         raise AssertionError("a radius of 1.0 was certified for all inputs, which reaches from one moon to the other")

@@ -7,7 +7,6 @@ digits here as it would in a user's program, and the oracles notice.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -16,15 +15,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests can `import oracles`
 torch.set_num_threads(1)
 os.environ["BNNDP_OFFLINE"] = "1"  # no test reaches for the network, nor for what a user has downloaded before
 _cache = tempfile.TemporaryDirectory(prefix="bnndp-tests-")  # removed with the process
 os.environ["XDG_CACHE_HOME"] = _cache.name
 
-from browser import Browser, find_browser, open_browser  # noqa: E402 (after its folder is on the path)
+from support.browser import Browser, find_browser, open_browser  # noqa: E402 (after its folder is on the path)
 
 NetworkFactory = Callable[..., BayesianNetwork]
 

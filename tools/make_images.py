@@ -29,7 +29,7 @@ from bnndp.cli.main import main as bnndp
 from bnndp.data.moons import two_moons
 from bnndp.explorer.server import Explorer
 from bnndp.explorer.session import Session
-from bnndp.files import load
+from bnndp.files.posterior import load
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = {"": (1280, 1900), "-phone": (390, 1900)}  # of a report; an explorer is 1280 x 900

@@ -1,6 +1,6 @@
 """Train the classifier that comes with the package: two moons, one hidden layer of 32, Bayes by backprop.
 
-    python tools/make_moons.py    write src/bnndp/demo/moons_1x32.safetensors and print its training card
+    python tools/make_moons.py    write src/bnndp/data/demo/moons_1x32.safetensors and print its training card
 
 Prior N(0, 2^2/inputs) on the weights and N(0, 2^2) on the biases, temperature one, 1000 points.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import bnndp.demo
-import bnndp.files
+import bnndp.data.demo
+import bnndp.files.posterior
 from bnndp.data.moons import two_moons
 from bnndp.training import TrainingOptions, train
 
@@ -23,8 +23,8 @@ def main() -> int:
     """Train, save, print the card."""
     data, held_out = (two_moons(1000, noise_std=NOISE_STD, seed=seed) for seed in (0, 1))
     trained = train(data, OPTIONS, held_out=held_out)
-    path = Path(bnndp.demo.__file__).parent / bnndp.demo.CLASSIFIER
-    bnndp.files.save(trained.network, path)
+    path = Path(bnndp.data.demo.__file__).parent / bnndp.data.demo.CLASSIFIER
+    bnndp.files.posterior.save(trained.network, path)
     print(trained.card)
     return 0
 

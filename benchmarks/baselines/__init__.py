@@ -6,7 +6,7 @@ None of them holds for the whole posterior: two cut it off, the others draw netw
 from functools import partial
 
 from benchmarks.baselines import functional_lagrangian, sampled, truncated
-from bnndp.experiments.grid import Column
+from benchmarks.paper.grid import Column
 
 __all__ = ["COLUMNS"]
 

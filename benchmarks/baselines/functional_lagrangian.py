@@ -36,11 +36,11 @@ from torch import Tensor
 
 from benchmarks.baselines.subjects import asked_ball
 from benchmarks.baselines.truncated import propagate
-from bnndp.bounds import Interval
+from benchmarks.paper.grid import Subject
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 __all__ = ["mean_range", "width"]
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Interval
+from bnndp.engine.dense.margins import Margins
+from bnndp.engine.margins_to_softmax import class_interval
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
 from bnndp.maths.rectified import moments
-from bnndp.moment.margins import Margins
-from bnndp.moment.softmax import class_interval
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
+from bnndp.network import BayesianNetwork
 
 __all__ = ["Spread", "outputs", "probabilities"]
 

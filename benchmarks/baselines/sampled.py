@@ -27,11 +27,11 @@ from torch import Tensor
 
 from benchmarks.baselines.search import bracket
 from benchmarks.baselines.subjects import asked_ball, asked_label, seen_ball
-from bnndp.bounds import Interval
+from benchmarks.paper.grid import Subject
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 __all__ = ["DRAWS", "Drawn", "draw", "fgsm_radius", "mean_interval", "mean_log_softmax", "radius", "softmax", "width"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from benchmarks.paper.grid import Subject
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
-from bnndp.regions import Box
+from bnndp.geometry.box import Box
 
 __all__ = ["asked_ball", "asked_label", "seen_ball"]
 

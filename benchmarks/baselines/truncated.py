@@ -24,11 +24,12 @@ from torch import Tensor
 
 from benchmarks.baselines.search import bracket
 from benchmarks.baselines.subjects import asked_ball, asked_label, seen_ball
-from bnndp.bounds import Interval
+from benchmarks.paper.grid import Subject
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 __all__ = ["least_margin", "mass", "propagate", "radius", "width"]
 

@@ -17,14 +17,14 @@ from benchmarks.gap.breakdown import ALL, Breakdown
 from benchmarks.gap.sources import Source, sources_of
 from benchmarks.gap.substitute import hidden_layers
 from benchmarks.gap.truth import Truth, sample
-from bnndp.evasion import decision_rows
+from bnndp.attack import decision_rows
+from bnndp.attack.sampling import gaussian_noise
+from bnndp.engine.dense.margins import MarginRows, Margins, margin_rows, margins_above
+from bnndp.engine.margins_to_softmax import row_bound
+from bnndp.engine.tails.tails import margin_tails
+from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.softmax import union_bound
-from bnndp.moment.exponential import margin_tails
-from bnndp.moment.margins import MarginRows, Margins, margin_rows, margins_above
-from bnndp.moment.softmax import row_bound
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box, apply_rows
-from bnndp.sampling import gaussian_noise
 
 __all__ = ["Claim", "break_down"]
 

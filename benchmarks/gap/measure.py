@@ -13,13 +13,13 @@ from benchmarks.gap import classification, regression
 from benchmarks.gap.breakdown import Breakdown
 from benchmarks.gap.suite import ClassificationCase, RegressionCase, inputs, posterior
 from bnndp import Options, certify
-from bnndp.attacks import Inside, inside_range
-from bnndp.decision import decide
-from bnndp.evasion import Effort, evade
+from bnndp.attack import Effort, evade
+from bnndp.attack.inside import Inside, inside_range
+from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.radius import Search, certified_radius
-from bnndp.regions import Box
-from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.questions.decision import decide
+from bnndp.questions.radius import Search, certified_radius
 
 __all__ = ["FULL", "QUICK_SIZE", "Size", "measure"]
 

@@ -11,12 +11,12 @@ from benchmarks.gap.breakdown import ALL, Breakdown
 from benchmarks.gap.sources import Source, sources_of
 from benchmarks.gap.substitute import hidden_layers
 from benchmarks.gap.truth import Truth, sample
-from bnndp.attacks import Inside
-from bnndp.bounds import Interval
-from bnndp.moment.backward import backward
+from bnndp.attack.inside import Inside
+from bnndp.attack.sampling import Noise, gaussian_noise
+from bnndp.engine.dense.backward import backward
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
-from bnndp.sampling import Noise, gaussian_noise
 
 __all__ = ["break_down", "interval"]
 

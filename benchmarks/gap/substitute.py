@@ -1,7 +1,7 @@
 """The pass of the moment method with some of its bounds replaced by true values at x*: a diagnosis, never a bound.
 
-The loop is that of ``bnndp.moment.forward.hidden_layers``; without sources it gives the same numbers (tested). The
-bounds of the single steps are those of ``bnndp.moment.relax``, which is why two of its inner functions are used here.
+The loop is that of ``bnndp.engine.dense.forward.hidden_layers``; without sources it gives the same numbers (tested). The
+bounds of the single steps are those of ``bnndp.engine.dense.relax``, which is why two of its inner functions are used here.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from torch import Tensor
 
 from benchmarks.gap.sources import Source, planes
 from benchmarks.gap.truth import FirstTruth, LayerTruth, Steps, Truth
-from bnndp.bounds import Interval
+from bnndp.engine.dense.backward import Ground
+from bnndp.engine.dense.conditional import Layers, conditional
+from bnndp.engine.dense.first import FirstLayer, first_layer
+from bnndp.engine.dense.forward import Hidden, HiddenLayers, interval_means, mean_ranges
+from bnndp.engine.dense.pre_activation import pre_activation
+from bnndp.engine.dense.records import PreActivation, Relaxation
+from bnndp.engine.dense.relax import _taylor_in_s, _taylor_in_v, relax
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box, apply_rows
+from bnndp.layers import Linear
 from bnndp.maths.normal import cdf
 from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_ABOVE, MEAN_BELOW, PEAK, excess, shortfall
-from bnndp.moment.backward import Ground
-from bnndp.moment.conditional import Layers, conditional
-from bnndp.moment.first import FirstLayer, first_layer
-from bnndp.moment.forward import Hidden, HiddenLayers, interval_means, mean_ranges
-from bnndp.moment.pre_activation import pre_activation
-from bnndp.moment.records import PreActivation, Relaxation
-from bnndp.moment.relax import _taylor_in_s, _taylor_in_v, relax
-from bnndp.network import Linear
-from bnndp.regions import Box, apply_rows
 
 __all__ = ["hidden_layers"]
 

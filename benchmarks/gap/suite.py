@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import bnndp.files
+import bnndp.files.posterior
 from benchmarks.networks import CACHE, network
+from benchmarks.paper.networks import Shelf
+from benchmarks.paper.paper import TABLE_1A
+from benchmarks.paper.reproduce import COLD
 from benchmarks.tightness import posteriors
 from bnndp.data import load
 from bnndp.errors import InputError
-from bnndp.experiments.networks import Shelf
-from bnndp.experiments.paper import TABLE_1A
-from bnndp.experiments.reproduce import COLD
 from bnndp.network import BayesianNetwork
 from bnndp.training.fit import Plan
 
@@ -124,7 +124,7 @@ def _authors() -> BayesianNetwork:
     folder = posteriors()
     if folder is None:
         raise InputError(f"{AUTHORS}: BNNDP_DATA names no folder with the posteriors beside it; set it.")
-    return bnndp.files.load(folder / "mnist_2x64_vogn.safetensors")
+    return bnndp.files.posterior.load(folder / "mnist_2x64_vogn.safetensors")
 
 
 def _plan(name: str) -> Plan:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bnndp.attack.sampling import Noise, pre_activation
+from bnndp.layers import Linear
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import moments
-from bnndp.network import Linear
-from bnndp.sampling import Noise, pre_activation
 
 __all__ = ["FirstTruth", "LayerTruth", "Steps", "Truth", "mean_relu", "sample"]
 

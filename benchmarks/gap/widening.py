@@ -23,10 +23,11 @@ from benchmarks.gap.regression import break_down
 from benchmarks.gap.suite import posterior
 from benchmarks.gap.truth import sample
 from bnndp import Options, certify
-from bnndp.attacks import Inside
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
-from bnndp.sampling import gaussian_noise
+from bnndp.attack.inside import Inside
+from bnndp.attack.sampling import gaussian_noise
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 __all__ = ["WIDTHS", "Posteriors", "growth", "of_width", "predictive_std", "random_posterior"]
 

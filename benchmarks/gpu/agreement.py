@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.cases import Case
-from bnndp.attacks import CONFIDENCE, candidates, inside_range
-from bnndp.bounds import Bounds
-from bnndp.certify import certify
-from bnndp.ensemble import Posterior
+from bnndp.attack.inside import CONFIDENCE, candidates, inside_range
+from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.radius import Radius, Search, certified_radius
-from bnndp.regions import Box
-from bnndp.sampling_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.questions.bounds import Bounds
+from bnndp.questions.certify import certify
+from bnndp.questions.radius import Radius, Search, certified_radius
 
 __all__ = ["Agreement", "bounds_agree", "radii_agree", "sloppy"]
 

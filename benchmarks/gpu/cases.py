@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import bnndp.files
-from bnndp.ensemble import Posterior
+import bnndp.files.posterior
+from bnndp.network import Posterior
 
 __all__ = ["ENSEMBLE", "NAMES", "REGRESSION", "Case", "pack", "read"]
 
@@ -38,15 +38,19 @@ def read(folder: Path, name: str) -> Case:
     """A case that :func:`pack` has written."""
     x = np.load(folder / f"{_data_of(name)}.npz")["x"]
     scale = 255.0 if x.dtype == np.uint8 else 1.0
-    return Case(name, bnndp.files.load(folder / f"{name}.safetensors"), torch.as_tensor(x, dtype=torch.float64) / scale)
+    return Case(
+        name,
+        bnndp.files.posterior.load(folder / f"{name}.safetensors"),
+        torch.as_tensor(x, dtype=torch.float64) / scale,
+    )
 
 
 def pack(folder: Path) -> None:
     """Write the cases: trained networks from ``.cache/networks`` (trained now, if they are not there), test inputs."""
     from benchmarks.networks import CACHE, network
+    from benchmarks.paper.networks import Shelf
+    from benchmarks.paper.reproduce import COLD
     from bnndp.data import load
-    from bnndp.experiments.networks import Shelf
-    from bnndp.experiments.reproduce import COLD
     from bnndp.training.fit import Plan
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +60,7 @@ def pack(folder: Path) -> None:
     networks |= {name: network(name) for name in _LAYERS}
     networks[REGRESSION] = shelf.take(Plan("kin8nm", "vogn", (64, 64))).network
     for name, posterior in networks.items():
-        bnndp.files.save(posterior, folder / f"{name}.safetensors", source="benchmarks/gpu")
+        bnndp.files.posterior.save(posterior, folder / f"{name}.safetensors", source="benchmarks/gpu")
     for data in sorted({_data_of(name) for name in networks}):
         x = np.asarray(load(data, "test").x)
         images = (x * 255).round().astype(np.uint8)

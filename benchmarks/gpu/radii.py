@@ -12,7 +12,7 @@ from benchmarks.gpu.ceilings import Ceilings, wait
 from benchmarks.gpu.counting import Counts, counted
 from benchmarks.gpu.profiling import Profile, profiled
 from bnndp.options import Options
-from bnndp.radius import Radius, Search, certified_radius
+from bnndp.questions.radius import Radius, Search, certified_radius
 
 __all__ = ["Rate", "Share", "Timed", "radii", "rate", "share", "together"]
 

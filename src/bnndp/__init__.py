@@ -1,76 +1,73 @@
 """bnndp certifies the adversarial robustness of Bayesian neural networks, over their whole posterior.
 
-Names are imported when they are first used, so that ``import bnndp`` and ``bnndp --help`` do not load torch.
+What most programs need is here. Layers are in :mod:`bnndp.layers`, activations in :mod:`bnndp.activations`, readers of
+other libraries in :mod:`bnndp.importers`, attacks in :mod:`bnndp.attack`, the records of answers in
+:mod:`bnndp.questions`. Names are imported when they are first used, so that ``bnndp --help`` does not load torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bnndp.activations import Elu, Gelu, HardTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Softplus, Tanh
-    from bnndp.assertions import NotRobust, assert_robust
-    from bnndp.attacks import Inside, inside_range
-    from bnndp.bounds import AffineBounds, Bounds
-    from bnndp.certify import Robustness, adversarial_robustness, certify, probability
-    from bnndp.decision import Decision, decide, robust_decision
-    from bnndp.ensemble import Ensemble
+    from bnndp.attack.inside import inside_range
+    from bnndp.attack.radius import attack_radius
     from bnndp.errors import CertError
-    from bnndp.evaluate import Curve, Evaluation, evaluate
-    from bnndp.evasion import AttackRadius, Effort, Evasion, Reach, attack_radius, evade
-    from bnndp.files import load, save
-    from bnndp.importers.api import Architecture, from_ivon, from_samples, from_tensors
+    from bnndp.files.posterior import load, save
+    from bnndp.geometry.box import Box
     from bnndp.importers.module import from_module
-    from bnndp.importers.probabilistic import from_laplace, from_numpyro, from_posteriors, from_pyro
-    from bnndp.layers import (
-        AveragePool,
-        Conv2d,
-        CorrelatedLinear,
-        Dropout,
-        Flatten,
-        Linear,
-        MatrixNormalLinear,
-        MaxPool,
-        Residual,
-    )
-    from bnndp.network import BayesianNetwork
+    from bnndp.network import BayesianNetwork, Ensemble
     from bnndp.options import Options
-    from bnndp.radius import Radius, Search, certified_radius
-    from bnndp.regions import Box
-    from bnndp.verdict import Verdict
+    from bnndp.questions.assertions import assert_robust
+    from bnndp.questions.bounds import Bounds
+    from bnndp.questions.certify import adversarial_robustness, certify, probability
+    from bnndp.questions.decision import Decision, decide, robust_decision
+    from bnndp.questions.evaluate import Evaluation, evaluate
+    from bnndp.questions.radius import Radius, Search, certified_radius
+    from bnndp.questions.verdict import Verdict
+
+_HOMES = {
+    "BayesianNetwork": "network",
+    "Bounds": "questions.bounds",
+    "Box": "geometry.box",
+    "CertError": "errors",
+    "Decision": "questions.decision",
+    "Ensemble": "network",
+    "Evaluation": "questions.evaluate",
+    "Options": "options",
+    "Radius": "questions.radius",
+    "Search": "questions.radius",
+    "Verdict": "questions.verdict",
+    "adversarial_robustness": "questions.certify",
+    "assert_robust": "questions.assertions",
+    "attack_radius": "attack.radius",
+    "certified_radius": "questions.radius",
+    "certify": "questions.certify",
+    "decide": "questions.decision",
+    "evaluate": "questions.evaluate",
+    "from_module": "importers.module",
+    "inside_range": "attack.inside",
+    "load": "files.posterior",
+    "probability": "questions.certify",
+    "robust_decision": "questions.decision",
+    "save": "files.posterior",
+}
+_MODULES = ("activations", "attack", "importers", "layers", "questions")
 
 __all__ = [
-    "AffineBounds", "Architecture", "AttackRadius", "AveragePool", "BayesianNetwork", "Bounds", "Box", "CertError",
-    "Conv2d", "CorrelatedLinear", "Curve", "Decision", "Dropout", "Effort", "Elu", "Ensemble", "Evaluation", "Evasion",
-    "Flatten", "Gelu", "HardTanh", "Identity", "Inside", "LeakyRelu", "Linear", "MatrixNormalLinear", "MaxPool",
-    "NotRobust", "Options", "Radius", "Reach", "Relu", "Residual", "Robustness", "Search", "Sigmoid", "Silu",
-    "Softplus", "Tanh", "Verdict", "adversarial_robustness", "assert_robust", "attack_radius", "certified_radius",
-    "certify", "decide", "evade", "evaluate", "from_ivon", "from_laplace", "from_module", "from_numpyro",
-    "from_posteriors", "from_pyro", "from_samples", "from_tensors", "inside_range", "load", "probability",
-    "robust_decision", "save",
+    "BayesianNetwork", "Bounds", "Box", "CertError", "Decision", "Ensemble", "Evaluation", "Options", "Radius",
+    "Search", "Verdict", "adversarial_robustness", "assert_robust", "attack_radius", "certified_radius", "certify",
+    "decide", "evaluate", "from_module", "inside_range", "load", "probability", "robust_decision", "save",
 ]  # fmt: skip
-__version__ = "0.1.0"
-_MODULES = (
-    "activations", "assertions", "attacks", "bounds", "certify", "decision", "ensemble", "errors", "evaluate",
-    "evasion", "files", "layers", "network", "options", "radius", "regions", "verdict",
-    "importers.api", "importers.module", "importers.probabilistic",
-)  # fmt: skip
+__version__ = "0.2.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        homes = (import_module(f"bnndp.{module}") for module in _MODULES)
-        return next(vars(home)[name] for home in homes if name in home.__all__)
+    if name in _HOMES:
+        return vars(import_module(f"bnndp.{_HOMES[name]}"))[name]
+    if name in _MODULES:
+        return import_module(f"bnndp.{name}")
     raise AttributeError(f"module 'bnndp' has no attribute {name!r}")
 
 
-class _Package(ModuleType):
-    """Importing the submodules ``certify`` and ``evaluate`` must not hide the functions of these names."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        hidden = isinstance(value, ModuleType) and name in ("certify", "evaluate")
-        super().__setattr__(name, vars(value)[name] if hidden else value)
-
-
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__version__"])

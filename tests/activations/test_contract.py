@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from activations.truths import BITS, TRUTHS, Truth, elu, inside, leaky
 from flint import arb, ctx
+from tests.activations.truths import BITS, TRUTHS, Truth, elu, inside, leaky
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, Elu, LeakyRelu, PiecewiseAffine

@@ -6,15 +6,15 @@ import math
 
 import pytest
 import torch
-from activations.truths import elu
 from flint import arb, ctx
+from tests.activations.truths import elu
 
 from bnndp.activations import Elu, HardTanh, LeakyRelu, Relu
 from bnndp.activations.activation import Activation
-from bnndp.certify import certify
+from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
+from bnndp.questions.certify import certify
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from benchmarks.baselines import COLUMNS
 from benchmarks.baselines.search import bracket
+from benchmarks.paper.grid import Subject
 
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
 from bnndp.network import BayesianNetwork
 
 

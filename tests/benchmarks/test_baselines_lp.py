@@ -12,10 +12,11 @@ from benchmarks.baselines import functional_lagrangian as fl
 from benchmarks.baselines.truncated import propagate
 from torch import Tensor
 
-import bnndp.files
+import bnndp.files.posterior
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 
 def _certain(weight: list[list[float]], bias: list[float]) -> Linear:
@@ -162,6 +163,6 @@ def test_balls_are_refused(random_network: Callable[..., BayesianNetwork]) -> No
 
 @pytest.mark.parametrize(("cut", "expected"), [(1.0, (-0.948, -0.466)), (3.0, (-1.346, 0.473)), (5.0, (-2.228, 1.630))])
 def test_figures_of_the_published_sine_network(cut: float, expected: tuple[float, float], posteriors: Path) -> None:
-    network = bnndp.files.load(posteriors / "sine1d_1x256.safetensors")
+    network = bnndp.files.posterior.load(posteriors / "sine1d_1x256.safetensors")
     found = fl.mean_range(network, Box.ball([[0.7]], 0.075), cut)
     assert (round(found.lower.item(), 3), round(found.upper.item(), 3)) == expected

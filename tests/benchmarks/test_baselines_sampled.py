@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from benchmarks.baselines import sampled, truncated
+from benchmarks.paper.grid import Subject
 from torch import Tensor
 
-from bnndp.bounds import Interval
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 X = torch.tensor([[0.3, -0.2], [1.0, 0.5], [-0.6, 0.1]], dtype=torch.float64)
 

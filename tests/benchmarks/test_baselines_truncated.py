@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.baselines import truncated
+from benchmarks.paper.grid import Subject
 from torch import Tensor
 
-import bnndp.files
+import bnndp.files.posterior
 from bnndp.data import mnist
 from bnndp.errors import InputError
-from bnndp.experiments.grid import Subject
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 SIGNS = Box(
     [[0.2, 0.1], [-0.7, -0.3], [-0.4, -0.1], [0.1, -0.9], [0.0, -0.2]],
@@ -148,14 +149,14 @@ def test_the_mass_is_that_of_the_random_weights_only() -> None:
 
 
 def test_figures_of_the_published_sine_network(posteriors: Path) -> None:
-    network = bnndp.files.load(posteriors / "sine1d_1x256.safetensors")
+    network = bnndp.files.posterior.load(posteriors / "sine1d_1x256.safetensors")
     found = truncated.propagate(network, Box.ball([[0.7]], 0.075), 3.0)[-1]
     assert (round(found.lower.item(), 1), round(found.upper.item(), 1)) == (-12.4, 13.0)
     assert truncated.mass(network, 3.0) == pytest.approx(0.125, abs=5e-4)
 
 
 def test_figures_of_the_published_mnist_network(posteriors: Path, data_folder: Path) -> None:
-    network = bnndp.files.load(posteriors / "mnist_2x64_vogn.safetensors")
+    network = bnndp.files.posterior.load(posteriors / "mnist_2x64_vogn.safetensors")
     images = mnist("test", folder=data_folder)
     subject = Subject(network, images.x[:50], label=images.y[:50], domain=(0.0, 1.0))
     radius = truncated.radius(subject, cut=3.0)

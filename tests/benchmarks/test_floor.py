@@ -8,10 +8,10 @@ import torch
 from benchmarks.floor import Floor, on_paper
 from benchmarks.gpu.counting import counted
 
-from bnndp.moment.backward import lower_bound, ranges
-from bnndp.moment.forward import Parameters, hidden_layers
+from bnndp.engine.dense.backward import lower_bound, ranges
+from bnndp.engine.dense.forward import Parameters, hidden_layers
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 
 def test_operations_on_paper(random_network: Callable[..., BayesianNetwork]) -> None:

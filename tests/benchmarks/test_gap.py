@@ -22,13 +22,14 @@ from benchmarks.gap.widening import growth, predictive_std, random_posterior
 from torch import Tensor
 
 from bnndp import Options, certify
-from bnndp.attacks import inside_range
-from bnndp.evasion import decision_rows
-from bnndp.moment.margins import margins
-from bnndp.moment.softmax import row_bound
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
-from bnndp.sampling import Noise, gaussian_noise
+from bnndp.attack import decision_rows
+from bnndp.attack.inside import inside_range
+from bnndp.attack.sampling import Noise, gaussian_noise
+from bnndp.engine.dense.margins import margins
+from bnndp.engine.margins_to_softmax import row_bound
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 
 def random_network(sizes: tuple[int, ...], *, std: float = 0.3, task: str = "regression") -> BayesianNetwork:

@@ -15,8 +15,9 @@ import torch
 
 from bnndp.cli import progress
 from bnndp.cli.main import main
-from bnndp.files import save
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.files.posterior import save
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 
 @dataclass(frozen=True)

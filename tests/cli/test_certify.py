@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import bnndp as library
-from bnndp.attacks import inside_range
+from bnndp.attack.inside import inside_range
 from bnndp.cli import job
-from bnndp.files import load, save
+from bnndp.files.posterior import load, save
 
 KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "effort", "seconds"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import bnndp as library
-from bnndp.files import load
+from bnndp.files.posterior import load
 
 KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "effort", "seconds"]
 MORE = ["label", "verdict", "lead", "rival", "witness"]

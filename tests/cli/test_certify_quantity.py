@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from bnndp.certify import certify, probability
-from bnndp.ensemble import Ensemble
-from bnndp.files import load, save
+from bnndp.files.posterior import load, save
+from bnndp.geometry.box import Box
 from bnndp.layers import Linear
-from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
+from bnndp.network import BayesianNetwork, Ensemble
+from bnndp.questions.certify import certify, probability
 
 
 def boxes(inputs: Path, eps: float) -> Box:

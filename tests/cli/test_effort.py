@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from classifiers import classifier as random_classifier
+from support.classifiers import classifier as random_classifier
 from typer.testing import CliRunner
 
 import bnndp as library
 from bnndp.cli import job, radii
 from bnndp.cli.main import app
-from bnndp.files import load, save
+from bnndp.files.posterior import load, save
 from bnndp.options import LEVELS
 
 

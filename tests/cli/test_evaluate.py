@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bnndp as library
-from bnndp.files import load
+from bnndp.files.posterior import load
 
 KEYS = ["eps", "points", "accuracy", "certified", "attacked", "effort"]
 

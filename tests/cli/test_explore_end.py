@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from bnndp.demo import CLASSIFIER, network_path
+from bnndp.data.demo import CLASSIFIER, network_path
 
 
 def test_it_has_ended() -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bnndp.cli.found import Claim, Found, lead_by_bounds
-from bnndp.demo import CLASSIFIER, network_path
-from bnndp.verdict import Verdict
+from bnndp.data.demo import CLASSIFIER, network_path
+from bnndp.questions.verdict import Verdict
 
 
 def rows(*values: float) -> Tensor:

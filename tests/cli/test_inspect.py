@@ -13,9 +13,9 @@ import torch
 
 import bnndp as library
 from bnndp.activations import Tanh
-from bnndp.files import save
-from bnndp.layers import Conv2d, CorrelatedLinear, Dropout, Flatten, MatrixNormalLinear, Residual
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.files.posterior import save
+from bnndp.layers import Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MatrixNormalLinear, Residual
+from bnndp.network import BayesianNetwork
 
 torch_double = {"dtype": torch.float64}
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from classifiers import classifier
+from support.classifiers import classifier
 
 from bnndp.cli import job as subject
 from bnndp.cli.found import Found, row_of, verdict_of
 from bnndp.cli.job import Job
 from bnndp.cli.progress import show_progress
+from bnndp.geometry.box import Box
 from bnndp.options import Options
-from bnndp.regions import Box
+from bnndp.questions.verdict import Verdict
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.work import Budget, work
-from bnndp.verdict import Verdict
 
 
 def boxes(count: int) -> Box:

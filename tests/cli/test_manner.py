@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bnndp import decision, radius
 from bnndp.cli import progress
 from bnndp.cli.progress import Pace, show_progress
-from bnndp.files import load
+from bnndp.files.posterior import load
+from bnndp.questions import decision, radius
 
 PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
 
@@ -141,7 +141,7 @@ def unsealed(classifier: Path, tmp_path: Path) -> Path:
     """The same network in a file without a digest."""
     from safetensors.torch import save as serialise
 
-    from bnndp.container import read_container
+    from bnndp.files.container import read_container
 
     metadata, tensors = read_container(classifier)
     header = json.loads(metadata["bnndp"])

@@ -13,7 +13,7 @@ import torch
 
 import bnndp as library
 from bnndp.cli import radii
-from bnndp.files import load, save
+from bnndp.files.posterior import load, save
 
 KEYS = ["index", "label", "decision", "radius", "capped", "attack_radius", "ratio", "effort", "seconds"]
 
@@ -163,8 +163,8 @@ def test_a_published_set_is_read_from_its_folder(
 
 
 def test_the_posterior_of_the_readme_is_certified(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
+    from bnndp.data.demo import CLASSIFIER, network_path
     from bnndp.data.moons import two_moons
-    from bnndp.demo import CLASSIFIER, network_path
 
     data = two_moons(12, noise_std=0.2, seed=2)
     np.savez(tmp_path / "moons.npz", x=data.x.numpy(), y=data.y.numpy())

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from classifiers import classifier as random_classifier
+from support.classifiers import classifier as random_classifier
 
 from bnndp.cli import job, radii
-from bnndp.files import save
+from bnndp.files.posterior import save
 
 PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
 

@@ -15,7 +15,7 @@ import torch
 
 import bnndp as library
 from bnndp.cli import job, radii
-from bnndp.files import load
+from bnndp.files.posterior import load
 
 COMMANDS: dict[str, tuple[object, ...]] = {
     "certify": ("--eps", 0.25, "--domain", -1, 1),
@@ -147,7 +147,7 @@ def test_boxes_and_regression(bnndp: Any, model: Path, tmp_path: Path, read_rows
 
 
 def test_a_data_set_is_named(bnndp: Any, tmp_path: Path) -> None:
-    from bnndp.demo import CLASSIFIER, network_path
+    from bnndp.data.demo import CLASSIFIER, network_path
 
     run = tmp_path / "run"
     with network_path(CLASSIFIER) as path:
@@ -206,7 +206,7 @@ class TestCertificates:
         def stop(*_: Any) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("bnndp.proofs.issue.Office.of_radii", stop)
+        monkeypatch.setattr("bnndp.certificates.issue.Office.of_radii", stop)
         start = (
             "radius",
             classifier,

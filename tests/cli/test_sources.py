@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from bnndp.demo import CLASSIFIER, NAME, network_path
-from bnndp.files import save
-from bnndp.layers import Conv2d, Flatten
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.data.demo import CLASSIFIER, NAME, network_path
+from bnndp.files.posterior import save
+from bnndp.layers import Conv2d, Flatten, Linear
+from bnndp.network import BayesianNetwork
 
 X = [[0.9, 0.2], [0.1, 0.6], [0.2, 0.1], [0.9, 0.5]]
 Y = [0, 1, 0, 2]

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training import made
-from training.made import drawn_outputs
+from tests.training import made
+from tests.training.made import drawn_outputs
 from typer.testing import CliRunner
 
 from bnndp.cli.main import app
 from bnndp.cli.parameters import CLASSES, TARGETS
 from bnndp.data import NAMES, describe, load
-from bnndp.ensemble import Ensemble
-from bnndp.files import load as load_network
-from bnndp.files import training_card
+from bnndp.files.posterior import load as load_network
+from bnndp.files.posterior import training_card
 from bnndp.layers import Dropout
+from bnndp.network import Ensemble
 from bnndp.training.method import Pace
 from bnndp.training.vogn import Vogn
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_after_the_last_step(bnndp: Any, tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("bnndp.files.save", stop)
+        patch.setattr("bnndp.files.posterior.save", stop)
         result = bnndp(*_arguments(out))
     line = f"{STOPPED}; the same command goes on from {out}.checkpoint.\n"
     assert (result.status, result.stderr) == (130, line)

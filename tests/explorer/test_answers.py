@@ -7,17 +7,18 @@ import math
 import pytest
 import torch
 
-from bnndp.certify import certify
-from bnndp.decision import robust_decision
 from bnndp.errors import CertError, InputError
 from bnndp.explorer import answers
 from bnndp.explorer.answers import answer
 from bnndp.explorer.backdrop import backdrop_of
 from bnndp.explorer.server import reply
 from bnndp.explorer.session import Question, Session, read_question
-from bnndp.network import BayesianNetwork, Linear
-from bnndp.regions import Box
-from bnndp.verdict import Verdict
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
+from bnndp.questions.certify import certify
+from bnndp.questions.decision import robust_decision
+from bnndp.questions.verdict import Verdict
 
 
 def network(n_in: int, n_out: int, task: str = "regression") -> BayesianNetwork:

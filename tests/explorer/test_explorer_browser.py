@@ -13,12 +13,12 @@ from importlib import resources
 
 import pytest
 import torch
-from browser import Browser, Page
+from support.browser import Browser, Page
 
 from bnndp.explorer.opening import opened
 from bnndp.explorer.server import Explorer
 from bnndp.explorer.session import Session
-from bnndp.files import load
+from bnndp.files.posterior import load
 
 MOONS, SINE = (
     resources.files("bnndp") / "demo" / name for name in ("moons_1x32.safetensors", "sine1d_2x32.safetensors")

@@ -16,7 +16,8 @@ import torch
 from bnndp.explorer import server as server_module
 from bnndp.explorer.server import HOST, Explorer
 from bnndp.explorer.session import Session
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 QUESTION = {"x": [0.1], "eps": 0.1, "attack": False}
 GOOD = json.dumps(QUESTION).encode()
@@ -191,7 +192,7 @@ def test_a_port_that_is_taken_is_refused_in_one_line(
     explorer: Explorer, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bnndp.cli.main import main
-    from bnndp.files import save
+    from bnndp.files.posterior import save
 
     save(explorer.session.network, tmp_path / "net.safetensors")
     words = ["explore", str(tmp_path / "net.safetensors"), "--no-browser", "--port", str(explorer.port)]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
 
 FIELDS = ("weight_mean", "weight_std", "bias_mean", "bias_std")
 

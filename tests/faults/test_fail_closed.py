@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import faults_claims
-from benchmarks.campaign_faults import check_unharmed, clock_faults, examine
-from benchmarks.faults import FAULTS, Fault, Point, hits, injected, points
-from benchmarks.faults_claims import Claim
+from benchmarks.fuzz import fault_claims as faults_claims
+from benchmarks.fuzz.fault_claims import Claim
+from benchmarks.fuzz.fault_injection import FAULTS, Fault, Point, hits, injected, points
+from benchmarks.fuzz.faults import check_unharmed, clock_faults, examine
 
 import bnndp
-from bnndp import methods
-from bnndp.bounds import Interval
 from bnndp.cli.main import main
-from bnndp.files import save
+from bnndp.engine import methods
+from bnndp.files.posterior import save
+from bnndp.geometry.bounds import Interval
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.verdict import Verdict, judge
+from bnndp.questions.verdict import Verdict, judge
 
 SRC = Path(bnndp.__file__).parent
 
@@ -147,17 +147,17 @@ def test_the_campaign_notices_a_wrong_bound(claims: list[Claim], monkeypatch: py
     one_pass = methods.one_pass
     monkeypatch.setattr(sys.modules["bnndp.certify"], "one_pass", nothing)
     proved = lambda network, box, rows, *_: torch.ones(rows.shape[:2]).double()  # noqa: E731
-    monkeypatch.setattr(sys.modules["bnndp.radius"], "bound_rows", proved)
+    monkeypatch.setattr(sys.modules["bnndp.questions.radius"], "bound_rows", proved)
     quickly = lambda *asked: (proved(*asked), torch.zeros(asked[1].batch).bool())  # noqa: E731
-    monkeypatch.setattr(sys.modules["bnndp.radius"], "quick_rows", quickly)
+    monkeypatch.setattr(sys.modules["bnndp.questions.radius"], "quick_rows", quickly)
     wrong = {finding.claim for finding in check_unharmed(claims) if finding.wrong}
     assert wrong >= {"two hidden, mean, one pass", "one hidden, radius, one pass"}
 
 
 def test_a_fault_reaches_every_reference() -> None:
-    point = Point("bnndp.methods", None, "one_pass")
+    point = Point("bnndp.engine.methods", None, "one_pass")
     with injected(point, Fault("x", ValueError("seen"))):
-        for home in (methods, sys.modules["bnndp.certify"], sys.modules["bnndp.refine"]):
+        for home in (methods, sys.modules["bnndp.certify"], sys.modules["bnndp.tighten.refinement"]):
             with pytest.raises(ValueError, match="seen"):
                 home.one_pass()
     assert sys.modules["bnndp.certify"].one_pass is methods.one_pass
@@ -230,7 +230,7 @@ def test_nan_on_the_command_line(name: str, asked: list[str]) -> None:
 
 
 def test_other_errors_keep_their_traceback(asked: list[str]) -> None:
-    fault = injected(Point("bnndp.classify", None, "bound_rows"), Fault("x", RuntimeError("a bug")))
+    fault = injected(Point("bnndp.questions.softmax", None, "bound_rows"), Fault("x", RuntimeError("a bug")))
     with fault, pytest.raises(RuntimeError, match="a bug"):
         main(asked)
     assert verdicts(asked) == []
@@ -240,7 +240,7 @@ def test_other_errors_keep_their_traceback(asked: list[str]) -> None:
 
 
 def test_the_same_under_optimisation_and_with_warnings_as_errors() -> None:
-    arguments = ["-m", "benchmarks.campaign_faults", "--only", "one hidden, mean, one pass", "--seconds", "2"]
+    arguments = ["-m", "benchmarks.fuzz.faults", "--only", "one hidden, mean, one pass", "--seconds", "2"]
     root = SRC.parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
     result = subprocess.run(

@@ -11,12 +11,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from benchmarks import campaign_files
-from benchmarks.campaign_files import flips_unnoticed, open_file
-from benchmarks.campaign_files_cases import Case, good_network, malformed, malicious
+from benchmarks.fuzz import files as campaign_files
+from benchmarks.fuzz.files import flips_unnoticed, open_file
+from benchmarks.fuzz.files_cases import Case, good_network, malformed, malicious
 
 from bnndp.errors import ModelFileError
-from bnndp.files import load, save
+from bnndp.files.posterior import load, save
 
 
 def faults(cases: list[Case], folder: Path, mark: Path, way: str = "load") -> list[str]:

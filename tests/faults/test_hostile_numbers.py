@@ -6,28 +6,27 @@ import math
 import os
 from dataclasses import replace
 
-import oracles
 import pytest
 import torch
 from flint import arb
-from hostile import BOUNDED, REFUSED, Ingredients
+from support import oracles
+from tests.faults.hostile import BOUNDED, REFUSED, Ingredients
 from torch import Tensor
 
 from bnndp.activations import Tanh
-from bnndp.bounds import Bounds
-from bnndp.certify import adversarial_robustness, certify, probability
-from bnndp.classify import bound_rows
-from bnndp.decision import robust_decision
-from bnndp.draws import draw_networks, evaluate
-from bnndp.ensemble import Ensemble
+from bnndp.attack import decision_rows
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.errors import CertError, InputError
-from bnndp.evasion import decision_rows
+from bnndp.geometry.box import Box
 from bnndp.layers import Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
-from bnndp.radius import Search, certified_radius
-from bnndp.regions import Box
-from bnndp.verdict import Verdict
+from bnndp.questions.bounds import Bounds
+from bnndp.questions.certify import adversarial_robustness, certify, probability
+from bnndp.questions.decision import robust_decision
+from bnndp.questions.radius import Search, certified_radius
+from bnndp.questions.softmax import bound_rows
+from bnndp.questions.verdict import Verdict
 
 METHODS = {
     "moment": Options(),

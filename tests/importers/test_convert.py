@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.campaign_files_cases import malicious
+from benchmarks.fuzz.files_cases import malicious
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bnndp
 from bnndp.errors import InputError, ModelFileError
-from bnndp.files import load, read_model, save
+from bnndp.files.posterior import load, read_model, save
 from bnndp.importers import child, pickles
 from bnndp.importers.architecture import Architecture, read_architecture
 from bnndp.importers.convert import Asked, convert
@@ -360,8 +360,8 @@ def test_a_mapping_that_was_sorted_by_name_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(
         ModelFileError, match="come in the order 0, 1, 10, 11, 2, 3, which is not that of their numbers"
     ):
-        bnndp.from_tensors(load_file(tmp_path / "f.safetensors"))
-    assert bnndp.from_tensors(tensors).digest() == convert(tmp_path / "f.safetensors").posterior.digest()
+        bnndp.importers.from_tensors(load_file(tmp_path / "f.safetensors"))
+    assert bnndp.importers.from_tensors(tensors).digest() == convert(tmp_path / "f.safetensors").posterior.digest()
 
 
 def test_an_order_that_is_not_sure_is_refused(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_an_order_that_is_not_sure_is_refused(tmp_path: Path) -> None:
     tensors = {f"{name}.weight": torch.randn(n_out, n_in) for name, (n_in, n_out) in sizes.items()}
     save_file(tensors, tmp_path / "f.safetensors")
     found = convert(tmp_path / "f.safetensors")
-    assert found.posterior.digest() == bnndp.from_tensors(tensors).digest()
+    assert found.posterior.digest() == bnndp.importers.from_tensors(tensors).digest()
     assert found.origin is not None
     assert found.origin["layers"] == list(sizes)
     save_file(tensors | {"more.weight": torch.ones(4, 4)}, tmp_path / "f.safetensors")

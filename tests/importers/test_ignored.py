@@ -12,7 +12,7 @@ from torch import Tensor
 import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
-from bnndp.files import read_model
+from bnndp.files.posterior import read_model
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.ignored import without
@@ -43,13 +43,13 @@ def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found.origin["choices"] == {"ignore": ["sigma"]}
     assert "left out, as --ignore says: sigma" in found.origin["remarks"]
     without_noise = {name: value for name, value in guide().items() if "sigma" not in name}
-    assert found.posterior.digest() == bnndp.from_pyro(without_noise).digest()
+    assert found.posterior.digest() == bnndp.importers.from_pyro(without_noise).digest()
 
 
 def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
     save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
     found = convert(tmp_path / "s.safetensors", asked=Asked(ignore=("log_sigma", "head.tau")))
-    assert found.posterior.digest() == bnndp.from_tensors(plain()).digest()
+    assert found.posterior.digest() == bnndp.importers.from_tensors(plain()).digest()
     with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
         convert(tmp_path / "s.safetensors", asked=Asked(ignore=("log_sigma",)))
 
@@ -63,7 +63,7 @@ def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="'log_sigma' of the second file is no weight"):
         convert(tmp_path / "g.safetensors", asked=Asked(beside=beside))
     found = convert(tmp_path / "g.safetensors", asked=Asked(beside=beside, ignore=("log_sigma",)))
-    assert found.posterior.digest() == bnndp.from_pyro(last, network=first).digest()
+    assert found.posterior.digest() == bnndp.importers.from_pyro(last, network=first).digest()
 
 
 def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
@@ -95,21 +95,21 @@ def test_a_short_name_is_never_that_of_several_layers() -> None:
 
 def test_sites_left_out_in_python() -> None:
     """``ignore=`` is what a table says."""
-    wanted = bnndp.from_pyro(guide(), table={"ignore": ["sigma"]}).digest()
+    wanted = bnndp.importers.from_pyro(guide(), table={"ignore": ["sigma"]}).digest()
     for ignore in ("sigma", ["sigma"], ("sigma",)):
-        assert bnndp.from_pyro(guide(), ignore=ignore).digest() == wanted
+        assert bnndp.importers.from_pyro(guide(), ignore=ignore).digest() == wanted
     with pytest.raises(ModelFileError, match=r"in Python by ignore=\['sigma'\]"):
-        bnndp.from_pyro(guide())
+        bnndp.importers.from_pyro(guide())
     with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is no site"):
-        bnndp.from_pyro(guide(), ignore=["sigma", "tau"])
+        bnndp.importers.from_pyro(guide(), ignore=["sigma", "tau"])
     with pytest.raises(InputError, match="ignore must be a list of names of sites, got 3"):
-        bnndp.from_pyro(guide(), ignore=3)  # type: ignore[arg-type]
+        bnndp.importers.from_pyro(guide(), ignore=3)  # type: ignore[arg-type]
     draws = {"w1": torch.ones(4, 2, 3), "w2": torch.ones(4, 3, 1), "noise": torch.ones(4)}
-    found = bnndp.from_numpyro(draws, ignore="noise").digest()
-    assert found == bnndp.from_numpyro(draws, table={"ignore": ["noise"]}).digest()
+    found = bnndp.importers.from_numpyro(draws, ignore="noise").digest()
+    assert found == bnndp.importers.from_numpyro(draws, table={"ignore": ["noise"]}).digest()
 
 
 @pytest.mark.parametrize("name", ["guide.pt", Path("guide.pt")])
 def test_a_file_is_not_a_guide(name: object) -> None:
     with pytest.raises(InputError, match=r"'guide.pt' is the name of a file.*bnndp convert FILE -o MODEL.safetensors"):
-        bnndp.from_pyro(name)
+        bnndp.importers.from_pyro(name)

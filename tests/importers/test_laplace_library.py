@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from site_states import covariance, expect_same_mean, library
+from support.site_states import covariance, expect_same_mean, library
 from torch import Tensor, nn
 
 import bnndp
@@ -70,8 +70,8 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("subset", "structure"), [("all", "diag"), ("last_layer", "diag")])
 def test_diagonals(quiet: Any, subset: str, structure: str, settings: dict[str, Any]) -> None:
     approximation, net = fitted(quiet, subset, structure, **settings)
-    network = bnndp.from_laplace(approximation)
-    assert network.digest() == bnndp.from_laplace(stored(approximation), net).digest()
+    network = bnndp.importers.from_laplace(approximation)
+    assert network.digest() == bnndp.importers.from_laplace(stored(approximation), net).digest()
     std = torch.cat([torch.cat([layer.weight_std.flatten(), layer.bias_std]) for layer in network.linears])  # type: ignore[union-attr]
     wanted = approximation.posterior_variance.sqrt()
     torch.testing.assert_close(std[-len(wanted) :], wanted, rtol=1e-12, atol=0)
@@ -82,8 +82,8 @@ def test_diagonals(quiet: Any, subset: str, structure: str, settings: dict[str, 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_covariances_of_the_last_layer(quiet: Any, structure: str, settings: dict[str, Any]) -> None:
     approximation, net = fitted(quiet, "last_layer", structure, **settings)
-    network = bnndp.from_laplace(approximation)
-    assert network.digest() == bnndp.from_laplace(stored(approximation), net).digest()
+    network = bnndp.importers.from_laplace(approximation)
+    assert network.digest() == bnndp.importers.from_laplace(stored(approximation), net).digest()
     if structure == "full":
         wanted = approximation.posterior_covariance
     else:
@@ -94,7 +94,7 @@ def test_covariances_of_the_last_layer(quiet: Any, structure: str, settings: dic
 
 def test_kronecker_of_all_layers(quiet: Any) -> None:
     approximation, net = fitted(quiet, "all", "kron", prior_precision=torch.tensor([1.0, 2.0, 0.5, 3.0]).double())
-    network = bnndp.from_laplace(approximation)
+    network = bnndp.importers.from_laplace(approximation)
     dense = approximation.posterior_precision.to_matrix(exponent=-1)
     ours = [covariance(layer) for layer in network.layers if isinstance(layer, CorrelatedLinear)]  # type: ignore[union-attr]
     torch.testing.assert_close(torch.block_diag(*ours), dense, rtol=1e-8, atol=1e-11)
@@ -104,7 +104,7 @@ def test_kronecker_of_all_layers(quiet: Any) -> None:
 def test_a_classifier(quiet: Any) -> None:
     """The mean of the softmax over draws is what is certified, not the default prediction of the library."""
     approximation, _ = fitted(quiet, "last_layer", "kron", "classification", prior_precision=0.05)
-    network = bnndp.from_laplace(approximation, architecture=bnndp.Architecture("classification"))
+    network = bnndp.importers.from_laplace(approximation, architecture=bnndp.importers.Architecture("classification"))
     sampled = approximation(X, pred_type="nn", link_approx="mc", n_samples=20_000)
     bounds = bnndp.certify(network, bnndp.Box.ball(X, 1e-9), bnndp.Options(refine=16))
     assert bool((bounds.lower <= sampled + 0.01).all())

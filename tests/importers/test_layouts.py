@@ -33,10 +33,10 @@ def state(*sizes: int, names: str = "ab", turned: bool = True) -> dict[str, Tens
 @pytest.mark.parametrize("sizes", [(2, 8, 1), (3, 4)])
 def test_a_table_that_lacks_the_layout(sizes: tuple[int, ...]) -> None:
     with pytest.raises(CertError) as caught:
-        bnndp.from_tensors(state(*sizes), table={"tensors": ROWS})
+        bnndp.importers.from_tensors(state(*sizes), table={"tensors": ROWS})
     assert ADVICE in str(caught.value)
     rows = [row | ({"layout": "in_out"} if row["role"].startswith("weight") else {}) for row in ROWS]
-    network = bnndp.from_tensors(state(*sizes), table={"tensors": rows})
+    network = bnndp.importers.from_tensors(state(*sizes), table={"tensors": rows})
     assert (network.n_in, network.n_out) == (sizes[0], sizes[-1])
 
 
@@ -51,7 +51,7 @@ def test_a_file_without_order(tmp_path: Path) -> None:
 def test_no_advice_where_it_would_not_help() -> None:
     broken = state(2, 8, 1, turned=False) | {"b.m": torch.ones(1, 5), "b.s": torch.ones(1, 5)}
     with pytest.raises(CertError) as caught:
-        bnndp.from_tensors(broken, table={"tensors": ROWS})
+        bnndp.importers.from_tensors(broken, table={"tensors": ROWS})
     assert "layout" not in str(caught.value)
 
 
@@ -59,4 +59,4 @@ def test_a_site_whose_name_says_the_other_layout() -> None:
     locs = {"0.weight": torch.ones(2, 8), "0.bias": torch.ones(8)}
     guide = {f"{kind}.{name}_unconstrained": value for kind in ("locs", "scales") for name, value in locs.items()}
     with pytest.raises(CertError, match=r'they would as \(inputs, outputs\): say layout = "in_out" by --table'):
-        bnndp.from_pyro(guide, scale_transform="exp")
+        bnndp.importers.from_pyro(guide, scale_transform="exp")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_states import LIBRARIES, Made, dense, posterior, random_tensors, softplus
 from safetensors.torch import save_file
+from support.foreign_states import LIBRARIES, Made, dense, posterior, random_tensors, softplus
 from torch import Tensor
 
 import bnndp
 from bnndp.errors import InputError, ModelFileError
-from bnndp.files import read_model
+from bnndp.files.posterior import read_model
 from bnndp.importers.architecture import Architecture
 from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.registry import IMPORTERS, importer_for
@@ -41,7 +41,7 @@ def test_values_are_those_of_the_library(name: str, seed: int) -> None:
     random = any(bool((layer["weight_std"] > 0).any()) for layer in made.layers.values())
     if random:
         assert importer_for(Foreign(dict(made.state))).name == name
-    check(bnndp.from_tensors(made.state, importer=name), made)
+    check(bnndp.importers.from_tensors(made.state, importer=name), made)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,10 +72,10 @@ def test_a_file_of_each_library(name: str, tmp_path: Path, capsys: pytest.Captur
 def test_prefixes_that_all_names_share_are_cut_off(start: str) -> None:
     made = dense(LIBRARIES["torchbnn"], 3)
     given = {start + name: tensor for name, tensor in made.state.items()}
-    check(bnndp.from_tensors(given), made)
+    check(bnndp.importers.from_tensors(given), made)
     names = tuple({"type": "linear", "name": start + name} for name in made.layers)  # as the user knows them
     layers = tuple(entry for name in names for entry in ({"type": "relu"}, name))[1:]
-    check(bnndp.from_tensors(given, Architecture(layers=layers)), made)
+    check(bnndp.importers.from_tensors(given, Architecture(layers=layers)), made)
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict", "whatever"])
@@ -83,7 +83,7 @@ def test_wrappers_of_checkpoints(key: str) -> None:
     made = dense(LIBRARIES["bayesian-cnn"], 3)
     adam = {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"params": [0]}]}
     for beside in ({}, {"optimizer": adam}, {"optimizer_states": [adam], "epoch": 1, "hyper": {"lr": 0.1}}):
-        check(bnndp.from_tensors({key: made.state, **beside}), made)
+        check(bnndp.importers.from_tensors({key: made.state, **beside}), made)
 
 
 def test_a_checkpoint_of_lightning() -> None:
@@ -96,10 +96,10 @@ def test_a_checkpoint_of_lightning() -> None:
         "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_k_models": torch.ones(2)}},
         "optimizer_states": [adam],
     }
-    check(bnndp.from_tensors(checkpoint), made)
+    check(bnndp.importers.from_tensors(checkpoint), made)
     del checkpoint["pytorch-lightning_version"]
     with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key state_dict or callbacks"):
-        bnndp.from_tensors(checkpoint)
+        bnndp.importers.from_tensors(checkpoint)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,12 +113,12 @@ def test_convolutions(name: str) -> None:
         {"type": "flatten"},
         {"type": "linear", "name": "fc"},
     )
-    found = bnndp.from_tensors(tensors, Architecture("classification", layers=layers, input_shape=(1, 4, 4)))
+    found = bnndp.importers.from_tensors(tensors, Architecture("classification", layers=layers, input_shape=(1, 4, 4)))
     assert isinstance(found, BayesianNetwork)
     wanted = posterior(library, "conv", tensors)
     assert all(torch.equal(getattr(found.layers[0], field), wanted[field]) for field in FIELDS)
     with pytest.raises(ModelFileError, match="no chain of dense layers; give --arch"):
-        bnndp.from_tensors(tensors)
+        bnndp.importers.from_tensors(tensors)
 
 
 # Traps, each by the library it is of
@@ -166,7 +166,7 @@ def test_sigma_of_torch_uncertainty_is_rho() -> None:
 def test_a_negative_sigma_is_refused() -> None:
     table = {"tensors": [{"name": "<layer>.m", "role": "weight_mean"}, {"name": "<layer>.s", "role": "weight_std"}]}
     with pytest.raises(ModelFileError, match=r"'fc.s' as standard deviation: \[0, 1\] is -7.0 .* must be >= 0"):
-        bnndp.from_tensors({"fc.m": torch.zeros(1, 2), "fc.s": torch.tensor([[0.0, -7.0]])}, table=table)
+        bnndp.importers.from_tensors({"fc.m": torch.zeros(1, 2), "fc.s": torch.tensor([[0.0, -7.0]])}, table=table)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +174,13 @@ def test_a_negative_sigma_is_refused() -> None:
 )
 def test_softplus_neither_overflows_nor_loses_small_ones(rho: float, std: float) -> None:
     tensors = {"mu_weight": torch.zeros(1, 1), "rho_weight": torch.full((1, 1), rho)}
-    assert bnndp.from_tensors(tensors).linears[0].weight_std.item() == std
+    assert bnndp.importers.from_tensors(tensors).linears[0].weight_std.item() == std
 
 
 def test_exp_that_overflows_is_refused() -> None:
     tensors = {"weight_mu": torch.zeros(1, 1), "weight_log_sigma": torch.full((1, 1), 800.0)}
     with pytest.raises(ModelFileError, match=r"'weight_log_sigma': \[0, 0\] is 800.0 .* no finite exp"):
-        bnndp.from_tensors(tensors)
+        bnndp.importers.from_tensors(tensors)
 
 
 def test_the_draw_of_a_frozen_layer_is_not_used() -> None:
@@ -200,7 +200,7 @@ def test_a_missing_tensor_is_noticed(name: str, part: str, which: int) -> None:
     gone = f"{layer}.{getattr(LIBRARIES[name], part)[which]}"
     rest = {key: value for key, value in made.state.items() if key != gone}
     with pytest.raises(ModelFileError, match=r"a tensor is missing|which holds the posterior|lacks") as caught:
-        bnndp.from_tensors(rest, importer=name)
+        bnndp.importers.from_tensors(rest, importer=name)
     assert layer in str(caught.value)
 
 
@@ -236,7 +236,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
 def test_files_that_are_refused(case: str) -> None:
     tensors, words = BAD[case]
     with pytest.raises(ModelFileError, match=words):
-        bnndp.from_tensors(tensors)
+        bnndp.importers.from_tensors(tensors)
 
 
 def test_a_choice_that_nobody_hears_is_refused(tmp_path: Path) -> None:
@@ -329,4 +329,4 @@ BAD_TABLES: dict[str, tuple[Any, str]] = {
 def test_bad_tables_are_refused(case: str) -> None:
     table, words = BAD_TABLES[case]
     with pytest.raises(ModelFileError, match=words):
-        bnndp.from_tensors({"fc.a": torch.ones(1, 1)}, table=table)
+        bnndp.importers.from_tensors({"fc.a": torch.ones(1, 1)}, table=table)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
+from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
 from torch import Tensor
 from torch.distributions import constraints
 
 import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
-from bnndp.files import load, read_model
+from bnndp.files.posterior import load, read_model
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
@@ -67,9 +67,9 @@ def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     locs, raw = pair(seed)
     state = auto_normal(locs, raw, start="net." if seed % 2 else "")
     assert importer_for(flat(state)).name == "pyro"
-    check_independent(bnndp.from_pyro(state), locs, {name: softplus(value) for name, value in raw.items()})
+    check_independent(bnndp.importers.from_pyro(state), locs, {name: softplus(value) for name, value in raw.items()})
     check_independent(
-        bnndp.from_pyro(state, scale_transform="exp"), locs, {name: exp(value) for name, value in raw.items()}
+        bnndp.importers.from_pyro(state, scale_transform="exp"), locs, {name: exp(value) for name, value in raw.items()}
     )
 
 
@@ -104,9 +104,9 @@ def test_the_assumed_transform_is_stated() -> None:
 
 def test_large_values_do_not_overflow() -> None:
     state = {"locs.0.weight" + RAW: torch.ones(1, 1), "scales.0.weight" + RAW: torch.full((1, 1), 2e4)}
-    assert bnndp.from_pyro(state).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
     with pytest.raises(ModelFileError, match="has no finite exp"):
-        bnndp.from_pyro(state, scale_transform="exp")
+        bnndp.importers.from_pyro(state, scale_transform="exp")
 
 
 def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +154,8 @@ def test_tyxe_has_exp(seed: int) -> None:
     for name in locs:
         state |= {f"net.{name}.loc{RAW}": locs[name], f"net.{name}.scale{RAW}": raw[name]}
     assert importer_for(flat(state)).name == "tyxe"
-    check_independent(bnndp.from_pyro(state), locs, {name: exp(value) for name, value in raw.items()})
-    most = bnndp.from_pyro(state, scale_transform="sigmoid 0.1")
+    check_independent(bnndp.importers.from_pyro(state), locs, {name: exp(value) for name, value in raw.items()})
+    most = bnndp.importers.from_pyro(state, scale_transform="sigmoid 0.1")
     check_independent(most, locs, {name: 0.1 * torch.sigmoid(value.double()) for name, value in raw.items()})
     assert "max_guide_scale" in TyxeGuide().read(flat(state), Choices()).remarks[0]
 
@@ -169,12 +169,14 @@ def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
     table = table_of(locs)
     state = {"loc": vector(locs), "scale" + RAW: vector(raw)}
     assert importer_for(flat(state)).name == "pyro"
-    check_independent(bnndp.from_pyro(state, table=table), locs, {name: softplus(value) for name, value in raw.items()})
+    check_independent(
+        bnndp.importers.from_pyro(state, table=table), locs, {name: softplus(value) for name, value in raw.items()}
+    )
     with pytest.raises(ModelFileError, match=r"one vector of .* values for all sites and does not say which is where"):
-        bnndp.from_pyro(state)
+        bnndp.importers.from_pyro(state)
     table["sites"] = table["sites"][:-1]  # type: ignore[index]
     with pytest.raises(ModelFileError, match=r"the sites of the table have \d+ values, the vector of the file has \d+"):
-        bnndp.from_pyro(state, table=table)
+        bnndp.importers.from_pyro(state, table=table)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -184,7 +186,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, tril = torch.randn(n, generator=generator), torch.randn(n, n, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "scale_tril" + RAW: tril}
-    layer = bnndp.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
     assert isinstance(layer, CorrelatedLinear)
     lower = softplus(raw)[:, None] * (tril.double().tril(-1) + torch.eye(n).double())
     assert torch.equal(layer.weight_mean, sites["0.weight"].double())
@@ -194,11 +196,11 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(layer), lower @ lower.mT, rtol=1e-13, atol=1e-13)
     older = {"loc": vector(sites), "scale_tril" + RAW: tril}  # Pyro 1.7 and before: no scale
     for name, function in (("exp", exp), ("softplus", softplus)):
-        found = bnndp.from_pyro(older, table=table_of(sites), scale_transform=name).layers[0]  # type: ignore[union-attr]
+        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name).layers[0]  # type: ignore[union-attr]
         old = tril.double().tril(-1) + torch.diag(function(tril.diagonal()))
         assert torch.equal(found.factor[:, -1], old[size:])
     with pytest.raises(ModelFileError, match=r"give --scale-transform softplus for Pyro 1.7, exp for an older one"):
-        bnndp.from_pyro(older, table=table_of(sites))
+        bnndp.importers.from_pyro(older, table=table_of(sites))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -208,7 +210,7 @@ def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, factor = torch.randn(n, generator=generator), torch.randn(n, 2, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "cov_factor": factor}
-    layer = bnndp.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
     scale = softplus(raw)
     wanted = scale[:, None] * factor.double()
     size = sites["0.weight"].numel()
@@ -222,15 +224,15 @@ def test_a_covariance_between_layers_is_refused() -> None:
     n = len(vector(sites))
     tril = torch.zeros(n, n)
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(n), "scale_tril" + RAW: tril}
-    network = bnndp.from_pyro(state, table=table_of(sites))
+    network = bnndp.importers.from_pyro(state, table=table_of(sites))
     assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]  # type: ignore[union-attr]
     tril[-1, 0] = 1e-30
     with pytest.raises(
         ModelFileError, match=r"weights of the layers '0' and '2' are correlated; only .* within a layer"
     ):
-        bnndp.from_pyro(state, table=table_of(sites))
+        bnndp.importers.from_pyro(state, table=table_of(sites))
     table = table_of(sites) | {"ignore": ["2.weight", "2.bias"]}  # the rest, marginally
-    assert bnndp.from_pyro(state, table=table).sizes == (2, 3)  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, table=table).sizes == (2, 3)  # type: ignore[union-attr]
 
 
 def test_a_last_layer_beside_a_network_without_variance() -> None:
@@ -238,7 +240,7 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     body = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU())
     sites = {"4.weight": torch.randn(2, 4), "4.bias": torch.randn(2)}
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(10), "scale_tril" + RAW: torch.randn(10, 10)}
-    network = bnndp.from_pyro(state, network=body, table=table_of(sites))
+    network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites))
     assert [getattr(layer, "kind", "") for layer in network.layers] == [  # type: ignore[union-attr]
         *("linear", "relu", "linear", "relu", "correlated_linear")
     ]
@@ -246,7 +248,7 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     assert not network.layers[2].random  # type: ignore[union-attr]
     both = {"0.weight": torch.randn(5, 3), "0.bias": torch.randn(5)}
     with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the guide and has a value without variance"):
-        bnndp.from_pyro(auto_normal(both, both), network=body)
+        bnndp.importers.from_pyro(auto_normal(both, both), network=body)
 
 
 def test_parameters_of_a_registered_module_have_no_variance() -> None:
@@ -270,7 +272,7 @@ def test_parameters_of_a_registered_module_have_no_variance() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_point_has_no_variance(seed: int) -> None:
     locs, _ = pair(seed)
-    check_independent(bnndp.from_pyro({name + RAW: value for name, value in locs.items()}), locs, {})
+    check_independent(bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}), locs, {})
     tensors = {f"params.AutoDelta.{name}": value for name, value in locs.items()}
     found = read(Foreign(tensors, {name.replace("params", "constraints"): "real" for name in tensors}))
     assert torch.equal(found["0.weight_mean"], locs["0.weight"].double())
@@ -349,17 +351,17 @@ def test_a_store_that_is_cut_off_or_contradicted() -> None:
     with pytest.raises(ModelFileError, match="give --scale-transform exp, softplus or 'sigmoid M'"):
         read(flat(auto_normal(locs, raw)), scale_transform="square")
     with pytest.raises(InputError, match="got int"):
-        bnndp.from_pyro(5)
+        bnndp.importers.from_pyro(5)
 
 
 def test_weights_by_hand_are_told_by_shapes_or_by_the_user() -> None:
     locs = {"w1": torch.randn(3, 5), "b1": torch.randn(5), "w2": torch.randn(5, 2), "b2": torch.randn(2)}
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
-    network = bnndp.from_pyro(auto_normal(locs, raw))
+    network = bnndp.importers.from_pyro(auto_normal(locs, raw))
     assert torch.equal(network.linears[0].weight_mean, locs["w1"].T.double())  # type: ignore[union-attr]
     square = {"w1": torch.randn(3, 3), "w2": torch.randn(3, 3)}
     state = auto_normal(square, {name: torch.zeros_like(value) for name, value in square.items()})
     assert "fit one another in several layouts" in fault(state)
     for layout, wanted in (("in_out", square["w1"].T), ("out_in", square["w1"])):
-        told = bnndp.from_pyro(state, table={"layout": layout})
+        told = bnndp.importers.from_pyro(state, table={"layout": layout})
         assert torch.equal(told.linears[0].weight_mean, wanted.double())  # type: ignore[union-attr]

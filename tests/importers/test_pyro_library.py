@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from site_states import covariance, expect_same_mean, library
+from support.site_states import covariance, expect_same_mean, library
 from torch import Tensor, nn
 
 import bnndp
@@ -84,9 +84,9 @@ X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]])
 
 def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> None:
     body, guide = trained(fresh, "AutoNormal")
-    live = bnndp.from_pyro(guide, table=IGNORE)
-    assert live.digest() == bnndp.from_pyro(guide.state_dict(), table=IGNORE).digest()
-    assert live.digest() == bnndp.from_pyro(fresh.get_param_store(), table=IGNORE).digest()
+    live = bnndp.importers.from_pyro(guide, table=IGNORE)
+    assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE).digest()
+    assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE).digest()
     for index, layer in enumerate(live.linears):  # type: ignore[union-attr]
         scale = getattr(guide.scales.net, str(2 * index)).weight
         torch.testing.assert_close(layer.weight_std.float(), scale.detach(), rtol=1e-6, atol=0)
@@ -104,9 +104,9 @@ def converted(folder: Path) -> Any:
 
 def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
     _, guide = trained(fresh, "AutoNormal")
-    softplus = bnndp.from_pyro(guide, table=IGNORE)
+    softplus = bnndp.importers.from_pyro(guide, table=IGNORE)
     guide.scales.net.__getattr__("0")._pyro_params["weight"] = (torch.distributions.constraints.positive, None)
-    exp = bnndp.from_pyro(guide, table=IGNORE)
+    exp = bnndp.importers.from_pyro(guide, table=IGNORE)
     raw = guide.state_dict()["scales.net.0.weight_unconstrained"].double()
     assert torch.equal(exp.linears[0].weight_std, raw.exp())  # type: ignore[union-attr]
     assert not torch.equal(exp.linears[0].weight_std, softplus.linears[0].weight_std)  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
 @pytest.mark.parametrize("kind", ["AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal"])
 def test_a_live_guide_knows_the_order_of_its_vector(fresh: Any, kind: str) -> None:
     body, guide = trained(fresh, kind, fixed=True)
-    network = bnndp.from_pyro(guide, network=body.net, table=IGNORE)
+    network = bnndp.importers.from_pyro(guide, network=body.net, table=IGNORE)
     expect_same_mean(sampled(fresh, body, guide, X), network, X)
     last = network.layers[2]  # type: ignore[union-attr]
     wanted = guide.get_posterior()
@@ -132,13 +132,13 @@ def test_a_live_guide_knows_the_order_of_its_vector(fresh: Any, kind: str) -> No
 def test_all_layers_at_once_are_refused(fresh: Any) -> None:
     _, guide = trained(fresh, "AutoMultivariateNormal")
     with pytest.raises(ModelFileError, match=r"weights of the layers 'net.0' and 'net.2' are correlated"):
-        bnndp.from_pyro(guide, table=IGNORE)
+        bnndp.importers.from_pyro(guide, table=IGNORE)
 
 
 def test_a_point(fresh: Any) -> None:
     body, guide = trained(fresh, "AutoDelta")
-    network = bnndp.from_pyro(guide, table=IGNORE)
-    assert network.digest() == bnndp.from_pyro(fresh.get_param_store(), table=IGNORE).digest()
+    network = bnndp.importers.from_pyro(guide, table=IGNORE)
+    assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE).digest()
     assert not network.random  # type: ignore[union-attr]
     torch.testing.assert_close(
         bnndp.certify(network, bnndp.Box.ball(X.double(), 0.0)).lower.float(),
@@ -151,12 +151,12 @@ def test_a_point(fresh: Any) -> None:
 def test_weights_that_are_not_gaussian_are_refused(fresh: Any) -> None:
     _, guide = trained(fresh, "AutoNormal", positive=True)
     with pytest.raises(InputError, match=r"site 'net.0.weight' has the support .*, not all real numbers"):
-        bnndp.from_pyro(guide, table=IGNORE)
+        bnndp.importers.from_pyro(guide, table=IGNORE)
 
 
 def test_a_guide_that_never_ran(fresh: Any) -> None:
     with pytest.raises(InputError, match="the guide has no parameters: run it once"):
-        bnndp.from_pyro(fresh.infer.autoguide.AutoNormal(model(fresh)))
+        bnndp.importers.from_pyro(fresh.infer.autoguide.AutoNormal(model(fresh)))
 
 
 def test_samples_of_a_chain(fresh: Any) -> None:
@@ -167,7 +167,7 @@ def test_samples_of_a_chain(fresh: Any) -> None:
     )
     chain.run(x, x[:, :2])
     samples = {name: value for name, value in chain.get_samples().items() if name != "sigma"}
-    ensemble = bnndp.from_samples(samples)
+    ensemble = bnndp.importers.from_samples(samples)
     outputs = fresh.infer.Predictive(body, chain.get_samples(), return_sites=("_RETURN",))(X)["_RETURN"]
     bounds = bnndp.certify(ensemble, bnndp.Box.ball(X.double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), outputs.mean(0).detach(), rtol=1e-4, atol=1e-5)

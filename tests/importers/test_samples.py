@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from foreign_states import LIBRARIES, dense
 from safetensors.torch import save_file
+from support.foreign_states import LIBRARIES, dense
 from torch import Tensor, nn
 
 import bnndp
-from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError, ModelFileError
-from bnndp.files import load
+from bnndp.files.posterior import load
 from bnndp.importers.arrays import arrays_of, is_arrays
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
 from bnndp.importers.registry import importer_for
+from bnndp.network import Ensemble
 
 
 def network(seed: int, *sizes: int) -> nn.Sequential:
@@ -52,8 +52,8 @@ def stacked(wanted: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("seed", range(20))
 def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
     wanted = states(2 + seed % 4, seed)
-    check(bnndp.from_samples(wanted), wanted)
-    check(bnndp.from_samples(stacked(wanted)), wanted)
+    check(bnndp.importers.from_samples(wanted), wanted)
+    check(bnndp.importers.from_samples(stacked(wanted)), wanted)
     for found in (flat(wanted), flat({"samples": wanted, "accepted": 0.8}), flat(stacked(wanted))):
         assert importer_for(found).name == "samples"
         assert len(importer_for(found).read(found, Choices()).members) == len(wanted)
@@ -61,7 +61,7 @@ def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
 
 def test_the_mean_of_an_ensemble_is_that_of_its_members() -> None:
     modules = [network(seed, 3, 4, 2) for seed in range(5)]
-    found = bnndp.from_samples([module.state_dict() for module in modules])
+    found = bnndp.importers.from_samples([module.state_dict() for module in modules])
     x = torch.randn(7, 3)
     exact = torch.stack([module(x) for module in modules]).mean(0).detach().double()
     got = torch.stack([_run(member, x.double()) for member in found.members]).mean(0)
@@ -78,21 +78,21 @@ def _run(member: Any, x: Tensor) -> Tensor:
 def test_weights_of_samples(tmp_path: Path) -> None:
     wanted = states(3)
     shares = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    check(bnndp.from_samples(wanted, weights=shares), wanted)
+    check(bnndp.importers.from_samples(wanted, weights=shares), wanted)
     save_file(stacked(wanted) | {"weights": shares}, tmp_path / "f")
     found = convert(tmp_path / "f").posterior
     check(found, wanted)
     assert isinstance(found, Ensemble)
     assert torch.equal(found.probabilities, shares)
     with pytest.raises(InputError, match="weights"):
-        bnndp.from_samples(wanted, weights=torch.ones(2))
+        bnndp.importers.from_samples(wanted, weights=torch.ones(2))
     with pytest.raises(InputError, match="weights"):
-        bnndp.from_samples(wanted[:1], weights=torch.ones(2))
+        bnndp.importers.from_samples(wanted[:1], weights=torch.ones(2))
 
 
 def test_a_mixture_of_gaussian_networks() -> None:
     made = [dense(LIBRARIES["torchbnn"], 5) for _ in range(2)]
-    found = bnndp.from_samples([each.state for each in made])
+    found = bnndp.importers.from_samples([each.state for each in made])
     assert isinstance(found, Ensemble)
     assert found.random
     assert importer_for(flat([each.state for each in made])).name == "samples"
@@ -130,19 +130,19 @@ def test_samples_that_differ_are_refused() -> None:
     uneven = stacked(states(3))
     uneven["2.bias"] = uneven["2.bias"][:2]
     with pytest.raises(ModelFileError, match="must be of one length, got"):
-        bnndp.from_samples(uneven)
+        bnndp.importers.from_samples(uneven)
     for found in (flat(states(2)), flat(stacked(states(2)))):
         with pytest.raises(ModelFileError, match="read by state_dict, which has no use for --no-bias"):
             importer_for(found).read(found, Choices(bias=False))
     with pytest.raises(InputError, match="no samples"):
-        bnndp.from_samples([])
+        bnndp.importers.from_samples([])
 
 
 def test_one_dimensional_kernels_are_not_taken_for_samples() -> None:
     with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.from_tensors({"conv.weight": torch.ones(4, 2, 3)})
+        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)})
     with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)})
+        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)})
 
 
 # Arrays

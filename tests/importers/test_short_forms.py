@@ -21,26 +21,26 @@ def sequential(seed: int = 0, hidden: int = 4, activation: type[nn.Module] = nn.
 def pyro(**said: Any) -> Any:
     state = sequential().state_dict()
     guide = {f"{kind}.{name}_unconstrained": value for kind in ("locs", "scales") for name, value in state.items()}
-    return bnndp.from_pyro(guide, scale_transform="exp", **said)
+    return bnndp.importers.from_pyro(guide, scale_transform="exp", **said)
 
 
 def numpyro(**said: Any) -> Any:
     names = {"w1": "0.weight", "b1": "0.bias", "w2": "2.weight", "b2": "2.bias"}
     state = sequential().state_dict()
     params = {f"{name}_auto_loc": state[theirs].numpy().T for name, theirs in names.items()}
-    return bnndp.from_numpyro(params, **said)
+    return bnndp.importers.from_numpyro(params, **said)
 
 
 def laplace(**said: Any) -> Any:
     network = sequential()
     mean = nn.utils.parameters_to_vector(network.parameters()).detach()
     state = {"cls_name": "DiagLaplace", "mean": mean, "H": torch.ones(len(mean)), "prior_precision": torch.ones(1)}
-    return bnndp.from_laplace(state | {"sigma_noise": torch.ones(()), "temperature": 1.0}, network, **said)
+    return bnndp.importers.from_laplace(state | {"sigma_noise": torch.ones(()), "temperature": 1.0}, network, **said)
 
 
 def posteriors(**said: Any) -> Any:
     params = dict(sequential().state_dict())
-    return bnndp.from_posteriors(
+    return bnndp.importers.from_posteriors(
         {"params": params, "sd_diag": {name: torch.ones_like(value) for name, value in params.items()}}, **said
     )
 
@@ -49,12 +49,14 @@ def ivon(**said: Any) -> Any:
     network = sequential()
     count = sum(value.numel() for value in network.parameters())
     group = {"ess": 10, "weight_decay": 0.0, "hess": torch.ones(count), "params": [0, 1, 2, 3]}
-    return bnndp.from_ivon(network, {"state": {}, "param_groups": [group]}, **said)
+    return bnndp.importers.from_ivon(network, {"state": {}, "param_groups": [group]}, **said)
 
 
 SOURCES: dict[str, Callable[..., Any]] = {
-    "tensors": lambda **said: bnndp.from_tensors(dict(sequential().state_dict()), **said),
-    "samples": lambda **said: bnndp.from_samples([dict(sequential(seed).state_dict()) for seed in range(2)], **said),
+    "tensors": lambda **said: bnndp.importers.from_tensors(dict(sequential().state_dict()), **said),
+    "samples": lambda **said: bnndp.importers.from_samples(
+        [dict(sequential(seed).state_dict()) for seed in range(2)], **said
+    ),
     "pyro": pyro,
     "numpyro": numpyro,
     "laplace": laplace,
@@ -66,13 +68,13 @@ SOURCES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_task_and_activation_are_an_architecture(name: str) -> None:
     make = SOURCES[name]
-    wanted = make(architecture=bnndp.Architecture("classification", "tanh"))
+    wanted = make(architecture=bnndp.importers.Architecture("classification", "tanh"))
     short = make(task="classification", activation="tanh")
     assert (short.digest(), short.task) == (wanted.digest(), "classification")
     assert make(task="classification").digest() != wanted.digest()  # ReLU, as without a word
     with pytest.raises(InputError, match="leave out task= and activation="):
-        make(architecture=bnndp.Architecture(), task="regression")
-    with pytest.raises(InputError, match=r"must be a bnndp.Architecture, got str"):
+        make(architecture=bnndp.importers.Architecture(), task="regression")
+    with pytest.raises(InputError, match=r"must be a bnndp.importers.Architecture, got str"):
         make(architecture="classification")
     with pytest.raises(InputError, match="activation must be one of"):
         make(activation="mish")
@@ -83,12 +85,12 @@ def test_an_activation_that_nobody_said_is_told(name: str, caplog: pytest.LogCap
     make = SOURCES[name]
     said: tuple[dict[str, Any], ...] = (
         {"activation": "relu"},
-        {"architecture": bnndp.Architecture("regression", "relu")},
+        {"architecture": bnndp.importers.Architecture("regression", "relu")},
     )
     for given in said:
         wanted = make(**given).digest()
         assert caplog.messages == []
-    for unsaid in ({}, {"task": "regression"}, {"architecture": bnndp.Architecture()}):
+    for unsaid in ({}, {"task": "regression"}, {"architecture": bnndp.importers.Architecture()}):
         assert make(**unsaid).digest() == wanted
         (told,) = caplog.messages
         assert told.startswith("relu is taken between the layers; tensors do not say what is there.")
@@ -98,31 +100,31 @@ def test_an_activation_that_nobody_said_is_told(name: str, caplog: pytest.LogCap
 
 def test_live_modules_are_samples() -> None:
     modules = [sequential(seed) for seed in range(3)]
-    found = bnndp.from_samples(modules, task="classification")
+    found = bnndp.importers.from_samples(modules, task="classification")
     states = [dict(module.state_dict()) for module in modules]
-    wanted = bnndp.from_samples(states, task="classification", activation="tanh")
+    wanted = bnndp.importers.from_samples(states, task="classification", activation="tanh")
     assert found.digest() == wanted.digest()
-    assert bnndp.from_samples(nn.ModuleList(modules), task="classification").digest() == wanted.digest()
-    given = bnndp.from_samples(modules, bnndp.Architecture("classification", "tanh"))
+    assert bnndp.importers.from_samples(nn.ModuleList(modules), task="classification").digest() == wanted.digest()
+    given = bnndp.importers.from_samples(modules, bnndp.importers.Architecture("classification", "tanh"))
     assert given.digest() == wanted.digest()
     weights = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
-    assert torch.equal(bnndp.from_samples(modules, weights=weights).weights, weights)  # type: ignore[union-attr]
+    assert torch.equal(bnndp.importers.from_samples(modules, weights=weights).weights, weights)  # type: ignore[union-attr]
 
 
 def test_modules_that_are_not_of_one_network_are_refused() -> None:
     words = r"sample 1 is of another architecture than sample 0: '0.weight' is \(5, 3\), there \(4, 3\)"
-    for architecture in (None, bnndp.Architecture()):
+    for architecture in (None, bnndp.importers.Architecture()):
         with pytest.raises(InputError, match=words):
-            bnndp.from_samples([sequential(), sequential(1, 5)], architecture)
+            bnndp.importers.from_samples([sequential(), sequential(1, 5)], architecture)
     with pytest.raises(InputError, match="than sample 0: linear relu linear, there linear tanh linear"):
-        bnndp.from_samples([sequential(), sequential(1, activation=nn.ReLU)])
+        bnndp.importers.from_samples([sequential(), sequential(1, activation=nn.ReLU)])
     with pytest.raises(InputError, match="1 of 2 samples are modules"):
-        bnndp.from_samples([sequential(), dict(sequential().state_dict())])  # type: ignore[list-item]
+        bnndp.importers.from_samples([sequential(), dict(sequential().state_dict())])  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"one Sequential is no list of samples; read it by bnndp.from_module"):
-        bnndp.from_samples(sequential())  # type: ignore[arg-type]
+        bnndp.importers.from_samples(sequential())  # type: ignore[arg-type]
     dropped = [nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))]
     with pytest.raises(InputError, match=r"sample 0: .*mc_dropout.*; bnndp.from_module takes more arguments"):
-        bnndp.from_samples(dropped)
+        bnndp.importers.from_samples(dropped)
 
 
 def test_a_module_in_place_of_a_network_is_told_how_to_become_one() -> None:

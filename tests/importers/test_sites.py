@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from site_states import random_sites, random_sizes, table_of, vector
+from support.site_states import random_sites, random_sizes, table_of, vector
 from torch import Tensor
 
 from bnndp.errors import CertError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from records import conv, correlated, law, linear, matrix_normal, normal, uniform
+from support.records import conv, correlated, law, linear, matrix_normal, normal, uniform
 
-from bnndp.draws import draw_networks, evaluate
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.errors import InputError
 from bnndp.layers import BatchNorm, Conv2d, Dropout, Flatten, Linear
 from bnndp.network import BayesianNetwork

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from records import FIXED, IMAGE, RANDOM, activation, apply_once, conv, linear, matrix_normal, normal, uniform
+from support.records import FIXED, IMAGE, RANDOM, activation, apply_once, conv, linear, matrix_normal, normal, uniform
 
 from bnndp.activations import ACTIVATIONS
 from bnndp.errors import CertError, InputError

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import bnndp
-from bnndp.draws import draw_networks, evaluate
+from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.engine.general.forward import bound, hidden, row_variance
 from bnndp.errors import CertError, InputError
+from bnndp.geometry.box import Box
 from bnndp.layers import Conv2d, Flatten, Linear, Residual
 from bnndp.network import BayesianNetwork
-from bnndp.propagation.forward import bound, hidden, row_variance
-from bnndp.regions import Box
 
 
 def dense(g: torch.Generator, n_out: int, n_in: int, std: float) -> Linear:
@@ -41,7 +41,7 @@ def block_network(seed: int, std: float, phi: object, *, image: bool) -> Bayesia
     return BayesianNetwork((dense(g, 5, 3, std), phi, block, phi, Residual((phi,)), dense(g, 2, 5, std)))
 
 
-PHIS = [bnndp.Relu(), bnndp.Tanh(), bnndp.Gelu()]
+PHIS = [bnndp.activations.Relu(), bnndp.activations.Tanh(), bnndp.activations.Gelu()]
 
 
 @pytest.mark.parametrize("image", [False, True])
@@ -74,7 +74,7 @@ def test_bounds_hold_for_samples(seed: int, image: bool) -> None:
 
 
 def test_draws_add_the_block() -> None:
-    network = block_network(3, 0.0, bnndp.Relu(), image=False)
+    network = block_network(3, 0.0, bnndp.activations.Relu(), image=False)
     first, phi, block, _, _, last = network.layers
     x = torch.rand(2, 3, dtype=torch.float64)
     z = torch.relu(x @ first.weight_mean.T + first.bias_mean)
@@ -87,7 +87,7 @@ def test_draws_add_the_block() -> None:
 
 
 def test_files_give_blocks_back(tmp_path: Path) -> None:
-    network = block_network(2, 0.1, bnndp.Tanh(), image=True)
+    network = block_network(2, 0.1, bnndp.activations.Tanh(), image=True)
     bnndp.save(network, tmp_path / "net.safetensors")
     again = bnndp.load(tmp_path / "net.safetensors")
     assert again.digest() == network.digest()
@@ -96,7 +96,7 @@ def test_files_give_blocks_back(tmp_path: Path) -> None:
 
 
 def test_the_digest_sees_the_block() -> None:
-    one, two = (block_network(2, std, bnndp.Tanh(), image=False) for std in (0.1, 0.2))
+    one, two = (block_network(2, std, bnndp.activations.Tanh(), image=False) for std in (0.1, 0.2))
     assert one.digest() != two.digest()
 
 

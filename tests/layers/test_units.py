@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from records import conv, correlated, linear, matrix_normal, normal, uniform
+from support.records import conv, correlated, linear, matrix_normal, normal, uniform
 
 from bnndp.activations import Tanh
-from bnndp.draws import draw_networks, evaluate
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.errors import InputError
 from bnndp.layers import AveragePool, Dropout, Flatten
 from bnndp.network import BayesianNetwork

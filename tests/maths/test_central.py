@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import torch
 from flint import arb, ctx
-from oracles import PRECISION, above, rectified
+from support.oracles import PRECISION, above, rectified
 from torch import Tensor
 
 from bnndp.maths.central import fourth_central, third_central

@@ -14,12 +14,13 @@ import pytest
 import torch
 from flint import arb, ctx
 
-from bnndp.bounds import Interval
+from bnndp.engine.dense import conditional, relax
+from bnndp.engine.dense import rare_neurons as tail
+from bnndp.engine.dense.records import Energy, PreActivation
+from bnndp.engine.dense.slope import slope
+from bnndp.geometry.bounds import Interval
+from bnndp.layers import Linear
 from bnndp.maths import replacement, tails
-from bnndp.moment import conditional, relax, tail
-from bnndp.moment.records import Energy, PreActivation
-from bnndp.moment.slope import slope
-from bnndp.network import Linear
 
 BITS = 80
 Cell = tuple[float, float, float, float]  # m from, m to, s from, s to

@@ -10,7 +10,7 @@ import torch
 from flint import acb, arb, ctx
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracles import PRECISION, above, cdf, expected_relu, precise
+from support.oracles import PRECISION, above, cdf, expected_relu, precise
 from torch import Tensor
 
 from bnndp.maths import exponential as subject

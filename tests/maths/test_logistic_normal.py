@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from activations.truths import TRUTHS
 from flint import acb, arb, ctx
+from tests.activations.truths import TRUTHS
 from torch import Tensor
 
 from bnndp.maths import logistic_normal as subject

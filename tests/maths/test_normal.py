@@ -10,7 +10,7 @@ import torch
 from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import PRECISION, cdf, error, pdf, tail
+from support.oracles import PRECISION, cdf, error, pdf, tail
 
 from bnndp.errors import InputError
 from bnndp.maths import normal

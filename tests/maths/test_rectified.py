@@ -10,7 +10,7 @@ import torch
 from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import PRECISION, Rectified, all_above, cdf, error, expected_relu_between, pdf, rectified
+from support.oracles import PRECISION, Rectified, all_above, cdf, error, expected_relu_between, pdf, rectified
 from torch import Tensor
 
 from bnndp.maths import rectified as subject

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import oracles
 import pytest
 import torch
 from flint import arb, ctx
-from oracles import PRECISION
+from support import oracles
+from support.oracles import PRECISION
 from torch import Tensor
 
 from bnndp.maths import replacement

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 from flint import arb, ctx
-from oracles import above, below
+from support.oracles import above, below
 from torch import Tensor
 
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, down, gamma, up

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from flint import arb, ctx
-from oracles import PRECISION
+from support.oracles import PRECISION
 from torch import Tensor
 
 from bnndp.maths.softmax import consistent, second_order_bound, union_bound

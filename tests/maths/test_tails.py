@@ -10,7 +10,7 @@ import torch
 from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import PRECISION
+from support.oracles import PRECISION
 from torch import Tensor
 
 from bnndp.maths.tails import excess, relu_scarf, shortfall

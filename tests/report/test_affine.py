@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from bnndp.bounds import Affine, AffineBounds, Bounds
-from bnndp.certify import certify
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.errors import InputError
+from bnndp.geometry.bounds import Affine, AffineBounds
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
-from bnndp.regions import Box
+from bnndp.questions.bounds import Bounds
+from bnndp.questions.certify import certify
 from bnndp.report.affine import Panel, affine_figure, draw_affine, output_std
 from bnndp.report.figure import COLOURS
-from bnndp.sampling import draw_noise, estimate
 
 BLUE, RED = COLOURS[0], COLOURS[4]
 

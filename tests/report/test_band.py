@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from bnndp.bounds import Affine, AffineBounds, Bounds
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.errors import InputError
-from bnndp.regions import Box
+from bnndp.geometry.bounds import Affine, AffineBounds
+from bnndp.geometry.box import Box
+from bnndp.questions.bounds import Bounds
 from bnndp.report.band import draw_band, sample_outputs
-from bnndp.sampling import draw_noise, estimate
 
 
 def constant_bounds(box: Box, lower: float, upper: float) -> Bounds:

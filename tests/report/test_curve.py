@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from bnndp.errors import InputError
-from bnndp.evaluate import Curve, Evaluation
+from bnndp.questions.evaluate import Curve, Evaluation
 from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser, Page
-from run_folders import interval_answer, radius_answer, write_run
+from support.browser import Browser, Page
+from support.run_folders import interval_answer, radius_answer, write_run
 
 from bnndp.report.page.outcome import Radii, outcome_of
 from bnndp.report.page.page import page_of

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from browser import Browser
-from run_folders import interval_answer, radius_answer, write_run
+from support.browser import Browser
+from support.run_folders import interval_answer, radius_answer, write_run
 
 from bnndp.cli.main import main
 from bnndp.errors import InputError

@@ -9,9 +9,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from bnndp.attacks import Inside
-from bnndp.bounds import Affine, AffineBounds, Bounds
-from bnndp.regions import Box
+from bnndp.attack.inside import Inside
+from bnndp.geometry.bounds import Affine, AffineBounds
+from bnndp.geometry.box import Box
+from bnndp.questions.bounds import Bounds
 from bnndp.report.table import _interval, box_table
 
 

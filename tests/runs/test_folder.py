@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs.jobs import Squares, identity_of, silent
+from tests.runs.jobs import Squares, identity_of, silent
 
 from bnndp.errors import RunStateError
 from bnndp.runs.folder import open_run

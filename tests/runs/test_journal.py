@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs.jobs import Squares, answers_of, identity_of, silent
+from tests.runs.jobs import Squares, answers_of, identity_of, silent
 
 from bnndp.errors import RunStateError
 from bnndp.runs import journal as subject

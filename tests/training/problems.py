@@ -6,8 +6,8 @@ import math
 from functools import cache
 
 import torch
+from tests.training.truth import expected_log_sigmoid
 from torch import Tensor
-from training.truth import expected_log_sigmoid
 
 from bnndp.data import ClassificationData, RegressionData
 from bnndp.network import BayesianNetwork

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from training.problems import design, exact_mean_field, linear_parameters, linear_problem
-from training.truth import divergence, random_network, sampled_outputs
+from tests.training.problems import design, exact_mean_field, linear_parameters, linear_problem
+from tests.training.truth import divergence, random_network, sampled_outputs
 
 from bnndp.data import RegressionData, noisy_sine
 from bnndp.errors import InputError

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from training.problems import (
+from tests.training.problems import (
     LOGISTIC_PRIOR,
     best_logistic,
     logistic_objective,
@@ -20,11 +19,13 @@ from training.problems import (
     logistic_problem,
     quadrants,
 )
-from training.truth import divergence, random_network, sampled_outputs
+from tests.training.truth import divergence, random_network, sampled_outputs
+from torch import Tensor
 
 from bnndp.data import ClassificationData, mnist, noisy_sine
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 from bnndp.training import ClassificationCard, TrainingOptions, train
 from bnndp.training.cards import evaluate
 from bnndp.training.elbo import elbo

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from training import made
-from training.made import drawn_outputs
+from tests.training import made
+from tests.training.made import drawn_outputs
 
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.data import load
 from bnndp.errors import InputError
-from bnndp.files import save, training_card
-from bnndp.sampling import draw_noise, estimate
+from bnndp.files.posterior import save, training_card
 from bnndp.training.cards import Scores
 from bnndp.training.fit import Fitted, Parts, Plan, TargetScores, fit
 from bnndp.training.predictive import predict_targets

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training.problems import design, linear_problem
+from tests.training.problems import design, linear_problem
 
 from bnndp.activations import Relu
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.data import ClassificationData, RegressionData
-from bnndp.draws import draw_networks, evaluate
 from bnndp.errors import InputError
 from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from training.problems import quadrants
+from tests.training.problems import quadrants
 
-import bnndp.files
+import bnndp.files.posterior
 from bnndp.data import ClassificationData, RegressionData, noisy_sine
 from bnndp.errors import CertError, InputError
 from bnndp.training import (
@@ -167,7 +167,7 @@ class TestCheckpoints:
         path.write_bytes(b"not a checkpoint")
         with pytest.raises(CertError, match="cannot be read as a safetensors file"):
             train(SINE, OPTIONS, checkpoint=path)
-        bnndp.files.save(train(SINE, OPTIONS).network, path)
+        bnndp.files.posterior.save(train(SINE, OPTIONS).network, path)
         with pytest.raises(InputError, match="is not a checkpoint of a training"):
             train(SINE, OPTIONS, checkpoint=path)
 
@@ -195,7 +195,7 @@ class TestCheckpoints:
         def fail(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(bnndp.files.os, "fsync", fail)
+        monkeypatch.setattr(bnndp.files.posterior.os, "fsync", fail)
         with pytest.raises(CertError, match="No space left"):
             train(SINE, OPTIONS, checkpoint=path)
         assert path.read_bytes() == before
@@ -318,9 +318,9 @@ def test_the_record_goes_into_the_file_and_comes_back(
 ) -> None:
     trained = train(data, replace(OPTIONS, inference="vogn", seed=5), held_out=data)
     record = trained.record("a set")
-    bnndp.files.save(trained.network, tmp_path / "n", card=record)
-    card = bnndp.files.training_card(tmp_path / "n")
-    assert bnndp.files.load(tmp_path / "n").digest() == trained.network.digest()
+    bnndp.files.posterior.save(trained.network, tmp_path / "n", card=record)
+    card = bnndp.files.posterior.training_card(tmp_path / "n")
+    assert bnndp.files.posterior.load(tmp_path / "n").digest() == trained.network.digest()
     assert card["data"] == "a set"
     assert (card["inference"], card["seed"], card["steps"]) == ("vogn", 5, 23)
     assert card["epochs"] == pytest.approx(23 * 13 / data.points)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from training.problems import design, linear_problem, quadrants
+from tests.training.problems import design, linear_problem, quadrants
 
 from bnndp.data import load
-from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
 from bnndp.layers import CorrelatedLinear, Dropout, Linear
+from bnndp.network import Ensemble
 from bnndp.training import Robust, TrainingOptions, train
 from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
 from bnndp.training.mean_field import start
@@ -112,7 +112,7 @@ class TestPlans:
         assert sorted(tmp_path.iterdir()) == checkpoint_paths(plan, checkpoint)
 
     def test_an_ensemble_of_regression_in_units(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from training import made
+        from tests.training import made
 
         made.install(monkeypatch, tmp_path)
         plan = Plan(made.NAME, "map", (8,), steps=300, ensemble=2)

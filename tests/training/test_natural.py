@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from training.problems import (
+from tests.training.problems import (
     LOGISTIC_PRIOR,
     best_logistic,
     design,
@@ -29,6 +28,7 @@ from training.problems import (
     logistic_problem,
     quadrants,
 )
+from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
 from bnndp.errors import InputError

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from training.truth import gauss_hermite, random_network, sampled_outputs
+from tests.training.truth import gauss_hermite, random_network, sampled_outputs
 
 from bnndp.data import ClassificationData, RegressionData
 from bnndp.errors import InputError

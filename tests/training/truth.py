@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnndp.network import BayesianNetwork, Linear
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
 
 
 def random_network(

@@ -21,7 +21,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Interval
+from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY
 
 __all__ = ["Activation", "Central", "Shape"]

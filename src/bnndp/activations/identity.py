@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Central, Shape
 from bnndp.activations.elementwise import Elementwise
-from bnndp.bounds import Interval
+from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UNIT
 
 __all__ = ["Identity"]

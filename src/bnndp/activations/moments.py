@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Central
-from bnndp.bounds import Interval
+from bnndp.geometry.bounds import Interval
 from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
 from bnndp.maths.rounding import TINY, UNIT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bnndp.errors import InputError
-from bnndp.regular_files import ARCHIVE_FAULTS
+from bnndp.files.regular import ARCHIVE_FAULTS
 
 __all__ = ["Choose", "read_named"]
 

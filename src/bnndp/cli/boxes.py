@@ -14,9 +14,9 @@ from bnndp.cli.labelled import Source, has_labels, read_labels, read_published
 from bnndp.cli.manner import PLAIN, Manner
 from bnndp.cli.origin import Given
 from bnndp.cli.vnncomp import read_vnnlib
-from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.regions import Box
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
 
 __all__ = ["Boxes"]
 

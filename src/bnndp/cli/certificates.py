@@ -89,8 +89,8 @@ class Issuing:
 
     def of_boxes(self, box: Any, label: Any, effort: str) -> Written:
         """The ranges of all outputs, or of all classes with the leads of the label."""
-        from bnndp.decision import decide
-        from bnndp.proofs.issue import Office, interval_claim, probability_claim
+        from bnndp.certificates.issue import Office, interval_claim, probability_claim
+        from bnndp.questions.decision import decide
 
         network = self.network
         office = Office(network, self.model, self.folder, _CELLS[effort])
@@ -108,7 +108,7 @@ class Issuing:
 
     def of_radii(self, x: Any, done: Any, domain: Any) -> Written:
         """The decisions on balls, as large as the checker proves them up to the radii."""
-        from bnndp.proofs.issue import Office
+        from bnndp.certificates.issue import Office
 
         office = Office(self.network, self.model, self.folder)
         radii: list[float] = []
@@ -129,7 +129,7 @@ class Issuing:
 
     def _written(self, issued: Iterable[Any], total: int) -> list[Any]:
         """What is proved of each input (None: no certificate); ``index.jsonl`` in the folder says it in full."""
-        from bnndp.files import write_whole
+        from bnndp.files.posterior import write_whole
 
         found, lines = [], []
         with self.manner.progress("certificates", total) as advance:

@@ -11,11 +11,10 @@ import typer
 from bnndp.errors import InputError, one_line
 
 if TYPE_CHECKING:
-    from bnndp.ensemble import Posterior
-    from bnndp.files import ModelFile
+    from bnndp.files.posterior import ModelFile
     from bnndp.importers.architecture import Architecture
     from bnndp.layers import Record
-    from bnndp.network import BayesianNetwork
+    from bnndp.network import BayesianNetwork, Posterior
 
 __all__ = ["convert"]
 
@@ -90,7 +89,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     asked = Asked(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
     found = converted(source, _architecture(arch, activation, task), asked)
 
-    from bnndp.files import save
+    from bnndp.files.posterior import save
 
     save(found.posterior, out, source=found.source, card=found.card, origin=found.origin)
     typer.echo(f"{out}: {found.posterior!r}, SHA-256 of the network {found.posterior.digest()[:16]}...")

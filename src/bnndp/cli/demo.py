@@ -27,11 +27,11 @@ def demo(
     import torch
     from rich.console import Console
 
-    from bnndp.attacks import inside_range
-    from bnndp.certify import certify
+    from bnndp.attack.inside import inside_range
     from bnndp.cli.inputs import load_network
+    from bnndp.geometry.box import Box
     from bnndp.options import Options
-    from bnndp.regions import Box
+    from bnndp.questions.certify import certify
     from bnndp.report.band import draw_band
     from bnndp.report.figure import expect_picture
     from bnndp.report.table import box_table

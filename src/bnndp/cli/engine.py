@@ -53,7 +53,7 @@ class Chosen:
         if self.name == "local":
             yield Local(job)
             return
-        from bnndp.cluster.crew import open_crew
+        from bnndp.runs.ray_cluster.crew import open_crew
 
         if self.address is not None:
             manner.tell(f"joining the Ray cluster at {self.address}.")

@@ -127,7 +127,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.rows import open_rows
     from bnndp.errors import InputError
     from bnndp.options import Options
-    from bnndp.radius import Search
+    from bnndp.questions.radius import Search
     from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
     from bnndp.runs.work import Budget
 

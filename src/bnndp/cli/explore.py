@@ -12,7 +12,7 @@ from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, Domain, Fold, Lim
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bnndp.ensemble import Posterior
+    from bnndp.network import Posterior
 
 __all__ = ["explore"]
 

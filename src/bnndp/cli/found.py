@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Bounds
 from bnndp.cli.rows import plain
-from bnndp.decision import Decision
+from bnndp.questions.bounds import Bounds
+from bnndp.questions.decision import Decision
+from bnndp.questions.verdict import Verdict, judge
 from bnndp.runs.journal import Answer
 from bnndp.runs.lines import exact, number, numbers
-from bnndp.verdict import Verdict, judge
 
 __all__ = ["Claim", "Found", "lead_by_bounds", "row_of", "verdict_of", "width_of"]
 

@@ -13,10 +13,10 @@ import torch
 
 from bnndp.cli.arrays import Choose, read_named
 from bnndp.cli.manner import PLAIN, Manner
-from bnndp.ensemble import Posterior
 from bnndp.errors import CertError, InputError
-from bnndp.files import ModelFile, read_model
-from bnndp.regions import Box
+from bnndp.files.posterior import ModelFile, read_model
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
 
 __all__ = [
     "Neighbourhood", "Regions", "balls", "check_array", "faults_of", "given_boxes", "load_classifier", "load_model",

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnndp.ensemble import Ensemble, Posterior
+from bnndp.certificates.certificate import file_digest
+from bnndp.certificates.curves import curve_of
 from bnndp.errors import CertError
-from bnndp.files import FORMAT, ModelFile
+from bnndp.files.posterior import FORMAT, ModelFile
 from bnndp.layers import WEIGHTED, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear, Residual
-from bnndp.network import BayesianNetwork, Layer, flat, is_activation
-from bnndp.proofs.certificate import file_digest
-from bnndp.proofs.curves import curve_of
+from bnndp.network import BayesianNetwork, Ensemble, Layer, Posterior, flat, is_activation
 
 __all__ = ["inspected"]
 

@@ -14,25 +14,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.attacks import inside_range
-from bnndp.bounds import Bounds
-from bnndp.certify import better_bounds, better_probabilities
-from bnndp.classify import bound_rows
+from bnndp.attack import decision_rows
+from bnndp.attack.inside import inside_range
 from bnndp.cli.found import Claim, Found, row_of, verdict_of
 from bnndp.cli.inputs import Neighbourhood
 from bnndp.cli.kept import Asked
-from bnndp.decision import robust_decision
-from bnndp.effort import Stage
-from bnndp.ensemble import Posterior
+from bnndp.engine.methods import plan
 from bnndp.errors import CertError, InputError
-from bnndp.evasion import decision_rows
-from bnndp.methods import plan
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.quantities import Between
-from bnndp.regions import Box
+from bnndp.questions.bounds import Bounds
+from bnndp.questions.certify import better_bounds, better_probabilities
+from bnndp.questions.decision import robust_decision
+from bnndp.questions.quantities import Between
+from bnndp.questions.softmax import bound_rows
+from bnndp.questions.verdict import Verdict
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
-from bnndp.verdict import Verdict
+from bnndp.tighten.effort import Stage
 
 __all__ = ["Job", "rows_of"]
 

@@ -18,9 +18,9 @@ from bnndp.cli.inputs import check_array, faults_of, read_matrices
 from bnndp.cli.manner import PLAIN, Manner
 from bnndp.cli.origin import Given
 from bnndp.data import NAMES, ClassificationData, Store, describe, load, open_store
-from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.regions import Box
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
 
 __all__ = ["Points", "Source", "has_labels", "read_labels", "read_points", "read_published", "shown_store"]
 

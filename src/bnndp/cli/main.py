@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from benchmarks.paper.__main__ import reproduce
 
 from bnndp.cli.certificates import FolderInRun
 from bnndp.cli.certify import certify
@@ -30,7 +31,6 @@ from bnndp.cli.explore import explore
 from bnndp.cli.inspect import inspect
 from bnndp.cli.radius import radius
 from bnndp.cli.report import report
-from bnndp.cli.reproduce import reproduce
 from bnndp.cli.stopped import Remarks, Stopped, Unmet
 from bnndp.cli.train import train
 from bnndp.errors import CertError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnndp.cli.stopped import Remarks
-from bnndp.files import ModelFile
+from bnndp.files.posterior import ModelFile
 from bnndp.runs.beginning import Beginning, file_entry, surroundings
 from bnndp.runs.lines import json_values
 

@@ -10,8 +10,7 @@ import typer
 
 __all__ = [
     "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "EffortLevel", "Fold", "Json",
-    "Labelled", "Limit", "Method", "Model", "Norm", "Optimise", "Quiet", "Refine", "RelativeTolerance", "Run",
-    "SearchPrecision", "Seed", "Split", "TimeLimit", "finite", "given", "positive", "share",
+    "Labelled", "Limit", "Method", "Model", "Norm", "Optimise", "Quiet", "Refine", "RelativeTolerance", "Run", "Seed", "Split", "TimeLimit", "finite", "given", "positive", "share",
 ]  # fmt: skip
 
 # The data sets of the registry, for --help, which must not import it; a test compares them.
@@ -86,10 +85,6 @@ Run = Annotated[
 ]
 RelativeTolerance = Annotated[
     float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")
-]
-SearchPrecision = Annotated[
-    Literal["float64", "float32"],
-    typer.Option(help="float32: guess in single precision which radii to try; all that is certified is so in float64."),
 ]
 Labelled = Annotated[
     Path | None,

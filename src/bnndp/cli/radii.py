@@ -19,17 +19,17 @@ from torch import Tensor
 from bnndp.cli.kept import Asked, End
 from bnndp.cli.labelled import Points
 from bnndp.cli.rows import finite_or_none
-from bnndp.effort import Stage
-from bnndp.ensemble import Posterior
+from bnndp.engine.methods import plan
 from bnndp.errors import CertError, InputError
-from bnndp.evaluate import Evaluation, better_evaluations
-from bnndp.methods import plan
+from bnndp.network import Posterior
 from bnndp.options import LEVELS, Options
-from bnndp.radius import Search
+from bnndp.questions.evaluate import Evaluation, better_evaluations
+from bnndp.questions.radius import Search
 from bnndp.runs.exports import Exports
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.lines import exact, number, numbers
+from bnndp.tighten.effort import Stage
 
 __all__ = ["DoneRadii", "FoundRadii", "RadiusJob", "curve_summary", "summary", "table_of"]
 
@@ -138,7 +138,7 @@ class RadiusJob:
             "radius_tolerance": how.tolerance,
             "attack": how.attack,
         }
-        more |= {"search_precision": how.precision, "seed": how.seed}
+        more |= {"seed": how.seed}
         data = data_digest(x=self.inputs.x, label=self.inputs.label)
         return Asked(command, self.network.digest(), data, self.options, more | {"domain": self.domain})
 

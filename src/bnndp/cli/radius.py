@@ -29,7 +29,6 @@ from bnndp.cli.parameters import (
     Refine,
     RelativeTolerance,
     Run,
-    SearchPrecision,
     Seed,
     Split,
     TimeLimit,
@@ -69,7 +68,6 @@ def radius(  # noqa: PLR0913 (the options of the command)
     upper: Annotated[float, typer.Option(callback=_positive, help="The largest radius tried.")] = 1.0,
     eps: Annotated[float | None, typer.Option(callback=_no_radius, hidden=True)] = None,  # noqa: ARG001
     tolerance: RelativeTolerance = 0.01,
-    search_precision: SearchPrecision = "float64",
     method: Method = None,
     effort: EffortLevel = "low",
     refine: Refine = None,
@@ -119,7 +117,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.radii import DoneRadii, RadiusJob, summary, table_of
     from bnndp.cli.rows import open_rows
     from bnndp.options import Options
-    from bnndp.radius import Search
+    from bnndp.questions.radius import Search
     from bnndp.runs.work import Budget
 
     kept = Kept.begin(context, run, out, json=json, quiet=quiet).by(Chosen.of(engine, address, device))
@@ -128,7 +126,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     model_file = load_classifier(model, kept.manner)
     network, source = model_file.posterior, Source(inputs, data, split, data_dir, limit, fold)
     points = read_points(source, network, domain, kept.manner)
-    search = Search(float(norm), upper, tolerance, attack, precision=search_precision, seed=seed)
+    search = Search(float(norm), upper, tolerance, attack, seed=seed)
     chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
     options = Options.of(effort, **chosen, time_limit=time_limit)
     job = RadiusJob(network.to(computing), points, domain, search, options, computing)

@@ -29,7 +29,7 @@ def report(
     What is certified is rounded to the safe side. Its charts are also written as files, for a paper or a slide.
     """
     from bnndp.errors import InputError
-    from bnndp.files import write_whole
+    from bnndp.files.posterior import write_whole
     from bnndp.report.page.page import report_of
     from bnndp.report.page.plot_folder import expect_plots, write_plots
     from bnndp.runs.folder import OWN

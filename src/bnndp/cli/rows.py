@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TextIO
 
 from bnndp.errors import InputError
-from bnndp.files import sync_folder
+from bnndp.files.posterior import sync_folder
 
 __all__ = ["STDOUT", "RowFile", "StandardRows", "expect_other", "finite_or_none", "open_rows", "plain"]
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from bnndp.cli.kept import End
 from bnndp.cli.rows import finite_or_none
-from bnndp.verdict import Verdict
+from bnndp.questions.verdict import Verdict
 
 __all__ = ["Tally"]
 

@@ -143,7 +143,7 @@ def train(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.labelled import shown_store
     from bnndp.cli.manner import Manner
     from bnndp.errors import CertError, InputError
-    from bnndp.files import save
+    from bnndp.files.posterior import save
     from bnndp.layers import Dropout
     from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
     from bnndp.training.options import Robust

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bnndp.cli.inputs import Neighbourhood, Regions, faults_of, given_boxes
-from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
-from bnndp.files import write_whole
-from bnndp.vnnlib import parse_vnnlib
+from bnndp.files.posterior import write_whole
+from bnndp.files.vnnlib import parse_vnnlib
+from bnndp.network import Posterior
 
 __all__ = ["read_vnnlib", "write_verdicts"]
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.attacks import inside_range
-from bnndp.bounds import Bounds
-from bnndp.certify import certify
-from bnndp.classify import bound_rows
-from bnndp.decision import decide, robust_decision
-from bnndp.evasion import decision_rows
+from bnndp.attack import decision_rows
+from bnndp.attack.inside import inside_range
 from bnndp.explorer.session import Question, Session
+from bnndp.geometry.box import Box
 from bnndp.options import Options
-from bnndp.regions import Box
-from bnndp.verdict import Verdict, judge
+from bnndp.questions.bounds import Bounds
+from bnndp.questions.certify import certify
+from bnndp.questions.decision import decide, robust_decision
+from bnndp.questions.softmax import bound_rows
+from bnndp.questions.verdict import Verdict, judge
 
 __all__ = ["Answer", "Claim", "answer"]
 

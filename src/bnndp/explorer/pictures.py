@@ -9,13 +9,13 @@ import numpy as np
 from bnndp.explorer.answers import Answer, Claim
 from bnndp.explorer.backdrop import Backdrop
 from bnndp.explorer.session import Session
+from bnndp.questions.verdict import Verdict
 from bnndp.report.page.charts import band_chart
 from bnndp.report.page.frame import Frame, legend
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.pixels import difference_uri, image_shape, image_uri
 from bnndp.report.page.scales import at_least, at_most, short
 from bnndp.report.page.views import affine_lines
-from bnndp.verdict import Verdict
 
 __all__ = ["sentence", "view"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.ensemble import Posterior
 from bnndp.errors import InputError
+from bnndp.network import Posterior
 
 __all__ = ["Question", "Session", "read_question"]
 

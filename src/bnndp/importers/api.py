@@ -24,7 +24,7 @@ from bnndp.importers.registry import importer_for
 from bnndp.importers.samples import joined
 
 if TYPE_CHECKING:
-    from bnndp.ensemble import Posterior
+    from bnndp.network import Posterior
 
 __all__ = ["Architecture", "from_ivon", "from_samples", "from_tensors"]
 

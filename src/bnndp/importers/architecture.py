@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS
-from bnndp.entries import read_chain
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
+from bnndp.files.entries import read_chain
 from bnndp.importers.prefixes import shorn
 from bnndp.importers.settings import read_settings
 from bnndp.network import KINDS, TASKS, BayesianNetwork
@@ -119,7 +119,7 @@ def architecture_of(given: Architecture | None, task: str | None, activation: st
         return Architecture(task or "regression", activation) if said else None
     if not isinstance(given, Architecture):
         raise InputError(
-            f"architecture must be a bnndp.Architecture, got {type(given).__name__}; in short there are task= and "
+            f"architecture must be a bnndp.importers.Architecture, got {type(given).__name__}; in short there are task= and "
             "activation=."
         )
     if task is not None or activation is not None:

@@ -13,8 +13,8 @@ from bnndp.importers.architecture import ASSUMED, Architecture
 from bnndp.importers.build import posterior_of
 
 if TYPE_CHECKING:
-    from bnndp.ensemble import Posterior
     from bnndp.importers.foreign import Found
+    from bnndp.network import Posterior
 
 __all__ = ["assumed", "told_posterior_of"]
 

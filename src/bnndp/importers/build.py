@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bnndp.ensemble import Ensemble
 from bnndp.errors import CertError, ModelFileError
 from bnndp.importers.architecture import Architecture
 from bnndp.importers.layouts import turned_advice
 from bnndp.importers.order import expect_ascending, in_order
+from bnndp.network import Ensemble
 
 if TYPE_CHECKING:
-    from bnndp.ensemble import Posterior
     from bnndp.importers.foreign import Found
-    from bnndp.network import BayesianNetwork
+    from bnndp.network import BayesianNetwork, Posterior
 
 __all__ = ["posterior_of", "settled"]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
+from bnndp.files.regular import read_regular
 from bnndp.importers.arrays import arrays_of, is_arrays
 from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
 from bnndp.importers.ignored import few, without
 from bnndp.importers.pickles import Opened, open_pickle
-from bnndp.regular_files import read_regular
 
 if TYPE_CHECKING:
-    from bnndp.files import ModelFile
+    from bnndp.files.posterior import ModelFile
     from bnndp.importers.architecture import Architecture
 
 __all__ = ["Asked", "convert"]
@@ -70,8 +70,8 @@ def _own_file(
     for path, content in contents:
         if not _is_container(content):
             continue
-        from bnndp.container import parse_container
-        from bnndp.files import model_of
+        from bnndp.files.container import parse_container
+        from bnndp.files.posterior import model_of
 
         if asked.key:
             raise InputError(f"{path}: is a safetensors file, which has no entries to choose from; leave out --key.")
@@ -95,7 +95,7 @@ def _opened(content: bytes, path: str | os.PathLike[str], key: str) -> Opened:
     """What the file holds, whatever kind it is of."""
     digest = hashlib.sha256(content).hexdigest()
     if _is_container(content):
-        from bnndp.container import parse_container
+        from bnndp.files.container import parse_container
 
         return Opened(Foreign(parse_container(content, path)[1], holders=("",), ordered=False), digest, None)
     if not is_arrays(content):
@@ -115,7 +115,7 @@ def _model(
     given: Architecture | None,
     asked: Asked,
 ) -> ModelFile:
-    from bnndp.files import ModelFile
+    from bnndp.files.posterior import ModelFile
     from bnndp.importers.assumed import assumed
     from bnndp.importers.build import posterior_of, settled
     from bnndp.importers.samples import joined

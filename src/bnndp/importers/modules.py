@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from bnndp.ensemble import Ensemble, Posterior
 from bnndp.errors import CertError, InputError
 from bnndp.importers.module import from_module
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Ensemble, Posterior
 
 __all__ = ["ensemble_of", "expect_alike", "live_modules"]
 

@@ -20,9 +20,9 @@ from importlib import metadata
 from pathlib import Path
 
 from bnndp.errors import ModelFileError, one_line
+from bnndp.files.regular import cause_of
 from bnndp.importers.foreign import Foreign
 from bnndp.importers.prescan import expect_plain
-from bnndp.regular_files import cause_of
 
 __all__ = ["FAULT", "Opened", "open_in_child", "open_pickle"]
 
@@ -119,7 +119,7 @@ def _reason(status: int, said: bytes) -> str | None:
 
 def _read(scratch: Path, name: object) -> Foreign:
     """What the child wrote, in the order that it says."""
-    from bnndp.container import parse_json, read_container
+    from bnndp.files.container import parse_json, read_container
 
     try:
         found, tensors = read_container(scratch)

@@ -27,7 +27,7 @@ from bnndp.importers.pyro import PyroGuide, TyxeGuide
 from bnndp.importers.samples import joined
 
 if TYPE_CHECKING:
-    from bnndp.ensemble import Posterior
+    from bnndp.network import Posterior
 
 __all__ = ["from_laplace", "from_numpyro", "from_posteriors", "from_pyro"]
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bnndp.container import parse_json
 from bnndp.errors import CertError, ModelFileError, one_line
-from bnndp.regular_files import read_regular
+from bnndp.files.container import parse_json
+from bnndp.files.regular import read_regular
 
 __all__ = ["read_settings"]
 

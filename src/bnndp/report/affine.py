@@ -1,7 +1,7 @@
 """Figure 1 of the paper: affine bounds on the mean of a network with one input, over one interval of it.
 
 Only the two affine lines are certified, and only over the interval. The mean is exact or sampled (see
-:mod:`bnndp.sampling`), the standard deviation is sampled, and intervals given as ``marks`` are drawn as they are given.
+:mod:`bnndp.attack.sampling`), the standard deviation is sampled, and intervals given as ``marks`` are drawn as they are given.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnndp.bounds import Bounds
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.errors import InputError
+from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.regions import Box
+from bnndp.questions.bounds import Bounds
 from bnndp.report.band import sample_outputs
 from bnndp.report.figure import COLOURS, expect_picture, new_figure, save_figure
-from bnndp.sampling import draw_noise, estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

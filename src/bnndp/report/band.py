@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnndp.bounds import AffineBounds, Bounds
-from bnndp.draws import draw_networks, evaluate
-from bnndp.ensemble import Posterior
+from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.errors import InputError
-from bnndp.regions import Box
+from bnndp.geometry.bounds import AffineBounds
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
+from bnndp.questions.bounds import Bounds
 from bnndp.report.figure import expect_picture, new_figure, save_figure
-from bnndp.sampling import draw_noise, estimate
 
 __all__ = ["draw_band", "sample_outputs"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bnndp.evaluate import Curve, Evaluation
+from bnndp.questions.evaluate import Curve, Evaluation
 from bnndp.report.figure import expect_picture, new_figure, save_figure
 
 __all__ = ["curve_rows", "curve_table", "draw_curve", "expect_picture"]

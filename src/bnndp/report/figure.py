@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnndp.errors import CertError, InputError, ModelFileError
-from bnndp.files import write_whole
+from bnndp.files.posterior import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

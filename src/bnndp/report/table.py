@@ -6,9 +6,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from rich.table import Table
 
-from bnndp.attacks import Inside
-from bnndp.bounds import Bounds
-from bnndp.regions import Box
+from bnndp.attack.inside import Inside
+from bnndp.geometry.box import Box
+from bnndp.questions.bounds import Bounds
 
 __all__ = ["box_table"]
 

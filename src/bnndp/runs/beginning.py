@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bnndp.proofs.certificate import file_digest
+from bnndp.certificates.certificate import file_digest
 
 __all__ = ["Beginning", "file_entry", "surroundings"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bnndp.errors import ModelFileError, RunStateError
-from bnndp.files import sync_folder, write_whole
+from bnndp.files.posterior import sync_folder, write_whole
 from bnndp.runs.lines import numbers
 from bnndp.runs.witnesses import Witnesses
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bnndp.errors import CertError, RunStateError
-from bnndp.files import write_whole
+from bnndp.files.posterior import write_whole
 from bnndp.runs.beginning import Beginning
 from bnndp.runs.exports import EXPORTS, npz
 from bnndp.runs.identity import Identity

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.data import ClassificationData, RegressionData
-from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
-from bnndp.sampling import draw_noise, estimate
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training.elbo import elbo
 from bnndp.training.options import TrainingOptions
 from bnndp.training.predictive import (

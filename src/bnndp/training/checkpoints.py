@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bnndp.data import ClassificationData, RegressionData
 from bnndp.errors import InputError
-from bnndp.files import read_tensors, write_whole
+from bnndp.files.posterior import read_tensors, write_whole
 from bnndp.training.options import TrainingOptions
 
 __all__ = ["FORMAT", "identity", "read", "write"]

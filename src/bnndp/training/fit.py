@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.data import ClassificationData, DataStandardisation, Description, RegressionData, Store, describe, load
-from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
 from bnndp.layers import Dropout
-from bnndp.network import BayesianNetwork
-from bnndp.sampling import draw_noise, estimate
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training.cards import Scores, scores
 from bnndp.training.defaults import default_options
 from bnndp.training.laplace import check_size, last_layer

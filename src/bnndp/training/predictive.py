@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.data import ClassificationData, RegressionData
-from bnndp.draws import draw_networks, evaluate
-from bnndp.ensemble import Ensemble
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training.mean_field import draw, free_layers, known_layers, output_moments
 from bnndp.training.options import TrainingOptions
 

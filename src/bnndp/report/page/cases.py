@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bnndp.ensemble import Posterior
+from bnndp.network import Posterior
+from bnndp.questions.verdict import Verdict
 from bnndp.report.page.charts import distance_chart
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
@@ -14,7 +15,6 @@ from bnndp.report.page.pixels import difference_uri, image_shape, image_uri
 from bnndp.report.page.record import Inputs, Record, Witness
 from bnndp.report.page.scales import at_least, at_most, rounded, short
 from bnndp.report.page.views import affine_bounds, distances
-from bnndp.verdict import Verdict
 
 __all__ = ["case_cards", "case_words", "worst_cases"]
 

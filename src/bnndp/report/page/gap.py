@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from bnndp.questions.verdict import Verdict
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.scales import at_least, counted, percent, short
-from bnndp.verdict import Verdict
 
 __all__ = ["gap_words"]
 

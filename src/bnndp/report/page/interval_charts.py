@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnndp.ensemble import Posterior
+from bnndp.network import Posterior
 from bnndp.report.page.charts import band_chart, histogram, scatter, stairs, stairs_chart
 from bnndp.report.page.document import section
 from bnndp.report.page.frame import Point, legend

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from bnndp.errors import RunStateError
+from bnndp.questions.verdict import Verdict, judge
 from bnndp.report.page.record import Record
 from bnndp.runs.journal import Answer
-from bnndp.verdict import Verdict, judge
 
 __all__ = ["Claims", "Intervals", "Outcome", "Radii", "outcome_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnndp.ensemble import Posterior
+from bnndp.network import Posterior
 from bnndp.report.page.cases import case_cards, case_words
 from bnndp.report.page.document import asset, document, page_style, section
 from bnndp.report.page.interval_charts import has_mean, interval_plots, interval_sections

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bnndp.errors import CertError, InputError
-from bnndp.files import write_whole
-from bnndp.regular_files import cause_of, open_regular
+from bnndp.files.posterior import write_whole
+from bnndp.files.regular import cause_of, open_regular
 from bnndp.report.page.plots import HEAD, Plot, svg_file
 
 __all__ = ["expect_plots", "write_plots"]

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from bnndp.errors import CertError, RunStateError
-from bnndp.regions import Box
-from bnndp.regular_files import ARCHIVE_FAULTS
+from bnndp.files.regular import ARCHIVE_FAULTS
+from bnndp.geometry.box import Box
 from bnndp.runs.folder import DESCRIPTION, FORMAT, INPUTS, RESULTS
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal

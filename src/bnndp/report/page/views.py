@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bnndp.bounds import AffineBounds
-from bnndp.certify import certify
-from bnndp.draws import draw_networks, evaluate
-from bnndp.ensemble import Posterior
+from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.errors import CertError, RunStateError
-from bnndp.files import read_model
-from bnndp.regions import Box
+from bnndp.files.posterior import read_model
+from bnndp.geometry.bounds import AffineBounds
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
+from bnndp.questions.certify import certify
 from bnndp.report.page.charts import Band
 from bnndp.report.page.frame import Point
 from bnndp.report.page.record import Record
-from bnndp.sampling import draw_noise, estimate
 
 __all__ = ["affine_bounds", "affine_lines", "band_of", "distances", "model_of"]
 

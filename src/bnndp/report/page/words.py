@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnndp.questions.verdict import Verdict
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import at_most, counted, round_down, short
-from bnndp.verdict import Verdict
 
 __all__ = [
     "Tally",

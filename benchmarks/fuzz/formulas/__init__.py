@@ -1,0 +1,1 @@
+"""Every closed formula that bounds rest on, held against ball arithmetic at random arguments."""

@@ -1,0 +1,42 @@
+"""Where the decision of the mean weights would change if its log odds were linear in the input: a first guess.
+
+The certified radius is usually some 0.6 to 1.2 times as large, so that a search that begins there is short. Nothing is
+proved by it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bnndp.attack.sampled_softmax import mean_path, odds_direction
+from bnndp.engine.chunks import beyond_caches
+from bnndp.network import Posterior
+
+__all__ = ["linear_radius"]
+
+_MOST = 2**19  # numbers in the gradients taken at a time, on a CPU
+
+
+def linear_radius(
+    network: Posterior,
+    x: Tensor,  # (batch, n)
+    rows: Tensor,  # (batch, rows, classes), see bnndp.questions.decision
+    norm: float,
+) -> Tensor:  # (batch,)
+    """The least radius over the rows; not positive where the mean weights decide otherwise at x, or NaN."""
+    size = max(1, beyond_caches(_MOST, x.device) // (rows.shape[1] * x.shape[1]))
+    pieces = zip(x.split(size), rows.split(size), strict=True)
+    return torch.cat([_least(network, point, row, norm) for point, row in pieces])
+
+
+def _least(network: Posterior, x: Tensor, rows: Tensor, norm: float) -> Tensor:  # (batch,)
+    batch, several = rows.shape[:2]
+    points = x.repeat_interleave(several, 0)
+    odds, slope = odds_direction(network, points, rows.flatten(0, 1)[:, None], mean_path(network))
+    dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[float(norm)]
+    speed = torch.linalg.vector_norm(slope, ord=dual, dim=-1)
+    radius = torch.where(odds < 0, -odds / speed, odds.new_zeros(()))  # a row of zeros: infinite
+    return radius.reshape(batch, several).amin(-1)

@@ -1,0 +1,1 @@
+"""The pass: moments forward, affine bounds backward, for every kind of network."""

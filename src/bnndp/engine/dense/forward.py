@@ -1,0 +1,192 @@
+"""The moment method: forward over the layers for moments, backward from each for the ranges of its means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.dense.backward import Ground, Relaxed, backward, narrowed
+from bnndp.engine.dense.conditional import Layers, conditional
+from bnndp.engine.dense.first import FirstLayer, first_layer
+from bnndp.engine.dense.pre_activation import pre_activation
+from bnndp.engine.dense.records import Latent, PreActivation, Relaxation
+from bnndp.engine.dense.relax import DELTAS, relax
+from bnndp.errors import InputError
+from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.geometry.box import Box, apply_rows
+from bnndp.layers import Linear
+from bnndp.maths.rounding import LARGE, TINY, gamma
+from bnndp.network import BayesianNetwork
+
+__all__ = [
+    "Hidden",
+    "HiddenLayers",
+    "Parameters",
+    "bound",
+    "hidden_layers",
+    "interval_means",
+    "mean_ranges",
+    "where_bounded",
+]
+
+_DEAD = 32.0  # standard deviations: means further below zero are not asked for, in the second layer, of known tails
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What may be chosen freely in the pass without losing soundness, so that it can be optimised.
+
+    ``tangents[k]`` are the points u* (batch, n_k) of the lower planes of hidden layer k, or None for its middle;
+    ``deltas`` the levels s0 = S + delta sqrt(Vs) tried for the upper bounds. ``signs[k]`` (batch, n_k) of -1, 0 and 1
+    restrict the box to the cell of those x on which the means of hidden layer k have these signs.
+    """
+
+    tangents: tuple[Tensor | None, ...] = ()
+    deltas: tuple[float, ...] = DELTAS
+    signs: tuple[Tensor, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(delta >= 0 for delta in self.deltas):
+            raise InputError(f"deltas must be >= 0 (s0 is at least S), got {self.deltas!r}.")
+
+    def tangent(self, k: int) -> Tensor | None:
+        """The tangent points of hidden layer k, counted from zero."""
+        return self.tangents[k] if k < len(self.tangents) else None
+
+    def sign(self, k: int) -> Tensor | None:
+        """The signs of hidden layer k, counted from zero."""
+        return self.signs[k] if k < len(self.signs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """One hidden layer after the first, relaxed on the box."""
+
+    before: PreActivation
+    mean: Interval
+    relaxation: Relaxation
+    latent: Latent
+    scale: Tensor  # |W| E z + |b|: the size of the terms of its means
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenLayers:
+    """All hidden layers on a box: the first, those after it, and what the layers above need of them."""
+
+    chain: list[Hidden]
+    given: Layers  # layers 2 to K taken apart; the last only if asked for
+    ground: Ground
+    signs: tuple[Tensor, ...] = ()  # of the cell, see Parameters
+
+    @property
+    def box(self) -> Box:
+        """Where all this holds."""
+        return self.ground.box
+
+    @property
+    def first(self) -> FirstLayer:
+        """The first hidden layer."""
+        return self.ground.first
+
+    @property
+    def relaxed(self) -> Relaxed:
+        """What the backward pass needs of the layers after the first."""
+        return [(h.before.layer, h.relaxation, h.scale) for h in self.chain]
+
+    @property
+    def ranges(self) -> list[Interval]:
+        """Ranges of the means of all hidden layers, first to last."""
+        return [self.first.ranges.m, *(h.mean for h in self.chain)]
+
+    @property
+    def empty(self) -> Tensor:
+        """Cells (batch,) that provably hold no x: a mean has no value of its sign on the box."""
+        return torch.stack([(m.lower > m.upper).any(-1) for m in self.ranges]).any(0)
+
+    @property
+    def latents(self) -> list[Latent]:
+        """Moments of all hidden layers, first to last."""
+        return [self.first.latent, *(hidden.latent for hidden in self.chain)]
+
+    @property
+    def fine(self) -> Tensor:
+        """Boxes (batch, 1) on which no mean or standard deviation is too large for its powers; NaN is not fine."""
+        sizes = [self.first.latent.mean.upper, self.first.sources.noise.sqrt()]
+        for hidden in self.chain:
+            before = hidden.before
+            sizes += [hidden.mean.magnitude, before.spread.upper.sqrt(), before.mean_variance.sqrt()]
+        return torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]
+
+
+def hidden_layers(
+    layers: Sequence[Linear], box: Box, parameters: Parameters, *, take_last_apart: bool = False
+) -> HiddenLayers:
+    """The forward pass over the hidden layers; ``take_last_apart`` for what is random above the last of them."""
+    first = first_layer(layers[0], box, parameters.tangent(0), parameters.sign(0))
+    ground = Ground.of(first, box)
+    chain: list[Hidden] = []
+    given: Layers = []
+    for k, layer in enumerate(layers[1:], start=1):
+        latents = [first.latent, *(h.latent for h in chain)]
+        before = pre_activation(layer, first, latents, given)
+        scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
+        known = interval_means(layer, latents[-1].mean, scale)
+        mean = mean_ranges(before, known, chain, ground)
+        signs = parameters.sign(k)
+        mean = mean if signs is None else mean.where_sign(signs)
+        relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
+        last = k + 1 == len(layers)
+        if take_last_apart or not last:
+            sources = None if chain else first.sources
+            given.append((before, conditional(before, mean, latent, latents[-1], sources, last=last)))
+        chain.append(Hidden(before, mean, relaxation, latent, scale))
+    return HiddenLayers(chain, given, ground, parameters.signs)
+
+
+def mean_ranges(before: PreActivation, known: Interval, chain: Sequence[Hidden], ground: Ground) -> Interval:
+    """Ranges of the means of the layer after ``chain``, of which ``known`` ones are given, by its rows carried to x."""
+    dead = -(torch.inf if chain else _DEAD) * before.deviation.clamp_min(TINY)
+    return narrowed(before.layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], ground, known, dead)
+
+
+def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
+    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
+    *hidden, output = network.seen
+    if not hidden:
+        return _affine_layer(output, box)
+    layers = hidden_layers(hidden, box, parameters or Parameters())
+    return where_bounded(_down(output, layers.first, layers.chain, box), layers)
+
+
+def where_bounded(found: AffineBounds, layers: HiddenLayers) -> AffineBounds:
+    """Infinite bounds for the boxes on which a mean or standard deviation is too large for its powers."""
+    if not layers.chain:
+        return found
+    fine = layers.fine
+    low, high = (
+        Affine(torch.where(fine[..., None], side.matrix, 0.0), torch.where(fine, side.offset, end))
+        for side, end in ((found.lower, -torch.inf), (found.upper, torch.inf))
+    )
+    return AffineBounds(low, high, found.region)
+
+
+def _affine_layer(layer: Linear, box: Box) -> AffineBounds:
+    """No hidden layer: the mean is exactly ``weight_mean @ x + bias_mean``."""
+    exact = Affine(
+        layer.weight_mean.expand(box.batch, layer.n_out, layer.n_in), layer.bias_mean.expand(box.batch, layer.n_out)
+    )
+    return AffineBounds(exact, exact, box)
+
+
+def _down(rows: Linear, first: FirstLayer, chain: list[Hidden], box: Box) -> AffineBounds:
+    return backward(rows, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
+
+
+def interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:
+    """Range of M = E X from the ranges of E z alone; ``scale`` is the size of its terms, for the rounding."""
+    positive, negative = layer.weight_mean.clamp_min(0), layer.weight_mean.clamp_max(0)
+    lost = gamma(2 * layer.n_in + 8) * scale + TINY
+    low = apply_rows(positive, below.lower) + apply_rows(negative, below.upper) + layer.bias_mean - lost
+    high = apply_rows(positive, below.upper) + apply_rows(negative, below.lower) + layer.bias_mean + lost
+    return Interval(low, high)

@@ -1,0 +1,202 @@
+r"""Bounds of :math:`\mathbb E\varphi(X)` around :math:`G(M,\rho)`, X Gaussian given a random input (docs/layers.md).
+
+:math:`\mathbb E\varphi(X)=\mathbb EG(m,\sqrt s)`. Three ways to a constant :math:`\rho`, each with an error below and
+one above; the better of them is taken for each neuron and side:
+
+* *curvature*: s becomes its mean S, then m its mean M at the price of half the curvature times Var m;
+* *replacement*: s becomes S, the independent terms of m become Gaussian (Lindeberg, or Goldstein 2010: the L1 distance
+  of a sum of independent terms from the Gaussian is at most the sum of the third absolute moments over the variance),
+  so that :math:`\rho^2=S+N`, and :math:`\mathbb E[m\mid Y]` becomes M;
+* *plain*: :math:`\rho=0`, by the variance of X alone (Scarf 1958 at every kink; half the curvature; the Lipschitz
+  constant of the activation less its best line).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import torch
+from torch import Tensor
+
+from bnndp.activations.activation import Activation, Shape
+from bnndp.engine.general.signal import UP, Pre
+from bnndp.geometry.bounds import Interval
+from bnndp.maths.rounding import TINY
+
+__all__ = ["Around", "around"]
+
+_FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
+_ABOVE, _BELOW = 0.0412, 0.1996  # second order in s of g: maths/tails.py
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """``G(M, lower_rho) - lower_error <= E phi(X) <= G(M, upper_rho) + upper_error``: (batch, n) each."""
+
+    lower_rho: Tensor
+    lower_error: Tensor
+    upper_rho: Tensor
+    upper_error: Tensor
+
+
+def around(phi: Activation, x: Pre) -> Around:
+    """The best of the three at the middle of the means."""
+    middle = 0.5 * (x.mean.lower + x.mean.upper)
+    return reduce(partial(_better, phi, middle), _candidates(phi.shape, x))
+
+
+def _better(phi: Activation, middle: Tensor, a: Around, b: Around) -> Around:
+    low = phi.mean(middle, b.lower_rho) - b.lower_error > phi.mean(middle, a.lower_rho) - a.lower_error
+    high = phi.mean(middle, b.upper_rho) + b.upper_error < phi.mean(middle, a.upper_rho) + a.upper_error
+    return Around(
+        torch.where(low, b.lower_rho, a.lower_rho),
+        torch.where(low, b.lower_error, a.lower_error),
+        torch.where(high, b.upper_rho, a.upper_rho),
+        torch.where(high, b.upper_error, a.upper_error),
+    )
+
+
+def _candidates(shape: Shape, x: Pre) -> list[Around]:
+    found = [_plain(shape, x)]
+    if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
+        found.append(_curvature(shape, x))
+    if not x.fixed and bool((x.noise.upper > 0).any()):
+        found.append(_replacement(shape, x))
+    return found
+
+
+def _plain(shape: Shape, x: Pre) -> Around:
+    """By mean and variance of X alone."""
+    variance = x.variance
+    sd = variance.sqrt()
+    below, above = 0.5 * shape.bend_down * variance, 0.5 * shape.bend_up * variance
+    lipschitz = shape.swing * sd
+    below, above = (torch.minimum(e.nan_to_num(math.inf), lipschitz) for e in (below, above))
+    if shape.kinks:
+        scarf = [(jump, abs(jump) * _scarf(_distance(x.mean, where), variance)) for where, jump in shape.kinks]
+        zero = torch.zeros_like(sd)
+        below = torch.minimum(below, sum((e for jump, e in scarf if jump < 0), zero))
+        above = torch.minimum(above, sum((e for jump, e in scarf if jump > 0), zero))
+    zero = torch.zeros_like(sd)
+    return Around(zero, below * UP, zero, above * UP)
+
+
+def _distance(mean: Interval, where: float) -> Tensor:
+    return torch.maximum(mean.lower - where, where - mean.upper).clamp_min(0)
+
+
+def _scarf(distance: Tensor, variance: Tensor) -> Tensor:
+    """``(sqrt(d^2 + V) - d) / 2``: E (Y - d)_+ is at most this for a Y of mean zero and variance V; falls in d."""
+    return 0.5 * variance / ((distance.square() + variance).sqrt() + distance).clamp_min(TINY)
+
+
+def _curvature(shape: Shape, x: Pre) -> Around:
+    lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, x.spread)
+    r = x.spread.lower.sqrt()
+    down, up = shape.curvature(r)
+    sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt())
+    variance = x.mean_variance
+    return Around(
+        lower_rho,
+        (apart_low + sway_low + 0.5 * _times(down, variance)) * UP,
+        upper_rho,
+        (apart_high + sway_high + 0.5 * _times(up, variance)) * UP,
+    )
+
+
+def _replacement(shape: Shape, x: Pre) -> Around:
+    total = Interval(x.spread.lower + x.noise.lower, x.spread.upper + x.noise.upper)
+    lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, total)
+    sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt())
+    swap = _swap(shape, x)
+    low, high = sway_low + apart_low + swap, sway_high + apart_high + swap
+    if not x.source:
+        down, up = shape.curvature(total.lower.sqrt())
+        more_low, more_high = _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt())
+        low, high = low + more_low + 0.5 * _times(down, x.central), high + more_high + 0.5 * _times(up, x.central)
+    return Around(lower_rho, low * UP, upper_rho, high * UP)
+
+
+def _swap(shape: Shape, x: Pre) -> Tensor:
+    """Error of taking the independent terms of m as Gaussian."""
+    r = x.spread.lower.sqrt()
+    third, fourth = shape.cubic(r), shape.quartic(r)
+    # Lindeberg: one term after the other, up to the third derivative (of both laws) or to the fourth.
+    gaussian = 1.6 * x.absolute_third  # E |B|^3 = 1.596 sd^3 <= 1.6 E |A|^3 for the Gaussian B of A's variance
+    plain = _times(third, x.absolute_third + gaussian) / 6
+    finer = _times(third, x.third) / 6 + _times(fourth, x.quartic) / 24
+    found = torch.minimum(plain, finer)
+    if x.source:
+        found = torch.minimum(found, shape.swing * x.absolute_third / x.noise.lower.clamp_min(TINY))
+    return torch.where(x.noise.upper > 0, found, 0.0)
+
+
+def _one_spread(shape: Shape, spread: Interval) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""One :math:`\rho^2` for all spreads of an interval: those for the lower and the upper bound, and the errors.
+
+    :math:`G(m,s)-G(m,s_0)=\tfrac12\int_{s_0}^sG_{mm}`, and at most the Lipschitz constant times
+    :math:`\mathbb E|\xi|\,|\sqrt s-\sqrt{s_0}|`. Where the activation is convex the upper bound takes the upper end.
+    """
+    down, up = shape.curvature(spread.lower.sqrt())
+    both = down + up
+    share = torch.where(both.isfinite(), up / both.clamp_min(TINY), 0.5)
+    share = torch.where(down == 0, 1.0, torch.where(up == 0, 0.0, share))  # of the way to the upper end, above
+    width = spread.upper - spread.lower
+    found: list[Tensor] = []
+    errors: list[Tensor] = []
+    for part, toward_upper, toward_lower in ((1 - share, down, up), (share, up, down)):
+        s0 = (spread.lower + part * width).clamp(spread.lower, spread.upper)
+        root = s0.sqrt()
+        more = torch.minimum(
+            0.5 * _times(toward_upper, spread.upper - s0),
+            shape.swing * _FIRST_ABSOLUTE * (spread.upper.sqrt() - root),
+        )
+        less = torch.minimum(
+            0.5 * _times(toward_lower, s0 - spread.lower),
+            shape.swing * _FIRST_ABSOLUTE * (root - spread.lower.sqrt()),
+        )
+        more = more if (shape.rise if toward_upper is up else shape.fall) > 0 else torch.zeros_like(more)
+        less = less if (shape.rise if toward_lower is up else shape.fall) > 0 else torch.zeros_like(less)
+        found.append(root)
+        errors.append(torch.maximum(more, less).clamp_min(0))
+    return found[0], found[1], errors[0], errors[1]
+
+
+def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Errors below and above of replacing a random s by its mean S >= ``least``; ``other`` is the deviation of m.
+
+    First order: :math:`\mathbb E(s-S)_\pm\le\tfrac12\operatorname{sd}s`, and below S the curvature counts at most twice
+    (:math:`\int_s^S t^{-1/2}dt\le2(S-s)/\sqrt S`). Second order: the rest of
+    g is within :math:`-0.1996` and :math:`0.0412` times :math:`(s-S)^2S^{-3/2}`, so that of a mixture of shifted g is
+    within the mixtures; or an eighth of the fourth derivative; and the linear term is a covariance, at most
+    :math:`\tfrac12\sup|G_{mmm}|\operatorname{sd}m\operatorname{sd}s`.
+    """
+    r = least.sqrt()
+    down, up = shape.curvature(r)
+    down_less, up_less = (2 * down).clamp_max(shape.bend_down), (2 * up).clamp_max(shape.bend_up)
+    quarter = 0.25 * deviation
+    first_low = _times(down, quarter) + _times(up_less, quarter)
+    first_high = _times(up, quarter) + _times(down_less, quarter)
+    square = deviation.square()
+    scale = square / (least * r).clamp_min(TINY)
+    smooth = _times(torch.full_like(r, shape.fourth), square) / 8
+    mixed = 0.5 * _times(_times(shape.cubic(r), other), deviation)
+    low = torch.minimum(_weighted(shape.rise, _BELOW, shape.fall, _ABOVE, scale), smooth) + mixed
+    high = torch.minimum(_weighted(shape.rise, _ABOVE, shape.fall, _BELOW, scale), smooth) + mixed
+    none = deviation == 0
+    return (
+        torch.where(none, 0.0, torch.minimum(first_low, low)),
+        torch.where(none, 0.0, torch.minimum(first_high, high)),
+    )
+
+
+def _weighted(a: float, x: float, b: float, y: float, scale: Tensor) -> Tensor:
+    factor = a * x + b * y
+    return _times(torch.full_like(scale, factor), scale)
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """The product, zero where either is zero (an unknown curvature times no variance)."""
+    return torch.where((a == 0) | (b == 0), 0.0, a * b)

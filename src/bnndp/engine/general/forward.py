@@ -1,0 +1,213 @@
+"""The general moment pass: any chain of layers, forward for moments, backward for the ranges of means.
+
+At each layer with weights the range of its means is found by carrying its rows down to x; then come the moments, the
+expectation of its activation and the planes (docs/layers.md). What is random is bounded over the whole posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import bnndp.engine.general.laws
+from bnndp.activations import Identity
+from bnndp.activations.activation import Activation
+from bnndp.engine.chunks import room
+from bnndp.engine.general.activated import Linearised, activated, activated_signal
+from bnndp.engine.general.expectation import Around, around
+from bnndp.engine.general.hinge import hinge_of
+from bnndp.engine.general.laws.residual import added
+from bnndp.engine.general.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
+from bnndp.engine.general.planes import planes, planes_of_exact, planes_of_fixed
+from bnndp.engine.general.pre_activation import pre_of_signal, pre_of_weights
+from bnndp.engine.general.remainders import Rests
+from bnndp.engine.general.rows import DenseRows, minimum
+from bnndp.engine.general.signal import UP, Tails, fixed, of_box
+from bnndp.engine.general.stacked import StackedLinear
+from bnndp.engine.general.steps import step
+from bnndp.engine.general.weights import Weights, expect_squares, weights_of
+from bnndp.engine.general.weights import row_variance as noise_of_rows
+from bnndp.errors import UnsupportedLayerError
+from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.geometry.box import Box
+from bnndp.layers import WEIGHTED, Residual
+from bnndp.maths.rounding import TINY, gamma
+from bnndp.network import BayesianNetwork, Layer, is_activation
+
+__all__ = ["Passed", "bound", "hidden", "hidden_layers", "interval_rows", "mean_rows", "output_bounds", "row_variance"]
+
+_NUMBERS = 2**23  # entries of the matrices of rows held at a time
+_WEIGHTED = (*WEIGHTED, StackedLinear)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """All layers but the last one with weights, on the boxes; and that last layer."""
+
+    chain: list[Node]
+    output: Weighted
+    box: Box
+
+    @property
+    def last(self) -> Node:
+        """The node below the output layer."""
+        return self.chain[-1]
+
+
+def hidden(network: BayesianNetwork, box: Box) -> Passed:
+    """The pass up to the last layer with weights."""
+    return hidden_layers(network.layers, network.shapes, box)
+
+
+def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], box: Box) -> Passed:
+    """The same for the layers of a network, or for stacked ones; ``shapes`` are those before each of them."""
+    last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
+    chain: list[Node] = [Input(of_box(box))]
+    weighted = _walk(layers[: last + 1], shapes, chain, box)
+    if weighted is None:
+        kinds = " ".join(layer.kind for layer in layers)
+        raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
+    return Passed(chain, weighted, box)
+
+
+def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: list[Node], box: Box) -> Weighted | None:
+    """Append the nodes of the layers to the chain; a last layer with weights is given back instead."""
+    weighted: Weighted | None = None
+    for layer, shape in zip(layers, shapes, strict=False):
+        if weighted is not None:
+            pending, weighted = weighted, None
+            if is_activation(layer):
+                chain.append(_activated(layer, chain, pending, box))
+                continue
+            chain.append(_activated(Identity(), chain, pending, box))
+        if isinstance(layer, _WEIGHTED):
+            expect_squares(layer)
+            weighted = _weighted(weights_of(layer, shape), chain[-1])
+        elif isinstance(layer, Residual):
+            chain.append(_block(layer, shape, chain, box))
+        elif is_activation(layer):
+            chain.append(_on_signal(layer, chain))
+        else:
+            node = step(layer, chain[-1], shape)
+            if node is not chain[-1]:
+                chain.append(node)
+    return weighted
+
+
+def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], box: Box) -> Node:
+    """The node of a residual block: its own nodes go on from the chain, and end in it."""
+    grown = list(chain)
+    weighted = _walk(block.layers, block.shapes(shape), grown, box)
+    if weighted is not None:
+        grown.append(_activated(Identity(), grown, weighted, box))
+    inner = grown[len(chain) :]
+    return added(inner, chain[-1]) if inner else added([_on_signal(Identity(), chain)], chain[-1])
+
+
+def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
+    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
+    return output_bounds(hidden(network, box), mean_rows)
+
+
+def output_bounds(passed: Passed, carried: Callable[[Passed, Tensor], Affine]) -> AffineBounds:
+    """The same from a pass that is known already, with the lower bounds of rows that ``carried`` finds."""
+    n, box = passed.output.weights.n_out, passed.box
+    identity = torch.eye(n, dtype=torch.float64, device=box.lower.device)
+    found = carried(passed, torch.cat([identity, -identity]).expand(box.batch, -1, -1))
+    fine = found.offset.isfinite() & found.matrix.isfinite().all(-1)
+    matrix, offset = torch.where(fine[..., None], found.matrix, 0.0), torch.where(fine, found.offset, -torch.inf)
+    return AffineBounds(Affine(matrix[:, :n], offset[:, :n]), Affine(-matrix[:, n:], -offset[:, n:]), box)
+
+
+def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
+    """Affine functions of x below ``rows . E f(x)``: (batch, rows)."""
+    found, constant = passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+    found, constant = lower_bound(passed.chain, found, constant)
+    return Affine(found.dense().values, constant)
+
+
+def interval_rows(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
+    """Lower bound of ``rows . E f(x)`` on the box from the ranges of the means below alone: (batch, rows)."""
+    weights, mean = passed.output.weights, passed.last.signal.mean
+    u = DenseRows(rows)
+    found = weights.pull(u).dense()
+    low = found.map(lambda v: v.clamp_min(0)).dot(mean.lower) + found.map(lambda v: v.clamp_max(0)).dot(mean.upper)
+    lost = u.abs().dot(passed.output.scale)
+    return low + u.dot(weights.bias) - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - TINY
+
+
+def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
+    """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
+    weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
+    inner = deviation(below, weights.pull(u))
+    return (noise_of_rows(weights, u, below.signal) + inner.square()) * UP
+
+
+def _weighted(weights: Weights, below: Node) -> Weighted:
+    scale = weights.power(below.signal.mean.magnitude, 1) + weights.bias.abs()
+    return Weighted(weights, below, scale * UP)
+
+
+def _activated(phi: Activation, chain: list[Node], weighted: Weighted, box: Box) -> Node:
+    weights, below = weighted.weights, weighted.below
+    mean = _range(chain, weighted, box)
+    if below.signal.fixed and not weights.random:
+        return _exact(phi, mean, weighted)
+    x = pre_of_weights(weights, below.signal, mean, lambda: _through(weighted))
+    near = around(phi, x)
+    found = planes_of_fixed(phi, x, near) if x.fixed else planes(phi, x, near)
+    signal, linear = activated(phi, x, found, independent=weights.groups == weights.n_out)
+    return Activated(found, linear, signal, weighted, below, hinge_of(phi, x, near))
+
+
+def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
+    """An activation of a function of x: nothing is random, so there are planes and no moments."""
+    x, zero = pre_of_signal(fixed(mean)), torch.zeros_like(mean.lower)
+    found, near = planes_of_exact(phi, x), Around(zero, zero, zero, zero)
+    signal = fixed(found.range)
+    rest = Rests(zero, zero, signal.norms, signal.norms, signal.norms, zero)
+    return Activated(
+        found,
+        Linearised(phi.shape.steepest, zero, zero, rest, x),
+        signal,
+        weighted,
+        weighted.below,
+        hinge_of(phi, x, near),
+    )
+
+
+def _on_signal(phi: Activation, chain: list[Node]) -> Node:
+    z = chain[-1].signal
+    x = pre_of_signal(z)
+    found = planes(phi, x, around(phi, x))
+    signal, linear = activated_signal(phi, z, x, found)
+    return Activated(found, linear, signal, None, chain[-1])
+
+
+def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
+    """Range of E X over the box: rows carried down to x, in pieces, intersected with interval arithmetic."""
+    weights = weighted.weights
+    coarse = interval_means(weights, weighted.below.signal.mean, weighted.scale)
+    if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
+        return coarse
+    low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
+    for part, rows in weights.own_rows(room(_NUMBERS, box.lower.device) // box.batch):
+        for sign, end in ((1, low), (-1, high)):
+            own = rows if sign > 0 else rows.map(torch.neg)
+            start = weights.bias[..., part] * sign - gamma(8) * weighted.scale[:, part] - TINY
+            end[:, part] = sign * minimum(*lower_bound(chain, own, start), box)
+    return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
+
+
+def _through(weighted: Weighted) -> tuple[Tensor, Tails]:
+    """Var E[m | Y] (batch, n_out) and the tails of m for the rows of a layer, in pieces."""
+    below, batch = weighted.below, weighted.scale.shape[0]
+    central, tails = [], []
+    for _, rows in weighted.weights.own_rows(room(_NUMBERS, weighted.scale.device) // batch):
+        central.append(below.parts(rows)[1].square())
+        tails.append(below.tails(rows))
+    norms, constant, left = (torch.cat([getattr(t, name) for t in tails], 1) for name in ("norms", "constant", "left"))
+    return torch.cat(central, 1) * UP, Tails(norms, constant, left)

@@ -1,0 +1,73 @@
+"""Rules of dense layers with independent Gaussian weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bnndp.engine.general.laws.mean_matrix import MeanMatrix
+from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.signal import UP, Signal
+from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import apply_rows
+from bnndp.layers import Linear
+
+__all__ = ["Dense"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(MeanMatrix[Linear]):
+    r"""s_i(z) = sum_j sigma_ij^2 z_j^2 + sigma_b^2, outputs independent given z."""
+
+    layer: Linear
+    random: bool
+
+    @property
+    def groups(self) -> int:
+        return self.layer.n_out
+
+    def spread(self, z: Tensor) -> Tensor:
+        return z.square() @ self._variance.mT + self._bias_variance
+
+    def spread_size(self, z: Tensor) -> Tensor:
+        return self.spread(z)
+
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
+        return DenseRows((rows.dense().values @ self._variance) * (2 * z[:, None]))
+
+    def spread_excess(self, radius: Tensor) -> Tensor:
+        return radius.square() @ self._variance.mT * UP
+
+    def mean_spread(self, z: Signal) -> Interval:
+        second = z.second
+        return Interval(
+            (second.lower @ self._variance.mT + self._bias_variance) / UP,
+            (second.upper @ self._variance.mT + self._bias_variance) * UP,
+        )
+
+    def spread_deviation(self, z: Signal) -> Tensor:
+        each = z.square_deviation
+        if z.source:
+            return (each.square() @ self._variance.square().mT).sqrt() * UP
+        return each @ self._variance.mT * UP
+
+    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        u = rows.dense().values
+        square = u.square()
+        at = apply_rows(square, self.spread(z.mean.magnitude)).sqrt() * UP
+        return at, ((square @ self._variance) @ away.square()).sqrt() * UP
+
+    @property
+    def _variance(self) -> Tensor:
+        return self.layer.weight_std.square()
+
+    @property
+    def _bias_variance(self) -> Tensor:
+        return self.layer.bias_std.square()
+
+
+@weights_of.register
+def _(layer: Linear, shape: tuple[int, ...]) -> Weights:
+    return Dense(layer, layer.random)

@@ -1,0 +1,131 @@
+r"""Node of dropout: factors of mean one on units or channels, with their exact moments.
+
+For a factor B of variance :math:`\alpha`, independent of z, :math:`\operatorname{Var}(u\cdot zB)
+=\operatorname{Var}(u\cdot z)+\alpha\sum_ju_j^2\mathbb Ez_j^2`; for one factor a channel the last sum is that of
+:math:`\mathbb E(\sum_{j\in c}u_jz_j)^2`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.general.nodes import Bound, Node, deviation
+from bnndp.engine.general.rows import Rows
+from bnndp.engine.general.signal import GAUSSIAN, SUB_GAUSSIAN, UP, Signal, Tails
+from bnndp.engine.general.steps import step
+from bnndp.geometry.bounds import Interval
+from bnndp.layers import Dropout
+
+__all__ = ["Dropped"]
+
+_EVEN = 1e-3  # odds nearer to one: the best constant is taken as 1/4, which it does not exceed
+_ROUNDED = 1e-11  # relative to the terms of a sum: more than float64 loses in one of 1e4 terms
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Dropout of units or of channels."""
+
+    alpha: float
+    channels: int  # 0: every unit has a factor of its own
+    constant: float  # sub-Gaussian constant of B - 1
+    factors: tuple[float, ...]  # norms of a sum of B_j - 1 with coefficients of unit length, at most
+    signal: Signal
+    below: Node
+
+    def lower(self, rows: Rows, constant: Tensor) -> Bound:
+        return rows, constant
+
+    def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        z = self.below.signal
+        if not self.channels:
+            noise, central = self.below.parts(rows)
+            return (noise + self.alpha * rows.square().dot(z.second.upper)) * UP, central
+        middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
+        at = rows.group_dots(middle[..., None], self.channels)[..., 0]
+        others = torch.stack([radius + _ROUNDED * middle.abs(), z.variance.sqrt()], -1)  # what rounding may cancel
+        away, random = rows.abs().group_dots(others, self.channels).unbind(-1)
+        own = ((at.abs() + away).square() + random.square()).sum(-1)
+        total = deviation(self.below, rows).square() + self.alpha * own
+        return torch.zeros_like(total), total.sqrt() * UP
+
+    def tails(self, rows: Rows) -> Tails:
+        """Those of z - E z, plus z (B - 1), which given z is a sum of independent (sub-)Gaussian terms."""
+        z, below = self.below.signal, self.below.tails(rows)
+        factor, sizes = below.norms.new_tensor(self.factors), z.mean.magnitude[..., None] + z.norms
+        vectors = torch.cat([z.mean.magnitude[..., None], sizes, z.norms], -1)
+        if self.channels:
+            found = torch.linalg.vector_norm(rows.abs().group_dots(vectors, self.channels), dim=2)
+        else:
+            found = rows.square().dots(vectors.square()).sqrt()
+        at, whole, away = found[..., 0], found[..., 1:4], found[..., 4:]
+        constant = (below.constant.square() + (self.constant * at).square()).sqrt() * UP
+        return Tails((below.norms + factor * whole) * UP, constant, (below.left + factor * away) * UP)
+
+
+@step.register
+def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
+    if not layer.random:
+        return below
+    z, alpha = below.signal, layer.rate / (1 - layer.rate) * UP
+    third, fourth, factor4 = _moments(layer)
+    second = z.second
+    norm4 = z.mean.magnitude + z.norms[..., 0]  # ||z||_4
+    factors = _factors(layer)
+    norms = (z.norms + (z.mean.magnitude[..., None] + z.norms) * z.norms.new_tensor(factors)) * UP
+    noise_fourth = (fourth**0.25 * norm4 + factor4**0.25 * z.noise_fourth.sqrt().sqrt()) ** 4 * UP
+    noise = Interval((z.noise.lower + alpha * second.lower / UP) / UP, (z.noise.upper + alpha * second.upper) * UP)
+    deviation_ = (z.noise_deviation + alpha * (z.square_deviation + z.noise_deviation)) * UP
+    cube = (noise.upper * noise_fourth).sqrt()
+    if z.fixed:
+        cube, deviation_ = abs(third) * z.mean.magnitude**3, torch.zeros_like(cube)
+    signal = Signal(
+        mean=z.mean,
+        variance=(z.variance + alpha * second.upper) * UP,
+        norms=norms,
+        noise=noise,
+        noise_deviation=deviation_,
+        third=cube * UP,
+        noise_fourth=noise_fourth,
+        fixed=False,
+        source=z.source,
+    )
+    if layer.channels:
+        signal = signal.without_history()
+    return Dropped(alpha, shape[0] if layer.channels else 0, _constant(layer), factors, signal, below)
+
+
+def _constant(layer: Dropout) -> float:
+    r"""Sub-Gaussian constant of B - 1: its deviation if Gaussian; the best one of a Bernoulli variable otherwise.
+
+    That of a Bernoulli variable of probability q is :math:`(1-2q)/(2\log((1-q)/q))` as a square, at most 1/4
+    (Kearns and Saul 1998; Buldygin and Moskvichova 2013).
+    """
+    keep = 1 - layer.rate
+    if layer.law == "gaussian":
+        return math.sqrt(layer.rate / keep) * UP
+    odds = math.log(keep / layer.rate)
+    square = 0.25 if abs(odds) < _EVEN else (keep - layer.rate) / (2 * odds)
+    return math.sqrt(square) / keep * UP
+
+
+def _factors(layer: Dropout) -> tuple[float, ...]:
+    r"""Norms of :math:`\sum_ja_j(B_j-1)`, |a| = 1: of a Gaussian, or of a sub-Gaussian variable."""
+    norms = GAUSSIAN if layer.law == "gaussian" else SUB_GAUSSIAN
+    return tuple(norm * _constant(layer) * UP for norm in norms)
+
+
+def _moments(layer: Dropout) -> tuple[float, float, float]:
+    """Third and fourth central moment of the factor, and its fourth moment."""
+    keep = 1 - layer.rate
+    alpha = layer.rate / keep
+    if layer.law == "gaussian":
+        return 0.0, 3 * alpha**2, 1 + 6 * alpha + 3 * alpha**2
+    # B / keep with P(B = 1) = keep: values 1 / keep and 0.
+    third = keep * (1 / keep - 1) ** 3 - layer.rate
+    fourth = keep * (1 / keep - 1) ** 4 + layer.rate
+    return third, fourth, keep ** (-3)

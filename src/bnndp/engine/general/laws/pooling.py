@@ -1,0 +1,198 @@
+"""Nodes of layers that move or collect values: average and maximum of windows, flattening."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bnndp.engine.general.nodes import Bound, Node, deviation, nothing
+from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
+from bnndp.engine.general.signal import UP, Signal, Tails, fixed, no_tails
+from bnndp.engine.general.steps import step
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import apply_rows
+from bnndp.layers import AveragePool, Flatten, MaxPool
+from bnndp.maths.rounding import TINY, gamma
+
+__all__ = ["Averaged", "Largest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pooling layer on flat images."""
+
+    shape: tuple[int, ...]  # of the input: (channels, height, width)
+    out: tuple[int, ...]
+    size: tuple[int, int]
+    stride: tuple[int, int]
+
+    @property
+    def count(self) -> int:
+        """Values in a window."""
+        return self.size[0] * self.size[1]
+
+    @property
+    def apart(self) -> bool:
+        """Whether no value is in two windows."""
+        return all(k <= step for k, step in zip(self.size, self.stride, strict=True))
+
+    def split(self, z: Tensor) -> Tensor:  # (..., n_in) -> (..., n_out, count)
+        images = z.reshape(-1, 1, *self.shape[1:])
+        found = functional.unfold(images, self.size, stride=self.stride)  # (images * channels, count, positions)
+        return found.mT.reshape(*z.shape[:-1], math.prod(self.out), self.count)
+
+    def collect(self, parts: Tensor) -> Tensor:  # (..., n_out, count) -> (..., n_in): the transpose of split
+        positions = self.out[1] * self.out[2]
+        columns = parts.reshape(-1, positions, self.count).mT
+        found = functional.fold(columns, self.shape[1:], self.size, stride=self.stride)
+        return found.reshape(*parts.shape[:-2], math.prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """Means of windows: a fixed linear map."""
+
+    windows: Windows
+    signal: Signal
+    below: Node
+
+    def lower(self, rows: Rows, constant: Tensor) -> Bound:
+        return self._pull(rows), constant - gamma(16) * constant.abs() - self._lost(rows)
+
+    def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        pulled = self._pull(rows)
+        noise, central = self.below.parts(pulled)
+        if self.windows.apart:
+            return noise * UP, central * UP
+        return torch.zeros_like(noise), deviation(self.below, pulled)
+
+    def tails(self, rows: Rows) -> Tails:
+        return self.below.tails(self._pull(rows))
+
+    def _pull(self, rows: Rows) -> Rows:
+        windows, count = self.windows, self.windows.count
+        if isinstance(rows, LocalRows) and windows.size == windows.stride:
+            return rows.spread(windows.size, windows.shape)
+        values = rows.dense().values
+        return DenseRows(windows.collect((values / count)[..., None].expand(*values.shape, count)))
+
+    def _lost(self, rows: Rows) -> Tensor:
+        size = self.windows.split(self.below.signal.mean.magnitude).mean(-1)
+        return gamma(self.windows.count + 8) * rows.abs().dot(size) + TINY
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    r"""Maxima of windows, around one value j of each: :math:`z_j\le\max\le z_j+\sum_{i\ne j}(z_i-z_j)_+`.
+
+    :math:`\mathbb E(z_i-z_j)_+\le\tfrac12(D+\sqrt{D^2+V})` for a difference of mean D and variance V (Scarf 1958), a
+    convex increasing function of D, so at most its chord over the range of D.
+    """
+
+    windows: Windows
+    chosen: Tensor  # (batch, n_out, count): 1 at j, 0 elsewhere
+    upper: Tensor  # (batch, n_out, count): coefficients of the upper bound
+    offset: Tensor  # (batch, n_out): its constant
+    rest: Tensor  # (batch, n_out): standard deviation of max - z_j, at most
+    rest_norms: Tensor  # (batch, n_out, q): norms of max - z_j less its mean, at most
+    signal: Signal
+    below: Node
+
+    def lower(self, rows: Rows, constant: Tensor) -> Bound:
+        matrix = rows.dense().values
+        positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
+        parts = positive[..., None] * self.chosen[:, None] + negative[..., None] * self.upper[:, None]
+        size = 4 * self.windows.count * self.windows.split(self.below.signal.mean.magnitude).amax(-1)
+        lost = apply_rows(matrix.abs(), size + self.offset.abs()) + constant.abs()
+        constant = constant + apply_rows(negative, self.offset)
+        return DenseRows(self.windows.collect(parts)), constant - gamma(4 * matrix.shape[-1] + 16) * lost - TINY
+
+    def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        pulled = self._pull(rows)
+        return nothing(self.signal, rows), (deviation(self.below, pulled) + rows.abs().dot(self.rest)) * UP
+
+    def tails(self, rows: Rows) -> Tails:
+        return self.below.tails(self._pull(rows)).plus(no_tails(rows.abs().dots(self.rest_norms) * UP))
+
+    def _pull(self, rows: Rows) -> Rows:
+        return DenseRows(self.windows.collect(rows.dense().values[..., None] * self.chosen[:, None]))
+
+
+@step.register
+def _(layer: Flatten, below: Node, shape: tuple[int, ...]) -> Node:
+    return below
+
+
+@step.register
+def _(layer: AveragePool, below: Node, shape: tuple[int, ...]) -> Node:
+    windows = Windows(shape, layer.out_shape(shape), layer.size, layer.stride)  # type: ignore[arg-type]
+    z, count = below.signal, windows.count
+
+    def mean(values: Tensor) -> Tensor:
+        return windows.split(values).mean(-1)
+
+    slack = gamma(count + 8) * mean(z.mean.magnitude) + TINY
+    ends = Interval(mean(z.mean.lower) - slack, mean(z.mean.upper) + slack)
+    if z.fixed:
+        return Averaged(windows, fixed(ends), below)
+    signal = Signal(
+        mean=ends,
+        variance=(mean(z.variance) / count if z.source else mean(z.variance.sqrt()).square()) * UP,
+        norms=torch.stack([mean(norm) for norm in z.norms.unbind(-1)], -1) * UP,
+        noise=Interval(mean(z.noise.lower) / count / UP, mean(z.noise.upper) / count * UP),
+        noise_deviation=mean(z.noise_deviation) / count * UP,
+        third=mean(z.third) / count**2 * UP,
+        noise_fourth=(
+            mean(z.noise_fourth) / count**3
+            + 3 * (mean(z.noise.upper).square() + mean(z.noise_deviation).square()) / count**2
+        )
+        * UP,
+        fixed=False,
+        source=z.source,
+    )
+    return Averaged(windows, signal if windows.apart else signal.without_history(), below)
+
+
+@step.register
+def _(layer: MaxPool, below: Node, shape: tuple[int, ...]) -> Node:
+    windows = Windows(shape, layer.out_shape(shape), layer.size, layer.stride)  # type: ignore[arg-type]
+    z = below.signal
+    low, high = windows.split(z.mean.lower), windows.split(z.mean.upper)  # (batch, n_out, count)
+    index = (low + high).argmax(-1, keepdim=True)
+    chosen = torch.zeros_like(low).scatter(-1, index, 1.0)
+    others = 1 - chosen
+    sd = windows.split(z.variance.sqrt())
+    norms = torch.stack([windows.split(norm) for norm in z.norms.unbind(-1)], -1)  # (batch, n_out, count, q)
+    pairs = norms + norms.gather(2, index[..., None].expand(*index.shape, norms.shape[-1]))
+    own_low, own_high = low.gather(-1, index), high.gather(-1, index)
+    least, most = low - own_high, high - own_low  # of the difference of means
+    spread = (sd + sd.gather(-1, index)).square() * UP
+    ends = [0.5 * (d + (d.square() + spread).sqrt()) for d in (least, most)]
+    width = (most - least).clamp_min(TINY)
+    slope = ((ends[1] - ends[0]) / width).clamp(0, 1) * others
+    size = most.abs().maximum(least.abs()) + spread.sqrt()
+    offset = torch.maximum(ends[0] - slope * least, ends[1] - slope * most) + 1e-14 * size
+    upper = slope + chosen * (1 - slope.sum(-1, keepdim=True))
+    total = (offset * others).sum(-1) * UP
+    kurtosis = pairs[..., 0] ** 4
+    # E (Y - d)_+^2 <= E Y^4 / (16 d^2) for d > 0, and <= Var Y + positive part of the mean, squared.
+    apart = (-most).clamp_min(0)
+    square = torch.minimum(spread + most.clamp_min(0).square(), kurtosis / (16 * apart.square()).clamp_min(TINY))
+    rest = (square.sqrt() * others).sum(-1) * UP
+    top = own_high[..., 0] + (ends[1] * others).sum(-1)
+    mean = Interval(low.amax(-1), top + 1e-13 * (own_high[..., 0].abs() + top.abs()) + TINY)
+    if z.fixed:
+        mean = Interval(low.amax(-1), high.amax(-1))
+        left = norms.new_zeros(*rest.shape, norms.shape[-1])
+        return Largest(windows, chosen, upper, total, torch.zeros_like(rest), left, fixed(mean), below)
+    variance = (sd.gather(-1, index)[..., 0] + rest).square() * UP
+    zero = torch.zeros_like(variance)
+    none = Interval(zero, zero)
+    # max is within sum |z_i - E z_i| of a constant, and max - z_j of one; centring at most doubles a norm.
+    signal = Signal(mean, variance, 2 * norms.sum(2) * UP, none, zero, zero, zero, fixed=False, source=False)
+    apart_norms = 2 * (pairs + most.clamp_min(0)[..., None]) * others[..., None]
+    return Largest(windows, chosen, upper, total, rest, apart_norms.sum(2) * UP, signal, below)

@@ -1,0 +1,85 @@
+"""Moments of what goes into an activation, from those of the signal below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.general.signal import POWERS, UP, Pre, Signal, Tails, no_tails
+from bnndp.engine.general.weights import Weights, spread_around
+from bnndp.geometry.bounds import Interval
+
+__all__ = ["pre_of_signal", "pre_of_weights"]
+
+
+def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], tuple[Tensor, Tails]]) -> Pre:
+    """X = W z + b, given the range of E X; ``through`` gives Var E[m | Y] and the tails of m where z is random."""
+    spread = _spread_of_fixed(weights, z) if z.fixed else weights.mean_spread(z)
+    zero = torch.zeros_like(mean.lower)
+    if not weights.random:
+        spread = Interval(zero, zero)
+    root = spread.upper.sqrt()[..., None]
+    if z.fixed:
+        none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
+        spread_norms, tails = root.expand_as(norms), no_tails(norms)
+        return Pre(
+            mean, spread, zero, none, zero, zero, zero, zero, zero, tails, spread_norms, norms, fixed=True, source=True
+        )
+    noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
+    each = z.noise.upper.square() + z.noise_deviation.square()  # E Var(z_j | Y)^2
+    central, tails = through()
+    added = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
+    away, gap = torch.zeros_like(added), zero
+    if weights.random:  # sqrt(s) is a norm of (z, 1): it moves by at most that of z - E z
+        away = torch.stack([weights.spread_excess(norm).sqrt() for norm in z.norms.unbind(-1)], -1)
+        least = (spread.lower - weights.spread_excess(z.variance.sqrt()) * UP).clamp_min(0)  # s(E z)
+        gap = spread.upper.sqrt() - least.sqrt()
+    return Pre(
+        mean=mean,
+        spread=spread,
+        spread_deviation=weights.spread_deviation(z) if weights.random else zero,
+        noise=noise,
+        noise_deviation=weights.power(z.noise_deviation, 2) * UP,
+        central=zero if z.source else torch.minimum(central, weights.power(z.variance.sqrt(), 1).square() * UP),
+        third=weights.power(z.third, 3) * UP,
+        absolute_third=weights.power(z.absolute_third, 3) * UP,
+        quartic=weights.power(z.noise_fourth + 3 * each, 4) * UP,
+        tails=Tails(torch.minimum(tails.norms, added) * UP, tails.constant * UP, tails.left * UP),
+        spread_norms=(root + away) * UP,
+        spread_away=(away + gap[..., None]) * UP,
+        fixed=False,
+        source=z.source,
+    )
+
+
+def _spread_of_fixed(weights: Weights, z: Signal) -> Interval:
+    """Range of s(z) over the range of z: a convex function, above its tangent and at most the excess above it."""
+    at, reach = spread_around(weights, z.mean)
+    slope, excess = 2 * at.sqrt() * reach, reach.square()  # of Cauchy and Schwarz: sqrt(s) is a norm
+    coarse = weights.mean_spread(z)
+    low = (at / UP - slope * UP).clamp_min(0) / UP
+    return Interval(torch.maximum(low, coarse.lower), torch.minimum((at + slope + excess) * UP, coarse.upper))
+
+
+def pre_of_signal(z: Signal) -> Pre:
+    """X = z itself, for an activation that does not follow weights: nothing is Gaussian."""
+    zero = torch.zeros_like(z.variance)
+    noise = z.noise.upper.square() + z.noise_deviation.square()
+    return Pre(
+        mean=z.mean,
+        spread=Interval(zero, zero),
+        spread_deviation=zero,
+        noise=z.noise,
+        noise_deviation=z.noise_deviation,
+        central=zero if z.source else z.variance,
+        third=z.third,
+        absolute_third=z.absolute_third,
+        quartic=z.noise_fourth + 3 * noise,
+        tails=no_tails(z.norms),
+        spread_norms=torch.zeros_like(z.norms),
+        spread_away=torch.zeros_like(z.norms),
+        fixed=z.fixed,
+        source=z.source,
+    )

@@ -1,0 +1,128 @@
+"""Dense layers of several networks at once: weights with an axis of members, for boxes repeated for each of them.
+
+A batch of ``members * boxes`` regions holds all boxes of the first network, then all of the second, and so on. To the
+pass it is a batch like any other; only the weights differ between the networks. They have no variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.errors import InputError
+from bnndp.geometry.bounds import Interval
+
+__all__ = ["StackedLinear"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedLinear:
+    """The layer ``W_k z + b_k`` of the networks k, as a record and as its own rules (``weights.Weights``)."""
+
+    kind: ClassVar[str] = "stacked_linear"
+    tensors: ClassVar[tuple[str, ...]] = ("weight", "offsets")
+    settings: ClassVar[tuple[str, ...]] = ("boxes",)
+
+    weight: Tensor  # (members, n_out, n_in)
+    offsets: Tensor  # (members, n_out): the biases
+    boxes: int  # for each member
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 3 or self.offsets.shape != self.weight.shape[:2] or self.boxes < 1:
+            raise InputError(
+                f"stacked layers need weights (members, n_out, n_in), biases (members, n_out) and a box, got "
+                f"{tuple(self.weight.shape)}, {tuple(self.offsets.shape)} and {self.boxes!r}."
+            )
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if shape != (self.n_in,):
+            raise InputError(f"it takes vectors of {self.n_in} numbers, got the shape {shape}.")
+        return (self.n_out,)
+
+    def to(self, device: torch.device | str) -> StackedLinear:
+        return replace(self, weight=self.weight.to(device), offsets=self.offsets.to(device))
+
+    @property
+    def n_in(self) -> int:
+        return self.weight.shape[2]
+
+    @property
+    def n_out(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def groups(self) -> int:
+        return self.n_out
+
+    @property
+    def terms(self) -> int:
+        return self.n_in
+
+    @property
+    def bias(self) -> Tensor:  # (batch, n_out)
+        return self._repeated(self.offsets)
+
+    def apply(self, z: Tensor) -> Tensor:
+        return self._product(z[:, None], self.weight.mT)[:, 0]
+
+    def power(self, z: Tensor, exponent: int) -> Tensor:
+        return self._product(z[:, None], (self.weight.abs() ** exponent).mT)[:, 0]
+
+    def pull(self, rows: Rows) -> Rows:
+        return DenseRows(self._product(rows.dense().values, self.weight))
+
+    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        step = max(1, numbers // self.n_in)
+        for start in range(0, self.n_out, step):
+            part = slice(start, min(start + step, self.n_out))
+            yield part, DenseRows(self._repeated(self.weight[:, part]))
+
+    def spread(self, z: Tensor) -> Tensor:
+        return self._none(z)
+
+    def spread_size(self, z: Tensor) -> Tensor:
+        return self._none(z)
+
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
+        return self.pull(rows).map(torch.zeros_like)
+
+    def spread_excess(self, radius: Tensor) -> Tensor:
+        return self._none(radius)
+
+    def mean_spread(self, z: Signal) -> Interval:
+        none = self._none(z.variance)
+        return Interval(none, none)
+
+    def spread_deviation(self, z: Signal) -> Tensor:
+        return self._none(z.variance)
+
+    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+        none = self._none(z.variance)[:, :1].expand(-1, rows.count)
+        return none, none[..., None].expand(-1, -1, away.shape[-1])
+
+    def _product(self, values: Tensor, weight: Tensor) -> Tensor:
+        """``values @ weight`` with the weight of each member: (batch, rows, n), (members, n, m) -> (batch, rows, m)."""
+        members = values.reshape(weight.shape[0], -1, values.shape[-1])  # all rows of a member are one matrix
+        return (members @ weight).reshape(*values.shape[:-1], weight.shape[-1])
+
+    def _repeated(self, tensor: Tensor) -> Tensor:  # (members, ...) -> (batch, ...)
+        return tensor.repeat_interleave(self.boxes, 0) if self.boxes > 1 else tensor
+
+    def _none(self, z: Tensor) -> Tensor:
+        return z.new_zeros(z.shape[0], self.n_out)
+
+
+@weights_of.register
+def _(layer: StackedLinear, shape: tuple[int, ...]) -> Weights:
+    return layer

@@ -1,0 +1,145 @@
+r"""What the pass asks of a layer with weights: its mean map and the covariance of its outputs given the input.
+
+Given z, :math:`X=Wz+b` is Gaussian with mean :math:`\mu z+\bar b` and covariances :math:`C_{ik}(z)`, quadratic in z;
+:math:`s_i=C_{ii}=\tilde z^\top\Sigma_i\tilde z` with :math:`\tilde z=(z,1)`. A kind of posterior is one file of rules
+that registers itself here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import singledispatch
+from typing import Protocol
+
+from torch import Tensor
+
+from bnndp.engine.general.rows import Rows
+from bnndp.engine.general.signal import UP, Signal
+from bnndp.errors import InputError, UnsupportedLayerError
+from bnndp.geometry.bounds import Interval
+from bnndp.layers import Record
+from bnndp.maths.rounding import gamma
+
+__all__ = ["Weights", "expect_squares", "row_variance", "spread_around", "weights_of"]
+
+_LEAST = 1e-100  # its square is far from where float64 loses digits
+
+
+class Weights(Protocol):
+    """A layer with weights for inputs of a given shape, on flat vectors."""
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        ...
+
+    @property
+    def n_out(self) -> int:
+        """Number of outputs."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Number of equal, contiguous groups of outputs; those of different groups are independent given the input."""
+        ...
+
+    @property
+    def terms(self) -> int:
+        """Length of the longest sum of a row or column, for the rounding."""
+        ...
+
+    @property
+    def bias(self) -> Tensor:  # (n_out,), or (batch, n_out) where networks are stacked
+        """Mean of the biases."""
+        ...
+
+    @property
+    def random(self) -> bool:
+        """Whether anything has a variance."""
+        ...
+
+    def apply(self, z: Tensor) -> Tensor:  # (..., n_in) -> (..., n_out)
+        """Mu z, without the bias."""
+        ...
+
+    def power(self, z: Tensor, exponent: int) -> Tensor:  # (..., n_in) -> (..., n_out)
+        """sum_j |mu_ij|^exponent z_j."""
+        ...
+
+    def pull(self, rows: Rows) -> Rows:
+        """Rows mu; local rows must be zero outside the image."""
+        ...
+
+    def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        """The rows of mu itself, in pieces of about ``numbers`` coefficients for each box, and which they are."""
+        ...
+
+    def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
+        """s_i(z)."""
+        ...
+
+    def spread_size(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
+        """s_i(z) with the sizes of all terms added, so that nothing cancels: the scale of its rounding."""
+        ...
+
+    def spread_pull(self, rows: Rows, z: Tensor) -> Rows:  # z (batch, n_in)
+        """sum_i rows_i grad s_i(z)."""
+        ...
+
+    def spread_excess(self, radius: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
+        """Sup of d Sigma_i d over |d| <= radius, at most."""
+        ...
+
+    def mean_spread(self, z: Signal) -> Interval:  # (batch, n_out)
+        """E s_i(z)."""
+        ...
+
+    def spread_deviation(self, z: Signal) -> Tensor:  # (batch, n_out)
+        """Standard deviation of s_i(z), at most."""
+        ...
+
+    def row_parts(
+        self, rows: Rows, z: Signal, away: Tensor
+    ) -> tuple[Tensor, Tensor]:  # away (batch, n_in, k) -> (batch, rows), (batch, rows, k)
+        r"""Norms of the noise of ``rows . X``, which is a norm of (z, 1): at E z, and of deviations up to ``away``.
+
+        The first is the standard deviation of ``rows . X`` given z = E z, at most over the box; the second bounds
+        :math:`\lVert(d^\top\Sigma_ud)^{1/2}\rVert_q` if the norms of the d_j are at most ``away[:, j]``, q >= 2.
+        """
+        ...
+
+
+def row_variance(weights: Weights, rows: Rows, z: Signal) -> Tensor:  # (batch, rows)
+    """E of the variance of ``rows . X`` given z, at most: that at E z plus that of z - E z."""
+    at, away = weights.row_parts(rows, z, z.variance.sqrt()[..., None])
+    return (at.square() + away[..., 0].square()) * UP
+
+
+def expect_squares(layer: Record) -> None:
+    """Refuse deviations whose squares underflow: they would count as zero, and the next weights may be large."""
+    for name in layer.tensors:
+        if name.endswith(("std", "factor")):
+            sizes = getattr(layer, name).abs()
+            tiny = (sizes > 0) & (sizes < _LEAST)
+            if bool(tiny.any()):
+                raise InputError(
+                    f"{name} of {layer.kind} holds {sizes[tiny].min().item():.3g}: deviations must be 0 or at least "
+                    f"{_LEAST:g}, as their squares are computed. Set it to 0, or scale the weights."
+                )
+
+
+def spread_around(weights: Weights, z: Interval) -> tuple[Tensor, Tensor]:  # (batch, n_in) -> (batch, n_out) each
+    """S at the middle of the range, and how far sqrt(s(z)) may be from its root on it, with the rounding of both.
+
+    sqrt(s) is a norm of (z, 1), so it moves by at most that of the radius; loadings that cancel are off by units of
+    the sizes of their terms.
+    """
+    middle, radius = 0.5 * (z.lower + z.upper), 0.5 * (z.upper - z.lower) * UP
+    blur = gamma(2 * weights.n_in + 16) * weights.spread_size(middle.abs()).sqrt()
+    return weights.spread(middle), (weights.spread_excess(radius).sqrt() + blur) * UP
+
+
+@singledispatch
+def weights_of(layer: object, shape: tuple[int, ...]) -> Weights:
+    """The rules of a layer with weights on inputs of this shape."""
+    raise UnsupportedLayerError(f"the general pass knows no weights of kind {type(layer).__name__}.")

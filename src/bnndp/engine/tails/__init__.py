@@ -1,0 +1,1 @@
+"""Exponential moments of margins: tails where two moments say too little (docs/theory-exponential.md)."""

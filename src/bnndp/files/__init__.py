@@ -1,0 +1,1 @@
+"""Files: posteriors in safetensors, VNN-LIB."""

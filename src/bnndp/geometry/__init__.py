@@ -1,0 +1,1 @@
+"""Regions of inputs, and functions that bound on them: boxes and balls, intervals, affine bounds."""

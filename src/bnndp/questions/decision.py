@@ -1,0 +1,146 @@
+r"""Is the decision of a classifier the same on a whole region? Certified by bounds, falsified by an attack.
+
+The decision at x is the class with the largest expected probability, or with the smallest expected loss if
+misclassifications are weighted: :math:`\arg\min_k\sum_iL_{ki}\,\mathbb Ep_i(x)`. It is c on the region if
+:math:`(L_k-L_c)\cdot\mathbb Ep(x)>0` for every :math:`k\ne c` and every x in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.attack import Effort, decision_rows, evade
+from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.errors import InputError
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
+from bnndp.options import Options
+from bnndp.questions.notebook import html_table
+from bnndp.questions.softmax import bound_rows
+from bnndp.questions.verdict import Verdict, judge
+
+__all__ = ["Decision", "decide", "expect_classifier", "labels_of", "robust_decision"]
+
+_DRAWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Verdict on the decision of each region, with what proves or breaks it.
+
+    CERTIFIED is proved by ``bound``. FALSIFIED is shown by ``witness``: there the posterior, sampled anew, prefers
+    ``rival`` by ``-margin`` with a half-width of ``error`` at a confidence of 99.96 %; where ``proved`` is true the
+    bounds at that input prove it, too. What is certified is not attacked: there ``margin`` is NaN.
+    """
+
+    verdict: tuple[Verdict, ...]
+    label: Tensor  # (batch,): the decision in question
+    bound: Tensor  # (batch,): the label is ahead of every other class by at least this, on the whole region
+    witness: Tensor  # (batch, n): the worst input found; x itself where nothing was searched
+    margin: Tensor  # (batch,): estimated lead of the label over the rival at the witness
+    error: Tensor  # (batch,): half-width of the confidence interval of ``margin``
+    rival: Tensor  # (batch,): the class that is ahead at the witness; the label itself where nothing was searched
+    proved: tuple[bool, ...]  # whether the bounds at the witness alone prove that the decision is another one there
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns = {
+            "label": self.label.tolist(),
+            "verdict": [verdict.value for verdict in self.verdict],
+            "lead": self.bound.tolist(),
+            "rival": self.rival.tolist(),
+        }
+        return html_table(f"Decisions on {len(self.verdict)} regions", columns)
+
+
+def decide(network: Posterior, x: Tensor, *, weights: Tensor | None = None, seed: int = 0) -> Tensor:
+    """The decision of the network at each x (batch, n), estimated from 4096 draws of the posterior: (batch,)."""
+    point = Box(x, x).lower
+    if point.shape[1] != network.n_in:
+        raise InputError(
+            f"x has {point.shape[1]} inputs, the network takes {network.n_in}; check the order of the axes."
+        )
+    probability = estimate_softmax(network, point, draw_softmax_noise(network, _DRAWS, seed=seed)).mean
+    if weights is None:
+        return probability.argmax(-1)
+    losses = torch.as_tensor(weights, dtype=torch.float64, device=point.device)
+    return (probability @ losses.mT).argmin(-1)
+
+
+def labels_of(network: Posterior, x: Tensor, label: Tensor | int | None, weights: Tensor | None) -> Tensor:
+    """The labels (batch,) that are asked about: those given, one for all, or the network's own decisions."""
+    if label is None:
+        return decide(network, x, weights=weights)
+    given = torch.as_tensor(label, device=x.device)
+    if given.ndim == 0:
+        return given.expand(x.shape[0])
+    if given.shape != (x.shape[0],):
+        raise InputError(
+            f"there are {x.shape[0]} inputs, but label has shape {tuple(given.shape)}; give one label for each."
+        )
+    return given
+
+
+def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and the attack only)
+    network: Posterior,
+    x: Tensor,  # (n,) or (batch, n)
+    box: Box,
+    label: Tensor | int | None = None,
+    *,
+    weights: Tensor | None = None,  # (classes, classes)
+    options: Options | None = None,
+    seed: int = 0,
+) -> Decision:
+    """Whether the decision ``label`` (the network's own at x, if none is given) holds on each region around x.
+
+    ``seed`` is that of the attack.
+    """
+    options = options or Options()
+    expect_classifier(network)
+    points = Box(x, x).lower
+    if points.shape != box.lower.shape:
+        raise InputError(
+            f"x has shape {tuple(points.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+        )
+    if not bool(box.contains(points).all()):
+        raise InputError("each point x must lie in its region; give the region around it.")
+    asked = labels_of(network, points, label, weights)
+    rows = decision_rows(asked, network.n_out, weights)[0]
+    with torch.no_grad():
+        bound = bound_rows(network, box, rows, asked, options)
+    bound = torch.maximum(bound, rows.amin(-1)).amin(-1)  # no average of probabilities is below its least coefficient
+    nothing = torch.full_like(bound, torch.nan)
+    witness, margin, error, rival = points.clone(), nothing, nothing.clone(), asked.clone()
+    proved = torch.zeros_like(bound, dtype=torch.bool)
+    left = ~(bound > 0)
+    if bool(left.any()):
+        found = evade(network, box[left], asked[left], weights=weights, effort=Effort(seed=seed))
+        witness[left], margin[left], error[left], rival[left] = found.x, found.margin, found.error, found.runner_up
+        proved[left] = _is_proved(network, found.x, asked[left], found.runner_up, weights, options)
+    broken = (margin + error < 0) | proved
+    verdict = tuple(judge(proved=p, broken=b) for p, b in zip((bound > 0).tolist(), broken.tolist(), strict=True))
+    return Decision(verdict, asked, bound, witness, margin, error, rival, tuple(proved.tolist()))
+
+
+def _is_proved(
+    network: Posterior, x: Tensor, label: Tensor, rival: Tensor, weights: Tensor | None, options: Options
+) -> Tensor:
+    """Whether the bounds at the input x prove that ``rival`` is ahead of ``label`` there: (batch,)."""
+    rows, others = decision_rows(rival, network.n_out, weights)  # L_k - L_rival for every k but the rival
+    row = rows[others == label[:, None]][:, None]  # that of the label: positive where the rival is ahead
+    with torch.no_grad():
+        return bound_rows(network, Box(x, x), row, rival, options)[:, 0] > 0
+
+
+def expect_classifier(network: Posterior) -> None:
+    """Refuse a regression network, and a module of torch, in one line."""
+    if isinstance(network, torch.nn.Module):
+        raise InputError(
+            f"network must be a BayesianNetwork or Ensemble, got {type(network).__name__}; make one of it with "
+            "bnndp.from_module(module, task='classification')."
+        )
+    if network.task != "classification":
+        raise InputError(f"a decision needs a classifier; this network is for {network.task} (use bnndp.certify).")

@@ -1,0 +1,205 @@
+r"""Robust accuracy over a test set: how many inputs keep their label on every ball of a radius, for any radius at once.
+
+One certified and one attacked radius an input give the whole curve. Balls of one centre lie in one another, so
+
+* the decision is proved to be the label on the ball of radius :math:`\epsilon` if the certified radius is at least
+  :math:`\epsilon` (a radius that is too small by the tolerance of the search only lowers the certified accuracy);
+* an attack has broken it if its radius, that of a ball with a confirmed witness, is at most :math:`\epsilon`.
+
+The true robust accuracy lies between the certified and the attacked accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bnndp.errors import InputError
+from bnndp.network import Posterior
+from bnndp.options import Options
+from bnndp.questions.decision import decide, expect_classifier
+from bnndp.questions.notebook import html_table
+from bnndp.questions.radius import Radius, Search, better_radii
+from bnndp.tighten.effort import last
+
+__all__ = ["Curve", "Evaluation", "better_evaluations", "evaluate"]
+
+_WATCHED = 64  # inputs a batch whose progress is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Numbers of inputs, of ``points`` in all, that are right: at the input, and on the ball of each radius."""
+
+    eps: tuple[float, ...]
+    certified: tuple[int, ...]  # for each radius: proved on the whole ball
+    attacked: tuple[int, ...] | None  # right at the input and not broken by the attack; None: nothing was attacked
+    correct: int  # at the input, by sampling
+    points: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the inputs whose decision, by sampling, is the label."""
+        return self.correct / self.points
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns: dict[str, Sequence[object]] = {"eps": self.eps, "certified": [n / self.points for n in self.certified]}
+        if self.attacked is not None:
+            columns["attacked"] = [n / self.points for n in self.attacked]
+        return html_table(f"Accuracy over {self.points} inputs, {self.accuracy:.1%} at the input", columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The results of every input: as in :class:`bnndp.questions.radius.Radius`, with the decision of the network at the input."""
+
+    label: Tensor  # (points,)
+    decision: Tensor  # (points,), by sampling
+    radius: Tensor  # (points,): certified; NaN where nothing is, not even at the input
+    attack: Tensor  # (points,): infinite where no attack succeeded, NaN where none was asked for
+    upper: float  # the largest radius that was tried
+    witness: Tensor | None = None  # (points, n): of the attack, as in Radius; None: not known
+    rival: Tensor | None = None  # (points,): the class that is ahead there
+
+    def __getitem__(self, part: slice) -> Evaluation:
+        """The results of some inputs."""
+        return self._each(lambda column: column[part])
+
+    def to(self, device: torch.device | str) -> Evaluation:
+        """The same with its tensors on ``device``."""
+        return self._each(lambda column: column.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Evaluation:
+        """The same with every column changed in the same way."""
+        witness = None if self.witness is None else change(self.witness)
+        rival = None if self.rival is None else change(self.rival)
+        label, decision, radius, attack = map(change, (self.label, self.decision, self.radius, self.attack))
+        return Evaluation(label, decision, radius, attack, self.upper, witness, rival)
+
+    @property
+    def correct(self) -> Tensor:
+        """Where the decision is the label: (points,)."""
+        return self.decision == self.label
+
+    @property
+    def ratio(self) -> Tensor:
+        """Certified over attacked radius; NaN where the attack found nothing or the decision is wrong: (points,)."""
+        comparable = self.attack.isfinite() & (self.attack > 0)
+        return torch.where(comparable, self.radius.nan_to_num(0.0) / self.attack, torch.nan)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        columns = {
+            "label": self.label,
+            "decision": self.decision,
+            "certified": self.radius,
+            "attack": self.attack,
+            "ratio": self.ratio,
+        }
+        return html_table(
+            f"Radii of {self.label.numel()} inputs", {name: column.tolist() for name, column in columns.items()}
+        )
+
+    def certified(self, eps: float) -> Tensor:
+        """Where the decision is proved to be the label on the ball of radius ``eps``: (points,)."""
+        return self.radius >= self._radius(eps)
+
+    def unbroken(self, eps: float) -> Tensor:
+        """Where the decision is the label at the input and no attack changed it within ``eps``: (points,)."""
+        return self.correct & (self.attack > self._radius(eps))
+
+    def curve(self, eps: Sequence[float] | Tensor) -> Curve:
+        """Certified and attacked accuracy at each radius of ``eps``."""
+        radii = tuple(torch.as_tensor(eps, dtype=torch.float64).reshape(-1).tolist())
+        if not radii:
+            raise InputError("eps must hold at least one radius.")
+        certified = tuple(int(self.certified(radius).sum()) for radius in radii)
+        attacked = None
+        if not self.attack.isnan().any():
+            attacked = tuple(int(self.unbroken(radius).sum()) for radius in radii)
+        return Curve(radii, certified, attacked, int(self.correct.sum()), self.label.numel())
+
+    def _radius(self, eps: float) -> float:
+        if not 0 <= eps <= self.upper:
+            raise InputError(f"eps must lie between 0 and the largest radius tried, {self.upper}, got {eps!r}.")
+        return eps
+
+    @classmethod
+    def joined(cls, parts: Sequence[Evaluation]) -> Evaluation:
+        """One record of several sets of inputs, tried up to the same radius; without the witnesses."""
+        names = ("label", "decision", "radius", "attack")
+        label, decision, radius, attack = (torch.cat([getattr(part, name) for part in parts]) for name in names)
+        return cls(label, decision, radius, attack, min(part.upper for part in parts))
+
+
+def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
+    network: Posterior,
+    x: Tensor,  # (points, n)
+    label: Tensor | None = None,  # (points,); None: the network's own decisions
+    domain: tuple[float, float] | None = None,
+    *,
+    search: Search | None = None,
+    options: Options | None = None,
+    progress: Callable[[Sequence[slice]], Iterable[slice]] | None = None,
+) -> Evaluation:
+    """Certified and attacked radius of every input, and from them the robust accuracy at any radius up to the largest.
+
+    When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
+    ``progress`` goes through batches of the inputs and shows how far it is, as ``tqdm.auto.tqdm`` or
+    ``rich.progress.track`` do; each batch then has its share of the time, and the witnesses are not kept.
+
+    >>> from bnndp.network import BayesianNetwork, Linear
+    >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
+    >>> network = BayesianNetwork.from_linears([layer], "classification")
+    >>> found = evaluate(network, torch.tensor([[0.3], [-0.1], [0.6]]), torch.tensor([0, 0, 0]))
+    >>> curve = found.curve([0.0, 0.2, 0.5])
+    >>> curve.correct, curve.certified, curve.attacked
+    (2, (2, 2, 1), (2, 2, 1))
+    """
+    options = options or Options()
+    if progress is None:
+        return last(better_evaluations(network, x, label, domain, search=search, options=options), options.time_limit)
+    points, found = torch.as_tensor(x, dtype=torch.float64), []
+    limit = None if options.time_limit is None else options.time_limit * _WATCHED / max(len(points), _WATCHED)
+    shared = replace(options, time_limit=limit)
+    for part in progress([slice(k, k + _WATCHED) for k in range(0, max(len(points), 1), _WATCHED)]):
+        own = None if label is None else torch.as_tensor(label)[part]
+        found.append(evaluate(network, points[part], own, domain, search=search, options=shared))
+    return Evaluation.joined(found)
+
+
+def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on from)
+    network: Posterior,
+    x: Tensor,  # (points, n)
+    label: Tensor | None = None,  # (points,); None: the network's own decisions
+    domain: tuple[float, float] | None = None,
+    *,
+    search: Search | None = None,
+    options: Options | None = None,
+    known: Evaluation | None = None,
+) -> Iterator[Evaluation]:
+    """The answers of :func:`evaluate` as they get better, as those of :func:`bnndp.questions.radius.better_radii` do.
+
+    With ``known``, an earlier answer to the same question, they go on from there.
+    """
+    search = search or Search()
+    expect_classifier(network)
+    start = None
+    if known is None:
+        decision = decide(network, x, weights=search.weights)
+        given = decision if label is None else torch.as_tensor(label, device=decision.device)
+        if given.shape != decision.shape:
+            raise InputError(
+                f"there are {decision.numel()} inputs, but the labels have shape {tuple(given.shape)}; "
+                "give one for each."
+            )
+    else:
+        decision, given = known.decision, known.label
+        start = Radius(known.label, known.radius, known.attack, x)  # the witnesses are not asked for
+    for found in better_radii(network, x, given, domain, search=search, options=options, known=start):
+        witness, rival = (None, None) if known is not None else (found.witness, found.rival)
+        yield Evaluation(found.label, decision, found.radius, found.attack, search.upper, witness, rival)

@@ -1,0 +1,1 @@
+"""Whatever makes the bounds of a pass tighter: better slopes, branching, splitting of boxes, levels of effort."""

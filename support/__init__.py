@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: independent oracles, random networks, files made by hand, a browser."""

@@ -1,0 +1,219 @@
+"""The mean softmax from inside against the network itself, quadrature and whole sampled networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bnndp.attack.sampled_softmax import (
+    draw_softmax_noise,
+    estimate_softmax,
+    log_means,
+    log_odds,
+    mean_path,
+    odds_direction,
+)
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
+
+NetworkFactory = Callable[..., BayesianNetwork]
+
+
+def points(count: int, n: int, seed: int = 0) -> Tensor:
+    return torch.rand(count, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4 - 2
+
+
+def mean_softmax(network: BayesianNetwork, x: Tensor) -> Tensor:
+    """The network of the mean weights."""
+    z = x
+    for k, layer in enumerate(network.linears):
+        z = (z.clamp_min(0) if k else z) @ layer.weight_mean.T + layer.bias_mean
+    return torch.softmax(z, -1)
+
+
+def weight_samples(network: BayesianNetwork, x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard error at one point by drawing whole networks: no noise of pre-activations."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(mean: Tensor, std: Tensor) -> Tensor:
+        return mean + std * torch.randn(count, *mean.shape, generator=generator, dtype=torch.float64)
+
+    z = x.expand(count, -1)[..., None]
+    for k, layer in enumerate(network.linears):
+        z = z.clamp_min(0) if k else z
+        z = draw(layer.weight_mean, layer.weight_std) @ z + draw(layer.bias_mean, layer.bias_std)[..., None]
+    p = torch.softmax(z[..., 0], -1)
+    return p.mean(0), p.std(0) / math.sqrt(count)
+
+
+def logistic_by_quadrature(network: BayesianNetwork, x: Tensor) -> Tensor:
+    """``E p_0`` of a linear classifier with two classes: the margin is one Gaussian; (points,)."""
+    (layer,) = network.linears
+    w, b = layer.weight_mean, layer.bias_mean
+    m = (x @ (w[0] - w[1]) + b[0] - b[1]).numpy()
+    s = np.sqrt(((x * x) @ layer.weight_std.square().T + layer.bias_std.square()).sum(-1).numpy())
+    nodes, weights = np.polynomial.legendre.leggauss(600)
+    e = 12 * nodes
+    sigma = 1 / (1 + np.exp(-(m[:, None] + s[:, None] * e)))
+    return torch.from_numpy(12 * (weights * np.exp(-0.5 * e * e) * sigma).sum(-1) / math.sqrt(2 * math.pi))
+
+
+def test_without_variance_it_is_the_network_itself(random_network: NetworkFactory) -> None:
+    for sizes in ((3, 4), (3, 7, 4), (3, 7, 6, 4)):
+        network = random_network(sizes, std=0.0)
+        x = points(6, 3)
+        result = estimate_softmax(network, x, draw_softmax_noise(network, 64, seed=0))
+        assert result.replicates.shape[0] == 1
+        assert not result.std_error.any()
+        torch.testing.assert_close(result.mean, mean_softmax(network, x), rtol=1e-13, atol=1e-15)
+
+
+def test_the_mean_path_follows_the_mean_weights(random_network: NetworkFactory) -> None:
+    network = random_network((3, 7, 6, 4), std=1.0)
+    x = points(6, 3)
+    path = log_means(network, x, mean_path(network))[0].exp()
+    torch.testing.assert_close(path, mean_softmax(network, x), rtol=1e-13, atol=1e-15)
+    sampled = estimate_softmax(network, x, draw_softmax_noise(network, 1024, seed=0)).mean
+    assert (sampled - path).abs().max() > 0.02
+
+
+@pytest.mark.parametrize("std", [0.3, 2.0])
+def test_linear_classifiers_agree_with_quadrature(random_network: NetworkFactory, std: float) -> None:
+    network = random_network((3, 2), seed=1, std=std)
+    x = points(20, 3)
+    result = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=0))
+    truth = logistic_by_quadrature(network, x)
+    assert (result.std_error < 1e-3).all()
+    assert (result.std_error > 1e-9).all()
+    assert ((result.mean[:, 0] - truth).abs() <= 5 * result.std_error[:, 0]).all()
+
+
+@pytest.mark.parametrize("samples", [128, 1024])
+def test_standard_errors_are_honest(random_network: NetworkFactory, samples: int) -> None:
+    network = random_network((3, 2), seed=2, std=2.0)
+    x = points(1, 3, seed=4)
+    truth = float(logistic_by_quadrature(network, x)[0])
+    scores = []
+    for trial in range(100):
+        result = estimate_softmax(network, x, draw_softmax_noise(network, samples, seed=trial))
+        scores.append(float((result.mean[0, 0] - truth) / result.std_error[0, 0]))
+    # A hundred scores of about unit variance: their root mean square has a deviation of 0.07.
+    assert 0.75 < np.sqrt(np.mean(np.square(scores))) < 1.3
+    assert abs(np.mean(scores)) < 0.4
+
+
+@pytest.mark.parametrize("sizes", [(2, 6, 3), (2, 6, 5, 4), (2, 5, 5, 5, 3)])
+def test_hidden_layers_agree_with_samples_of_whole_networks(
+    random_network: NetworkFactory, sizes: tuple[int, ...]
+) -> None:
+    network = random_network(sizes, seed=5, std=1.5)
+    x = points(3, 2)
+    result = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=0))
+    for at, mean, error in zip(x, result.mean, result.std_error, strict=True):
+        other, spread = weight_samples(network, at, 100_000, seed=9)
+        assert ((mean - other).abs() <= 5 * (error.square() + spread.square()).sqrt()).all()
+        assert (error < 5 * spread).all()  # 25 times fewer draws: no worse than plain sampling
+    torch.testing.assert_close(result.mean.sum(-1), torch.ones(3, dtype=torch.float64), rtol=1e-13, atol=0)
+
+
+def test_a_narrow_posterior_has_hardly_any_error(random_network: NetworkFactory) -> None:
+    network = random_network((2, 6, 5, 4), seed=5, std=1e-3)
+    error = estimate_softmax(network, points(5, 2), draw_softmax_noise(network, 256, seed=0)).std_error
+    assert error.max() < 1e-6  # what is linear in the noise, about 1e-3 / sqrt(256), cancels in pairs
+
+
+def test_noise_comes_in_pairs_and_is_determined_by_the_seed(random_network: NetworkFactory) -> None:
+    network = random_network((2, 3, 4, 5))
+    first, again, other = (draw_softmax_noise(network, 256, seed=seed, replicates=4) for seed in (1, 1, 2))
+    assert [layer.shape for layer in first.layers if layer is not None] == [(4, 64, 3), (4, 64, 4), (4, 64, 5)]
+    for a, b, c in zip(first.layers, again.layers, other.layers, strict=True):
+        assert a is not None
+        assert b is not None
+        assert c is not None
+        assert torch.equal(a, b)
+        assert torch.equal(a[:, :32], -a[:, 32:])
+        assert not torch.isin(a.abs(), c.abs()).any()
+        assert not torch.isin(a[0].abs(), a[1].abs()).any()
+
+
+def test_layers_without_variance_need_no_noise(random_network: NetworkFactory) -> None:
+    first, *rest = random_network((2, 3, 4, 5)).linears
+    quiet = Linear(first.weight_mean, 0 * first.weight_std, first.bias_mean, 0 * first.bias_std)
+    network = BayesianNetwork.from_linears([quiet, *rest])
+    noise = draw_softmax_noise(network, 4096, seed=0)
+    assert noise.layers[0] is None
+    x = points(1, 2)
+    other, spread = weight_samples(network, x[0], 100_000, seed=3)
+    result = estimate_softmax(network, x, noise)
+    assert ((result.mean[0] - other).abs() <= 5 * (result.std_error[0].square() + spread.square()).sqrt()).all()
+
+
+def test_pieces_do_not_change_the_result(random_network: NetworkFactory) -> None:
+    network = random_network((2, 5, 6, 3), std=0.5)
+    x = points(30, 2).reshape(5, 6, 2)
+    noise = draw_softmax_noise(network, 256, seed=0)
+    whole, cut = estimate_softmax(network, x, noise), estimate_softmax(network, x, noise, memory=1)
+    assert whole.mean.shape == (5, 6, 3)
+    torch.testing.assert_close(whole.mean, cut.mean, rtol=1e-13, atol=1e-15)
+    rows = points(30 * 4, 3).reshape(30, 4, 3)
+    for a, b in zip(
+        odds_direction(network, x.reshape(30, 2), rows, noise),
+        odds_direction(network, x.reshape(30, 2), rows, noise, memory=1),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_log_odds_have_the_sign_of_minus_the_margin() -> None:
+    p = torch.softmax(3 * points(200, 4), -1)
+    rows = points(200 * 5, 4, seed=1).reshape(200, 5, 4)
+    odds, margin = log_odds(p.log(), rows), (rows @ p[..., None])[..., 0]
+    assert ((odds > 0) == (margin < 0)).all()
+    assert 100 < (odds > 0).sum() < 900
+    only = torch.tensor([[1.0, 2.0, 0.0, 0.0], [-1.0, 0.0, -1.0, 0.0], [0.0] * 4], dtype=torch.float64)
+    sure, lost, idle = log_odds(p.log(), only.expand(200, 3, 4)).unbind(-1)
+    assert (sure < -1000).all()
+    assert (lost > 1000).all()
+    assert (idle == -torch.inf).all()
+
+
+def test_odds_are_those_of_two_classes() -> None:
+    p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+    rows = torch.tensor([[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]], dtype=torch.float64)
+    assert log_odds(p.log(), rows).tolist() == pytest.approx([math.log(2 / 7), math.log(1 / 7)], rel=1e-14)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (3, 8, 4), (3, 8, 8, 4)])
+@pytest.mark.parametrize("replicates", [1, 4])
+def test_gradients_agree_with_differences(
+    random_network: NetworkFactory, sizes: tuple[int, ...], replicates: int
+) -> None:
+    network = random_network(sizes, seed=6, std=0.5)
+    noise = draw_softmax_noise(network, 256, seed=0, replicates=replicates)
+    x, rows = points(4, 3), points(4 * 3, 4, seed=8).reshape(4, 3, 4)
+    value, slope = odds_direction(network, x, rows, noise)
+
+    def at(where: Tensor) -> Tensor:
+        return log_odds(estimate_softmax(network, where, noise).mean.log(), rows).amax(-1)
+
+    torch.testing.assert_close(value, at(x), rtol=1e-10, atol=1e-12)
+    h = 1e-6
+    steps = h * torch.eye(3, dtype=torch.float64)[:, None]
+    high, low = (at(x + sign * steps) for sign in (1, -1))
+    torch.testing.assert_close(slope, ((high - low) / (2 * h)).T, rtol=1e-3, atol=1e-4)
+
+
+def test_a_hopeless_class_still_has_a_gradient() -> None:
+    weight = torch.tensor([[1000.0, 0.0], [0.0, -1000.0]], dtype=torch.float64)
+    layer = Linear(weight, torch.zeros(2, 2), torch.zeros(2), torch.zeros(2))
+    network = BayesianNetwork.from_linears([layer])
+    x = torch.ones(1, 2, dtype=torch.float64)
+    rows = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
+    value, slope = odds_direction(network, x, rows, mean_path(network))
+    assert value.item() == pytest.approx(-2000)
+    torch.testing.assert_close(slope, torch.tensor([[-1000.0, -1000.0]], dtype=torch.float64))

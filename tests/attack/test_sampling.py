@@ -1,0 +1,187 @@
+"""The mean from inside against ball arithmetic, quadrature and plain weight samples, with honest standard errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from support import oracles
+from torch import Tensor
+
+from bnndp.attack.sampling import Noise, ascent_direction, draw_noise, estimate, is_exact
+from bnndp.errors import InputError
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
+
+NetworkFactory = Callable[..., BayesianNetwork]
+
+
+def points(count: int, n: int, seed: int = 0) -> Tensor:
+    return torch.rand(count, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4 - 2
+
+
+def weight_samples(network: BayesianNetwork, x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard error by drawing whole networks: no reparametrisation, nothing integrated out."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(mean: Tensor, std: Tensor) -> Tensor:
+        return mean + std * torch.randn(count, *mean.shape, generator=generator, dtype=torch.float64)
+
+    z = x.expand(count, -1)[..., None]
+    for k, layer in enumerate(network.linears):
+        z = z.clamp_min(0) if k else z
+        z = draw(layer.weight_mean, layer.weight_std) @ z + draw(layer.bias_mean, layer.bias_std)[..., None]
+    return z[..., 0].mean(0), z[..., 0].std(0) / math.sqrt(count)
+
+
+def by_quadrature(network: BayesianNetwork, x: Tensor) -> float:
+    """``E f(x)`` of a network 1-1-m-1 by quadrature over the first neuron, above and below its kink."""
+    first, second, last = network.linears
+    m = float(first.weight_mean[0, 0] * x + first.bias_mean[0])
+    r = math.hypot(float(first.weight_std[0, 0] * x), float(first.bias_std[0]))
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    total, kink = 0.0, min(max(-m / r, -12.0), 12.0)
+    for low, high in ((-12.0, kink), (kink, 12.0)):
+        e = low + (high - low) * (nodes + 1) / 2
+        z = np.maximum(m + r * e, 0)[:, None]
+        mean = z * second.weight_mean[:, 0].numpy() + second.bias_mean.numpy()
+        std = np.sqrt((z * second.weight_std[:, 0].numpy()) ** 2 + second.bias_std.numpy() ** 2)
+        u = torch.from_numpy(mean / std)
+        hidden = mean * torch.special.ndtr(u).numpy() + std * np.exp(-0.5 * u.numpy() ** 2) / math.sqrt(2 * math.pi)
+        f = hidden @ last.weight_mean[0].numpy() + float(last.bias_mean[0])
+        total += (high - low) / 2 * float((weights * np.exp(-0.5 * e * e) * f).sum()) / math.sqrt(2 * math.pi)
+    return total
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (1, 1, 1), (4, 30, 3)])
+def test_at_most_one_hidden_layer_is_exact(random_network: NetworkFactory, sizes: tuple[int, ...]) -> None:
+    network = random_network(sizes, seed=1, std=1.0, zeros=0.3)
+    x = points(5, sizes[0])
+    result = estimate(network, x, draw_noise(network, 64, seed=0))
+    assert is_exact(network)
+    assert not result.std_error.any()
+    for row, at in zip(result.mean.tolist(), x.tolist(), strict=True):
+        for value, truth in zip(row, oracles.exact_mean(network, at), strict=True):
+            assert oracles.error(value, truth) < 1e-13
+
+
+def test_a_deep_network_without_variance_is_exact(random_network: NetworkFactory) -> None:
+    network = random_network((3, 9, 8, 7, 2), std=0.0)
+    x = points(6, 3)
+    z = x
+    for k, layer in enumerate(network.linears):
+        z = (z.clamp_min(0) if k else z) @ layer.weight_mean.T + layer.bias_mean
+    result = estimate(network, x, draw_noise(network, 64, seed=0))
+    assert is_exact(network)
+    assert not result.std_error.any()
+    torch.testing.assert_close(result.mean, z, rtol=1e-14, atol=1e-14)
+
+
+def test_variance_below_the_last_hidden_layer_is_not_exact(random_network: NetworkFactory) -> None:
+    network = random_network((1, 3, 3, 1))
+    first, *rest = network.linears
+    quiet = Linear(first.weight_mean, 0 * first.weight_std, first.bias_mean, 0 * first.bias_std)
+    assert not is_exact(network)
+    assert is_exact(BayesianNetwork.from_linears([quiet, *rest]))
+
+
+@pytest.mark.parametrize("std", [0.3, 1.0])
+def test_two_hidden_layers_agree_with_quadrature(random_network: NetworkFactory, std: float) -> None:
+    network = random_network((1, 1, 20, 1), seed=3, std=std)
+    x = points(7, 1)
+    result = estimate(network, x, draw_noise(network, 4096, seed=0))
+    truth = torch.tensor([by_quadrature(network, at) for at in x[:, 0]], dtype=torch.float64)
+    assert (result.std_error < 1e-3).all()
+    assert (result.std_error > 1e-7).sum() >= 5  # a point or two may have a first neuron that is never active
+    assert ((result.mean[:, 0] - truth).abs() <= 5 * result.std_error[:, 0]).all()
+
+
+@pytest.mark.parametrize(("seed", "x"), [(1, 0.4), (3, 0.4), (5, -1.0)])  # first neuron: u = 6.4, 0.6, 0.1
+def test_standard_errors_are_honest(random_network: NetworkFactory, seed: int, x: float) -> None:
+    network = random_network((1, 1, 20, 1), seed=seed, std=1.0)
+    point = torch.tensor([[x]], dtype=torch.float64)
+    truth = by_quadrature(network, point[0, 0])
+    scores = []
+    for trial in range(100):
+        result = estimate(network, point, draw_noise(network, 512, seed=trial))
+        scores.append(float((result.mean - truth) / result.std_error))
+    # A hundred scores of about unit variance: their root mean square has a deviation of 0.07.
+    assert 0.75 < np.sqrt(np.mean(np.square(scores))) < 1.3
+    assert abs(np.mean(scores)) < 0.4
+
+
+def test_three_hidden_layers_agree_with_samples_of_whole_networks(random_network: NetworkFactory) -> None:
+    network = random_network((2, 6, 5, 4, 2), seed=5, std=1.0)
+    x = points(3, 2)
+    result = estimate(network, x, draw_noise(network, 4096, seed=0))
+    for at, mean, error in zip(x, result.mean, result.std_error, strict=True):
+        other, spread = weight_samples(network, at, 100_000, seed=9)
+        assert ((mean - other).abs() <= 5 * (error.square() + spread.square()).sqrt()).all()
+        assert (error < 3 * spread).all()  # 25 times fewer draws, yet comparable
+
+
+def test_noise_is_determined_by_the_seed(random_network: NetworkFactory) -> None:
+    network = random_network((1, 3, 3, 1))
+    first, again, other = (draw_noise(network, 256, seed=seed).layers[0] for seed in (1, 1, 2))
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert torch.equal(first, again)
+    assert not torch.isin(first, other).any()
+    assert not torch.isin(first[0], first[1]).any()  # replicates do not share draws either
+
+
+def test_noise_is_standard_gaussian(random_network: NetworkFactory) -> None:
+    (layer,) = draw_noise(random_network((1, 3, 3, 1)), 2**16, seed=0).layers
+    assert layer is not None
+    flat = layer.flatten()
+    assert flat.dtype == torch.float64
+    assert flat.isfinite().all()
+    assert abs(float(flat.mean())) < 1e-3
+    assert abs(float(flat.square().mean()) - 1) < 1e-3
+    assert abs(float(flat.pow(4).mean()) - 3) < 0.02
+
+
+def test_pieces_do_not_change_the_result(random_network: NetworkFactory) -> None:
+    network = random_network((2, 5, 6, 2), std=0.5)
+    x = points(30, 2).reshape(5, 6, 2)
+    noise = draw_noise(network, 256, seed=0)
+    whole, cut = estimate(network, x, noise), estimate(network, x, noise, memory=1)
+    assert whole.mean.shape == (5, 6, 2)
+    torch.testing.assert_close(whole.mean, cut.mean, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(whole.std_error, cut.std_error, rtol=1e-8, atol=1e-14)
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 8, 2), (3, 8, 8, 2), (3, 4, 4, 4, 2)])
+def test_gradients_agree_with_differences(random_network: NetworkFactory, sizes: tuple[int, ...]) -> None:
+    network = random_network(sizes, seed=6, std=0.5)
+    noise = draw_noise(network, 512, seed=0)
+    x = points(4, 3)
+    rows = points(4, 2, seed=8)
+    value, slope = ascent_direction(network, x, rows, noise)
+    torch.testing.assert_close(value, (estimate(network, x, noise).mean * rows).sum(-1), rtol=1e-10, atol=1e-12)
+    h = 1e-6
+    steps = h * torch.eye(3, dtype=torch.float64)[:, None]
+    high, low = ((estimate(network, x + sign * steps, noise).mean * rows).sum(-1) for sign in (1, -1))
+    torch.testing.assert_close(slope, ((high - low) / (2 * h)).T, rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_are_finite_without_variance(random_network: NetworkFactory) -> None:
+    for depth in (1, 2, 3):
+        network = random_network((2, *(4,) * depth, 1), std=0.0)
+        x = torch.zeros(1, 2, dtype=torch.float64)
+        _, slope = ascent_direction(network, x, torch.ones(1, 1, dtype=torch.float64), draw_noise(network, 64, seed=0))
+        assert slope.isfinite().all()
+
+
+def test_no_noise_is_needed_where_nothing_is_random(random_network: NetworkFactory) -> None:
+    assert draw_noise(random_network((2, 3, 1)), 64, seed=0).layers == ()
+    assert draw_noise(random_network((2, 3, 3, 1), std=0.0), 64, seed=0) == Noise((None,))
+
+
+def test_too_few_samples_are_refused(random_network: NetworkFactory) -> None:
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        draw_noise(random_network((1, 2, 2, 1)), 0, seed=0)

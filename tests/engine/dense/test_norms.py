@@ -1,0 +1,474 @@
+"""L8 norms of the means of the third hidden layer: closed forms, quadrature over one or two sources, draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from tests.engine.dense import cases
+from tests.engine.dense.truth import Draws, Hidden, Pass, at_most, central, draw, mean, normal, run
+from torch import Tensor
+
+from bnndp.engine.dense.margins import margins
+from bnndp.engine.dense.norms import _linear, _slope, _spread_slope
+from bnndp.engine.dense.rare_neurons import slope_square
+from bnndp.engine.margins_to_softmax import class_interval
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
+
+F64 = torch.float64
+XI_8 = 105**0.125  # of a standard Gaussian
+QUADRATURE = 1e-5  # relative error granted to the quadrature below
+
+
+def filled(rows: int, columns: int, value: float) -> Tensor:
+    return torch.full((rows, columns), value, dtype=F64)
+
+
+def vector(values: list[float] | Tensor) -> Tensor:
+    return torch.as_tensor(values, dtype=F64)
+
+
+def source_layer(levels: list[float], std: float = 1.0, gain: float = 0.0, gain_std: float = 0.0) -> Linear:
+    """Sources ``N(level + gain x, std^2 + gain_std^2 x^2)`` of one input x."""
+    n = len(levels)
+    return Linear(filled(n, 1, gain), filled(n, 1, gain_std), vector(levels), filled(1, n, std)[0])
+
+
+def norms(first: Linear, second: Linear, rows: list[list[float]], box: Box | None = None) -> Pass:
+    """The pass of a network whose third hidden layer has these mean weights."""
+    weight = vector(rows)
+    third = Linear(weight, 0 * weight, 0 * weight[:, 0], 1 + 0 * weight[:, 0])
+    last = Linear(filled(1, len(rows), 1.0), filled(1, len(rows), 0.0), torch.zeros(1), torch.ones(1))
+    return run(BayesianNetwork.from_linears([first, second, third, last]), box or Box([0.0], [0.0]))
+
+
+def found_norm(found: Pass) -> Tensor:
+    """(rows,)"""
+    return found.hidden[1].before.norm8[0]
+
+
+# Laws by quadrature
+
+
+def rectified_law(m: float, r: float, panels: int = 4000) -> tuple[Tensor, Tensor]:
+    """Nodes and weights (nodes,) of ReLU(N(m, r^2)): an atom at zero, and the density above it."""
+    dead, active = (0.5 * math.erfc(side * m / r / math.sqrt(2)) for side in (1, -1))
+    low, high = max(0.0, m - 12 * r), max(m + 12 * r, r)
+    if m < -6 * r:  # the density falls like exp(m z / r^2)
+        high = min(high, 60 * r * r / -m)
+    step = (high - low) / panels
+    z = low + step * (torch.arange(panels, dtype=F64) + 0.5)
+    weight = torch.exp(-0.5 * ((z - m) / r) ** 2 + 0.5 * (m / r) ** 2 * (m < 0))
+    return torch.cat([vector([0.0]), z]), torch.cat([vector([dead]), weight * active / weight.sum()])
+
+
+def source_law(first: Linear, x: float, panels: int) -> tuple[Tensor, Tensor]:
+    """Nodes (nodes, sources) and weights (nodes,) of the outputs of a first layer with one or two neurons."""
+    m = first.weight_mean[:, 0] * x + first.bias_mean
+    r = ((first.weight_std[:, 0] * x) ** 2 + first.bias_std**2).sqrt()
+    laws = [rectified_law(a, b, panels) for a, b in zip(m.tolist(), r.tolist(), strict=True)]
+    z = torch.cartesian_prod(*(law[0] for law in laws)).reshape(-1, len(laws))
+    weight = torch.cartesian_prod(*(law[1] for law in laws)).reshape(-1, len(laws)).prod(-1)
+    return z, weight
+
+
+def second_layer(layer: Linear, z: Tensor) -> Draws:
+    """Mean and variance of the second layer at the nodes (there are no draws of it)."""
+    m = z @ layer.weight_mean.T + layer.bias_mean
+    return Draws(m, z**2 @ (layer.weight_std**2).T + layer.bias_std**2, m)
+
+
+def power_mean(values: Tensor, weight: Tensor, power: int) -> Tensor:
+    return (weight @ values.abs() ** power) ** (1 / power)
+
+
+def central_norm(values: Tensor, weight: Tensor) -> Tensor:
+    """Norm of the values about their mean: a lower bound of that of T if they are E[m | first layer]."""
+    return power_mean(values - weight @ values, weight, 8)
+
+
+def test_quadrature_of_sources() -> None:
+    """The law of a source against moments known otherwise: by the recursion in the power."""
+    for m, r in ((0.0, 1.0), (-2.0, 1.0), (3.0, 2.0), (20.0, 1.0), (-6.0, 1.0), (-8.0, 2.0)):
+        z, weight = rectified_law(m, r)
+        cdf, pdf = normal(vector(m / r))
+        moments = [cdf.item(), m * cdf.item() + r * pdf.item()]
+        for k in range(2, 9):
+            moments.append(m * moments[-1] + (k - 1) * r * r * moments[-2])
+        assert weight.sum().item() == pytest.approx(1, rel=1e-12)
+        for k in (2, 4, 8) if m > -5 * r else ():  # further out the recursion cancels
+            assert (weight @ z**k).item() == pytest.approx(moments[k], rel=QUADRATURE)
+        if m <= -5 * r:
+            tail = 0.5 * math.erfc(-m / r / math.sqrt(2))
+            assert weight[1:].sum().item() == pytest.approx(tail, rel=1e-3)
+
+
+# One part of the bound at a time
+
+
+def holds(truth: float, bound: float, loosest: float) -> None:
+    assert truth * (1 - QUADRATURE) <= bound <= loosest * truth
+
+
+def test_own_noise_of_an_active_neuron() -> None:
+    """Silent sources; T is the Gaussian of the second layer, sqrt(7) against its 105^(1/8)."""
+    first, second = source_layer([0.0], std=0.0), Linear(filled(1, 1, 0), filled(1, 1, 0), vector([30.0]), vector([1]))
+    holds(3 * XI_8, found_norm(norms(first, second, [[3.0]])).item(), loosest=1.48)
+
+
+def test_own_noises_add_up_in_squares() -> None:
+    first = source_layer([0.0], std=0.0)
+    second = Linear(filled(4, 1, 0), filled(4, 1, 0), vector([30.0] * 4), vector([1.0] * 4))
+    holds(2 * XI_8, found_norm(norms(first, second, [[1.0, -1.0, 1.0, -1.0]])).item(), loosest=1.48)
+
+
+@pytest.mark.parametrize("level", [-6.0, -2.0, 0.0, 3.0, 8.0])
+def test_own_noise_of_random_size(level: float) -> None:
+    """``T = sigma z xi`` about a large bias: E T^8 = 105 sigma^8 E z^8."""
+    first, second = source_layer([level]), Linear(filled(1, 1, 0), filled(1, 1, 0.2), vector([100.0]), vector([0.0]))
+    z, weight = rectified_law(level, 1.0)
+    truth = XI_8 * 0.2 * power_mean(z, weight, 8).item()
+    found = found_norm(norms(first, second, [[1.0]])).item()
+    assert truth * (1 - QUADRATURE) <= found
+    if level >= 3:
+        assert found <= 5 * truth
+
+
+@pytest.mark.parametrize("level", [-8.0, -5.0, -3.0, -1.0, 0.0, 2.0])
+def test_own_noise_of_a_neuron_hardly_ever_active(level: float) -> None:
+    """No randomness below: T is a rectified Gaussian about its mean; its gradient is 1 where it is active."""
+    first = source_layer([0.0], std=0.0)
+    second = Linear(filled(1, 1, 0), filled(1, 1, 0), vector([level]), vector([1.0]))
+    z, weight = rectified_law(level, 1.0)
+    truth = central_norm(z[:, None], weight).item()
+    holds(truth, found_norm(norms(first, second, [[1.0]])).item(), loosest=3 + 0.2 * level**2)
+
+
+@pytest.mark.parametrize("rows", [[1.0, 1.0], [1.0, -3.0], [0.0, 2.0]])
+def test_linear_part(rows: list[float]) -> None:
+    """Active sources and neurons without noise of their own: T is Gaussian, weights may cancel."""
+    first = source_layer([40.0, 40.0])
+    second = Linear(vector([[1.0, 2.0], [1.0, 0.5]]), filled(2, 2, 0), vector([30.0, 30.0]), vector([0.0, 0.0]))
+    size = math.hypot(rows[0] + rows[1], 2 * rows[0] + 0.5 * rows[1])
+    found = norms(first, second, [rows])
+    holds(size * XI_8, found_norm(found).item(), loosest=1.49)
+    holds(3 * size**4, found.hidden[1].before.fourth.item(), loosest=17.0)  # 49 for 3
+
+
+def test_weights_whose_squares_underflow() -> None:
+    first, second = source_layer([40.0]), Linear(filled(1, 1, 1), filled(1, 1, 0), vector([30.0]), vector([0.0]))
+    assert found_norm(norms(first, second, [[1e-170]])).item() >= 1e-170 * XI_8
+
+
+def test_neurons_that_cancel_leave_nothing() -> None:
+    first = source_layer([40.0])
+    second = Linear(filled(2, 1, 1.0), filled(2, 1, 0), vector([30.0, 30.0]), vector([0.0, 0.0]))
+    assert found_norm(norms(first, second, [[1.0, -1.0]])).item() < 0.01  # XI_8 for each of them alone
+
+
+@pytest.mark.parametrize("level", [-3.0, -5.0, -5.9, -6.5, -7.0])
+def test_linear_part_of_a_rare_source(level: float) -> None:
+    """``T = z - E z`` of a source hardly ever active, through an active neuron."""
+    first = source_layer([level])
+    second = Linear(filled(1, 1, 1.0), filled(1, 1, 0), vector([200.0]), vector([0.0]))
+    z, weight = rectified_law(level, 1.0)
+    truth = central_norm(z[:, None], weight).item()
+    holds(truth, found_norm(norms(first, second, [[1.0]])).item(), loosest=12.0)
+
+
+@pytest.mark.parametrize("level", [40.0, 0.0, -3.0, -5.0, -6.0, -6.5, -7.0])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_slope_part(level: float, copies: int) -> None:
+    """A neuron and its mirror image: the linear rows cancel, and F = |m| has the slopes +-1."""
+    first, n = source_layer([level]), copies
+    sign = vector([[1.0]] * n + [[-1.0]] * n)
+    z, weight = rectified_law(level, 1.0)
+    shift = (weight @ z).item()
+    second = Linear(sign, 0 * sign, -shift * sign[:, 0], filled(1, 2 * n, 1e-3 * shift)[0])
+    found = norms(first, second, [[1.0] * (2 * n)])
+    truth = central_norm(second_layer(second, z[:, None]).h.sum(-1, keepdim=True), weight).item()
+    holds(truth, found_norm(found).item(), loosest=30.0)
+
+
+@pytest.mark.parametrize("level", [-6.0, -6.5, -7.0])
+def test_slope_part_of_a_neuron_that_a_rare_source_wakes(level: float) -> None:
+    """Nearly always dead, so that ``||Phi - p||_8`` is small; but whenever the source is active so is the neuron."""
+    first = source_layer([level])
+    second = Linear(filled(1, 1, 1e9), filled(1, 1, 0), vector([-1.0]), vector([0.01]))
+    found = norms(first, second, [[1.0]])
+    before, parts = found.given[0]
+    known = parts.beyond.gradients
+    bound = _slope(filled(1, 1, 1.0), before, parts.through.top, known, before.energy, found.first.sources).item()
+    awake = (1 - known.centre.item()) * 1e9 * (0.5 * math.erfc(-level / math.sqrt(2))) ** 0.125
+    assert known.delta.item() < 0.2
+    assert known.centre.item() < 0.1
+    holds(awake, bound, loosest=1.3)
+
+
+@pytest.mark.parametrize("level", [8.0, 2.0, 0.0, -3.0, -5.0, -6.0, -6.5, -7.0])
+def test_spread_part(level: float) -> None:
+    """No mean weights: E[z_2 | z] = phi(0) sigma z at a zero mean; of many equal neurons the own noise is small."""
+    n, first = 400, source_layer([level])
+    second = Linear(filled(n, 1, 0), filled(n, 1, 3.0), filled(1, n, 0)[0], filled(1, n, 0)[0])
+    z, weight = rectified_law(level, 1.0)
+    truth = 3 / math.sqrt(2 * math.pi) * central_norm(z[:, None], weight).item()
+    holds(truth, found_norm(norms(first, second, [[1 / n] * n])).item(), loosest=30.0)
+
+
+def test_spread_part_of_a_neuron_that_is_usually_dead() -> None:
+    """Its density is small most of the time, but not when the source is large."""
+    n, first = 400, source_layer([3.0])
+    z, weight = rectified_law(3.0, 1.0)
+    for bias in (-0.5, -3.0, -8.0, -20.0):
+        second = Linear(filled(n, 1, 0), filled(n, 1, 1.0), filled(1, n, bias)[0], filled(1, n, 0.1)[0])
+        truth = central_norm(second_layer(second, z[:, None]).h[:, :1], weight).item()
+        assert truth * (1 - QUADRATURE) <= found_norm(norms(first, second, [[1 / n] * n])).item()
+
+
+# Random networks over one or two sources, in boxes
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """Records of a pass on a box, and the second layer at the nodes of its law, with weights, at points of the box."""
+
+    found: Pass
+    laws: list[tuple[Draws, Tensor]]
+    nodes: list[tuple[Tensor, Tensor]]  # outputs of the sources (nodes, sources), and their r (sources,)
+
+    @property
+    def second(self) -> Hidden:
+        return self.found.hidden[0]
+
+
+def narrow(seed: int) -> Narrow:
+    """One or two sources (also dead and rare ones), one to six neurons above, three rows; points and boxes."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def rand(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, dtype=F64)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=F64)
+
+    sources, n = 1 + seed % 2, 1 + seed // 2 % 6
+    radius = (0.0, 0.02, 0.3)[seed % 3]
+    level = 6 * rand(sources) - 3 if seed % 5 else -3 - 3 * rand(sources)
+    first = Linear(randn(sources, 1), 0.5 * rand(sources, 1), level, 0.2 + rand(sources))
+    weight = randn(n, sources) * 10 ** (2 * rand(1) - 1)
+    std = 10 ** (1 - 4 * rand(n, sources)) * (rand(n, sources) > 0.2)
+    bias = randn(n) * 10 ** (2 * rand(n) - 0.5)
+    second = Linear(weight, std, bias, 10 ** (0.5 - 4 * rand(n)) * (rand(n) > 0.2))
+    box = Box([0.5 - radius], [0.5 + radius])
+    found = norms(first, second, randn(3, n).tolist(), box)
+    laws, nodes = [], []
+    for x in {0.5 - radius, 0.5, 0.5 + radius, 0.5 + 0.37 * radius}:
+        z, probability = source_law(first, x, 4000 if sources == 1 else 250)
+        laws.append((second_layer(second, z), probability))
+        nodes.append((z, ((first.weight_std[:, 0] * x) ** 2 + first.bias_std**2).sqrt()))
+    return Narrow(found, laws, nodes)
+
+
+SLACK = 1 + 2e-3  # what a coarse grid may add
+
+
+@pytest.fixture(scope="module", params=range(40))
+def subject(request: pytest.FixtureRequest) -> Narrow:
+    return narrow(request.param)
+
+
+def below(values: Tensor, bound: Tensor, what: str) -> None:
+    bad = ~(values <= SLACK * bound + 1e-12)
+    assert not bad.any(), f"{what}: {values[bad].tolist()} above {bound.expand_as(bad)[bad].tolist()}"
+
+
+def test_levels_hold(subject: Narrow) -> None:
+    for at, weight in subject.laws:
+        m = weight @ at.m
+        for level in subject.second.before.tail.levels:
+            wide = 1e-10 * (1 + m.abs())
+            outside = (at.m > m + level.above[0] + wide) | (at.m < m - level.below[0] - wide)
+            outside |= at.s > level.spread[0] * (1 + 1e-10)
+            below(weight @ outside.double(), 1.1 * level.probability[0], "probability outside of a level")
+
+
+def test_norms_of_the_spread(subject: Narrow) -> None:
+    tail = subject.second.before.tail
+    for at, weight in subject.laws:
+        below(power_mean(at.s.sqrt(), weight, 8), tail.spread8[0], "||sqrt s||_8")
+        below(power_mean(at.s.sqrt(), weight, 16), tail.spread16[0], "||sqrt s||_16")
+
+
+def test_parts_of_the_second_layer(subject: Narrow) -> None:
+    """The slope about its constant, the density, and E s^4 1[X > 0] = E s^4 Phi."""
+    known = subject.found.given[0][1].beyond.gradients
+    for at, weight in subject.laws:
+        r = at.s.sqrt()
+        density = torch.where(r > 0, normal((at.m / r.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
+        distance = at.slope - known.centre[0]
+        below(power_mean(distance, weight, 8), known.delta[0], "||Phi - p||_8")
+        below(distance.abs().amax(0), known.widest[0], "sup |Phi - p|")
+        below(power_mean(density, weight, 8), known.density[0], "||phi||_8")
+        below((weight @ (at.s**4 * at.slope)) ** 0.25, known.active_spread[0], "||s 1||_4")
+
+
+def test_parts_of_the_gradient(subject: Narrow) -> None:
+    """The three parts of the module docstring of ``norms.py``, each by itself: (nodes, rows, sources)."""
+    sources, (before, parts) = subject.found.first.sources, subject.found.given[0]
+    known, mu, layer = parts.beyond.gradients, subject.found.hidden[1].before.layer.weight_mean, before.layer
+    bounds = (
+        _linear(mu, before, known.centre, sources)[0],
+        _slope(mu, before, parts.through.top, known, before.energy, sources)[0],
+        (mu.abs() @ _spread_slope(layer, known.density, sources)[0]),
+    )
+    for (at, weight), (z, r) in zip(subject.laws, subject.nodes, strict=True):
+        scale = (r * (z > 0))[:, None]  # (nodes, 1, sources)
+        root = at.s.sqrt()
+        density = torch.where(root > 0, normal((at.m / root.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
+        steep = density / root.clamp_min(1e-150)  # s may be zero, then so are the z that it is made of
+        values = (
+            (mu * known.centre[0]) @ layer.weight_mean * scale,
+            (mu * (at.slope - known.centre[0])[:, None]) @ layer.weight_mean * scale,
+            (mu * steep[:, None]) @ layer.weight_std**2 * scale * z[:, None],
+        )
+        for value, bound, what in zip(values, bounds, ("linear", "slope", "spread"), strict=True):
+            below(power_mean(value.norm(dim=-1), weight, 8), bound, f"{what} part of the gradient")
+
+
+def test_slope_rest_of_the_second_layer(subject: Narrow) -> None:
+    """``g(m, sqrt(s0)) - p m - kappa (m - M)^2 / 2`` about its mean, for one neuron."""
+    before, parts = subject.found.given[0]
+    root = before.spread.upper[0].sqrt()
+    for at, weight in subject.laws:
+        centre = at.m - weight @ at.m
+        u = (at.m / root).clamp(-1e3, 1e3)
+        cdf, pdf = normal(u)
+        rest = at.m * cdf + root * pdf - parts.slope[0] * at.m - 0.5 * parts.curvature[0] * centre**2
+        deviation = (weight @ (rest - weight @ rest) ** 2).sqrt()
+        bound = parts.slope_rest[0] + parts.largest[0] * before.energy.rare[0].sqrt() + parts.plain_rest[0]
+        whole = parts.slope[0] + parts.psi[0] == 0  # then all of h is in the rest
+        below(torch.where(whole, 0.0, deviation), bound, "slope rest")
+
+
+def test_slope_and_rest_belong_together(subject: Narrow) -> None:
+    """Where the rest is the one of the levels, so is the slope."""
+    before, parts = subject.found.given[0]
+    p, square = slope_square(before.tail, subject.second.mean, before.spread.upper)
+    rest = (before.energy.usual * square).sqrt()
+    of_levels = (parts.slope_rest > 0) & ((parts.slope_rest - rest).abs() <= 1e-12 * rest)
+    assert torch.equal(parts.slope[of_levels], p[of_levels])
+
+
+def test_third_layer(subject: Narrow) -> None:
+    """``E[m | sources]`` has the smaller norm of the two, and with one neuron T itself by a second quadrature."""
+    before = subject.found.hidden[1].before
+    mu = before.layer.weight_mean
+    for at, weight in subject.laws:
+        bound = found_norm(subject.found)
+        below(central_norm(at.h @ mu.T, weight), bound, "||F||_8")
+        own = at.v @ (mu**2).T  # ||T||_8 >= ||T||_2
+        below(
+            (weight @ own + weight @ (at.h @ mu.T) ** 2 - (weight @ at.h @ mu.T) ** 2).clamp_min(0).sqrt(), bound, "sd"
+        )
+        if mu.shape[1] == 1 and at.m.shape[0] < 10_000:
+            below(mu[:, 0].abs() * nested(at, weight), bound, "||T||_8")
+
+
+def nested(at: Draws, weight: Tensor) -> Tensor:
+    """Norm of z_2 - E z_2 of one neuron, by quadrature over its own Gaussian as well."""
+    xi = (torch.arange(600, dtype=F64) + 0.5) / 600 * 20 - 10
+    density = torch.exp(-0.5 * xi**2)
+    keep = weight > 1e-14
+    z = (at.m[keep] + at.s[keep].sqrt() * xi).clamp_min(0)  # (nodes, 600)
+    joint = weight[keep][:, None] * (density / density.sum())
+    return ((joint * (z - (joint * z).sum()) ** 8).sum()) ** 0.125
+
+
+# Draws of networks of all kinds
+
+KINDS = (
+    cases.Case("narrow", sizes=(1, 2, 3, 2, 1), radius=0.0, seed=50),
+    cases.Case("narrow box", sizes=(2, 3, 2, 4, 1), radius=0.1, seed=51),
+    cases.Case("dead neurons", sizes=(2, 5, 6, 4, 1), dead=0.4, std=(0.05, 0.5), seed=52),
+    cases.Case("stable neurons", sizes=(2, 5, 4, 4, 1), shift=(3.0, 6.0, 4.0), std=(0.05, 0.3), seed=53),
+    cases.Case("dead third layer", sizes=(2, 5, 6, 5, 1), shift=(1.0, 2.0, -9.0), std=(0.1, 0.2), seed=54),
+    cases.Case("huge deviations", sizes=(1, 3, 4, 3, 1), std=(3.0, 9.0), radius=0.0, seed=55),
+    cases.Case("no deviations but at the end", sizes=(2, 3, 3, 3, 1), silent=(0, 1), radius=0.01, seed=56),
+    cases.Case("some zeros", sizes=(2, 4, 5, 4, 1), zeros=0.6, std=(1e-3, 1.0), seed=57),
+    cases.Case("rare sources", sizes=(1, 6, 4, 3, 1), shift=(-2.5,), std=(0.5, 1.0), radius=0.02, seed=58),
+    cases.Case("tiny deviations", sizes=(2, 6, 6, 6, 1), std=(1e-5, 1e-5), radius=1e-3, seed=59),
+)
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_draws_of_the_third_layer(case: cases.Case) -> None:
+    net = cases.network(case)
+    found = run(net, cases.region(case))
+    third, (_, parts) = found.hidden[1], found.given[1]
+    root = third.before.spread.upper[0].sqrt()
+    for index, x in enumerate(cases.points(case, 5)):
+        at = draw(net, x, seed=index, samples=20_000)[2]
+        at_most(central(at.m, 8), third.before.norm8[0] ** 8, "E T^8")
+        at_most(central(at.m, 4), third.before.fourth[0], "E T^4")
+        at_most(mean(at.v, at.q.mean(0)), parts.noise.upper[0], "E Var(z | y)")
+        cdf, pdf = normal((at.m / root).clamp(-1e3, 1e3))
+        rest = at.m * cdf + root * pdf - parts.slope[0] * at.m
+        whole = parts.slope[0] + parts.psi[0] == 0
+        at_most(central(torch.where(whole, 0.0, rest)), parts.plain_rest[0] ** 2, "variance of the slope rest")
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_margins_and_classes_end_to_end(case: cases.Case) -> None:
+    """Three hidden layers and three classes: Var of the margins, and E softmax, at points of the box."""
+    hidden = cases.network(case).linears[:-1]
+    generator = torch.Generator().manual_seed(case.seed)
+    weight = torch.randn(3, hidden[-1].n_out, generator=generator, dtype=F64)
+    last = Linear(weight, 0.1 * weight.abs(), vector([0.0, 0.5, -0.5]), vector([0.1, 0.0, 0.3]))
+    net = BayesianNetwork.from_linears([*hidden, last], "classification")
+    found = margins(net, cases.region(case), torch.arange(3)[None])
+    classes = class_interval(found)
+    for index, x in enumerate(cases.points(case, 4)):
+        z = draw(net, x, seed=100 + index, samples=20_000)[-1].z
+        m, s = z @ weight.T + last.bias_mean, z**2 @ (last.weight_std**2).T + last.bias_std**2
+        d = m[:, :, None] - m[:, None]
+        spread = (s[:, :, None] + s[:, None]) * (1 - torch.eye(3, dtype=F64))
+        size = m.abs().mean() ** 2 + s.mean()
+        at_most(mean(((d - d.mean(0)) ** 2 + spread).flatten(1), size), found.variance[0].flatten(), "Var of a margin")
+        noise = torch.randn(m.shape, generator=generator, dtype=F64)
+        p = mean(torch.softmax(m + s.sqrt() * noise, -1))
+        assert (p.highest >= classes.lower[0]).all()
+        assert (p.lowest <= classes.upper[0]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-80, 1e-30, 1e-10, 1e10, 1e30])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_scales_of_one_layer(scale: float, at: int) -> None:
+    """The norm grows with every layer; where powers under- or overflow it is still at least the deviation."""
+    case = cases.Case("scaled", sizes=(2, 3, 4, 3, 1), std=(0.1, 1.0), radius=0.01, seed=60)
+    layers, size = [], 1.0
+    for k, layer in enumerate(cases.network(case).linears):
+        factor = scale if k == at else 1.0
+        size *= factor
+        layers.append(
+            Linear(factor * layer.weight_mean, factor * layer.weight_std, size * layer.bias_mean, size * layer.bias_std)
+        )
+    net = BayesianNetwork.from_linears(layers)
+    found = run(net, cases.region(case))
+    before = found.hidden[1].before
+    at_x = draw(net, cases.region(case).centre[0], seed=0, samples=4000)[2]
+    assert not before.norm8.isnan().any()
+    assert not before.fourth.isnan().any()
+    assert (0.9 * at_x.m.std(0) <= before.norm8[0]).all()
+    for _, parts in found.given:
+        assert not any(part.isnan().any() for part in (parts.noise.upper, parts.plain_rest, parts.slope))
+
+
+def test_what_overflows_is_infinite_and_not_nan() -> None:
+    first = source_layer([1.0, 2.0])
+    second = Linear(filled(2, 2, 1e200), filled(2, 2, 1e200), vector([0.0, 1e200]), vector([1.0, 0.0]))
+    before = norms(first, second, [[1.0, 0.0], [0.0, 0.0]]).hidden[1].before
+    assert torch.equal(before.norm8, torch.full((1, 2), torch.inf, dtype=F64))

@@ -1,0 +1,252 @@
+"""Moments after an activation, and the rests of a line, for explicit laws of what goes into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.fuzz.layers_cases import ACTS, activation
+from tests.engine.general.laws import Law, given, laws, of_gaussian, quadrature
+from torch import Tensor
+
+from bnndp.engine.general.activated import activated, activated_signal
+from bnndp.engine.general.expectation import around
+from bnndp.engine.general.planes import planes
+from bnndp.engine.general.pre_activation import pre_of_signal
+from bnndp.engine.general.remainders import rests
+from bnndp.engine.general.signal import GAUSSIAN, POWERS, Pre, Signal, Tails
+from bnndp.geometry.bounds import Interval
+
+SLACK = 1 + 2e-4  # the quadrature at kinks
+SCALES = (0.05, 1.0, 4.0)
+
+
+def _function(act: str, phi: Any) -> Any:
+    return torch.sin if act == "piecewise_affine" else phi
+
+
+def _count(act: str) -> int:
+    return 20 if act == "piecewise_affine" else 60
+
+
+def _at_most(truth: Tensor, claim: Tensor, what: str) -> None:
+    worst = truth - claim * SLACK - 1e-9
+    assert not bool((worst > 0).any()), (
+        f"{what}: {truth.flatten()[int(worst.argmax())]} above the claim by {worst.max()}"
+    )
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("wide", [0.0, 0.4])
+def test_moments_after_an_activation(act: str, wide: float) -> None:
+    phi = activation(act)
+    for seed, scale in enumerate(SCALES):
+        law = laws(_count(act), seed, source=seed % 2 == 0, scale=scale, wide=wide, fluctuation=2.0 * seed)
+        signal, linear = activated(phi, law.pre, planes(phi, law.pre, around(phi, law.pre)), independent=True)
+        values, weight, mean = given(_function(act, phi), law.m, law.s)  # (laws, outcomes, nodes)
+        centred = values - mean[..., None]
+        noise, third, fourth = (centred**k @ weight for k in (2, 3, 4))
+        _at_most(law.mean(noise), signal.noise.upper, "noise")
+        _at_most(signal.noise.lower / SLACK**2 - 1e-6 * scale**2, law.mean(noise), "noise from below")
+        _at_most(law.deviation(noise), signal.noise_deviation, "deviation of the noise")
+        _at_most(law.mean(third.abs() - 1e-4 * law.s**1.5), signal.third, "third moment")
+        _at_most(law.mean(fourth), signal.noise_fourth, "fourth moment")
+        _at_most(law.mean(noise) + law.deviation(mean).square(), signal.variance, "variance")
+        whole = (values - law.mean(mean)[..., None]).abs()
+        for i, q in enumerate(POWERS):
+            _at_most(law.mean(whole**q @ weight) ** (1 / q), signal.norms[..., i], f"norm {q}")
+        _rests(phi, law.pre, linear.slope, linear.rest, law, values, weight)
+
+
+def _rests(phi: Any, x: Pre, p: Tensor, rest: Any, law: Law, values: Tensor, weight: Tensor) -> None:
+    xi, _ = quadrature()
+    noise = law.s.sqrt()[..., None] * xi
+    rho = values - p[..., None] * (law.m[..., None] + noise)
+    mean = rho @ weight  # E[rho | y]: (laws, outcomes)
+    centred = rho - mean[..., None]
+    _at_most(law.mean(centred.square() @ weight).sqrt(), rest.given, "rest given y")
+    _at_most(law.deviation(mean), rest.central, "central rest")
+    whole = (rho - law.mean(mean)[..., None]).abs()
+    steady = rest.loose == 0
+    for i, q in enumerate(POWERS):
+        _at_most(law.norm(mean, q), rest.central_norms[..., i], f"central norm {q} of the rest")
+        norm = law.mean(whole**q @ weight) ** (1 / q)
+        _at_most(norm, rest.norms[..., i], f"norm {q} of the rest")
+        apart = law.mean(centred.abs() ** q @ weight) ** (1 / q)
+        _at_most(apart, rest.norms[..., i], f"norm {q} of the rest given y")
+        _at_most(torch.where(steady, norm, 0.0), rest.steady_norms[..., i], f"norm {q} of a steady neuron")
+    low, high = phi.shape.slopes
+    widest = torch.maximum(high - p, p - low)
+    assert bool((steady | (rest.loose >= widest * (1 - 1e-12))).all())
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("width", [0.0, 0.3])
+def test_rests_of_gaussians(act: str, width: float) -> None:
+    """X is Gaussian with a mean and a variance anywhere in their ranges."""
+    phi, generator = activation(act), torch.Generator().manual_seed(8)
+    count = 60 if act == "piecewise_affine" else 300
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    m, s = 5 * uniform(count, 1) - 2.5, 10 ** (5 * uniform(count, 1) - 4)
+    spread = Interval(s * (1 - 0.9 * width * uniform(count, 1)), s * (1 + 2 * width))
+    x = of_gaussian(Interval(m - width * uniform(count, 1), m + width * uniform(count, 1)), spread)
+    signal, linear = activated(phi, x, planes(phi, x, around(phi, x)), independent=True)
+    assert signal.source
+    p, rest = linear.slope, linear.rest
+    share = torch.tensor([0.0, 1.0, 0.5, 0.0, 1.0], dtype=torch.float64)
+    other = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0], dtype=torch.float64)
+    at_m = x.mean.lower + share * (x.mean.upper - x.mean.lower)
+    at_s = spread.lower + other * (spread.upper - spread.lower)
+    values, weight, mean = given(_function(act, phi), at_m, at_s)
+    xi, _ = quadrature()
+    rho = values - p[..., None] * (at_s.sqrt()[..., None] * xi)
+    rho = (rho - (rho @ weight)[..., None]).abs()
+    _at_most((rho.square() @ weight).sqrt(), rest.given, "rest")
+    centred = (values - mean[..., None]).abs()
+    _at_most(centred.square() @ weight, signal.variance, "variance")
+    _at_most(signal.noise.lower / SLACK**2 - 1e-6, centred.square() @ weight, "noise from below")
+    third = ((values - mean[..., None]) ** 3 @ weight).abs()
+    _at_most(third - 1e-4 * at_s**1.5, signal.third, "third moment")
+    _at_most(centred**4 @ weight, signal.noise_fourth, "fourth moment")
+    for i, q in enumerate(POWERS):
+        _at_most((rho**q @ weight) ** (1 / q), rest.norms[..., i], f"norm {q} of the rest")
+        _at_most((centred**q @ weight) ** (1 / q), signal.norms[..., i], f"norm {q}")
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_rests_where_the_mean_is_gaussian_too(act: str) -> None:
+    """m is N(M, a^2): its tails are said to be sub-Gaussian with nothing left, so the exponential bounds are used."""
+    phi, generator = activation(act), torch.Generator().manual_seed(9)
+    count = 20 if act == "piecewise_affine" else 60
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    m, a, s = 8 * uniform(count, 1) - 4, 10 ** (2 * uniform(count, 1) - 2), 10 ** (4 * uniform(count, 1) - 4)
+    zero, point = torch.zeros_like(m), Interval(m, m)
+    none = zero[..., None].expand(count, 1, len(POWERS))
+    norms = a[..., None] * torch.tensor(GAUSSIAN, dtype=torch.float64)
+    square = a.square()
+    x = Pre(
+        mean=point,
+        spread=Interval(s, s),
+        spread_deviation=zero,
+        noise=Interval(square, square),
+        noise_deviation=zero,
+        central=zero,
+        third=zero,
+        absolute_third=1.6 * a**3,
+        quartic=6 * square.square(),
+        tails=Tails(norms, a, none),
+        spread_norms=s.sqrt()[..., None].expand_as(none),
+        spread_away=none,
+        fixed=False,
+        source=True,
+    )
+    signal, linear = activated(phi, x, planes(phi, x, around(phi, x)), independent=True)
+    rest, p = linear.rest, linear.slope
+    function = _function(act, phi)
+    xi, weight = quadrature()
+    inner = m + a * xi  # (count, nodes): values of m
+    mean = (
+        phi.mean(inner, s.sqrt().expand_as(inner))
+        if act != "piecewise_affine"
+        else torch.exp(-0.5 * s) * torch.sin(inner)
+    )
+    central = mean - p * inner
+    centred = central - (central @ weight)[:, None]
+    error = 2e-3 if act == "piecewise_affine" else 0.0
+    _at_most((centred.square() @ weight).sqrt()[:, None] - error, rest.central, "central rest")
+    total = m + (square + s).sqrt() * xi  # X itself
+    rho = function(total) - p * total
+    whole = (rho - (rho @ weight)[:, None]).abs()
+    variance = (whole.square() @ weight) - (centred.square() @ weight)
+    _at_most(variance.clamp_min(0).sqrt()[:, None] - error - 1e-5, rest.given, "rest given y")
+    for i, q in enumerate(POWERS):
+        _at_most(
+            (centred.abs() ** q @ weight)[:, None] ** (1 / q) - error, rest.central_norms[..., i], f"central norm {q}"
+        )
+        _at_most((whole**q @ weight)[:, None] ** (1 / q), rest.norms[..., i], f"norm {q} of the rest")
+    value = function(total)
+    value = (value - (value @ weight)[:, None]).abs()
+    _at_most((value.square() @ weight)[:, None], signal.variance, "variance")
+    for i, q in enumerate(POWERS):
+        _at_most((value**q @ weight)[:, None] ** (1 / q), signal.norms[..., i], f"norm {q}")
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_activation_on_a_signal(act: str) -> None:
+    """z takes the values of m of a law; given Y it is a sum of terms, here one coordinate."""
+    phi = activation(act)
+    function = _function(act, phi)
+    for seed, scale in enumerate(SCALES):
+        law = laws(_count(act), 30 + seed, source=False, scale=scale, wide=0.3 * seed)
+        z = _signal(law)
+        x = pre_of_signal(z)
+        near = around(phi, x)
+        signal, linear = activated_signal(phi, z, x, planes(phi, x, near))
+        value = function(law.m)
+        truth = law.mean(value)
+        assert bool((signal.mean.lower <= truth + 1e-9).all()), float((signal.mean.lower - truth).max())
+        assert bool((signal.mean.upper >= truth - 1e-9).all()), float((truth - signal.mean.upper).max())
+        _at_most(law.deviation(value).square(), signal.variance, "variance")
+        noise, third, fourth = _given_history(law, value)
+        _at_most(law.mean(noise), signal.noise.upper, "noise")
+        _at_most(law.deviation(noise), signal.noise_deviation, "deviation of the noise")
+        _at_most(law.mean(third.abs()), signal.third, "third moment")
+        _at_most(law.mean(fourth), signal.noise_fourth, "fourth moment")
+        rho = value - linear.slope * law.m
+        _at_most(law.deviation(rho), linear.rest.central, "rest")
+        for i, q in enumerate(POWERS):
+            _at_most(law.norm(value, q), signal.norms[..., i], f"norm {q}")
+            _at_most(law.norm(rho, q), linear.rest.norms[..., i], f"norm {q} of the rest")
+
+
+def _given_history(law: Law, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Second, third and fourth central moment given Y, at every outcome."""
+    found = torch.zeros(3, *value.shape, dtype=torch.float64)
+    for y in (0, 1):
+        at = law.history == y
+        chance = torch.where(at, law.chance, 0.0)
+        chance = chance / chance.sum(-1, keepdim=True)
+        centred = value - (chance * value).sum(-1, keepdim=True)
+        for i, k in enumerate((2, 3, 4)):
+            found[i] = torch.where(at, (chance * centred**k).sum(-1, keepdim=True), found[i])
+    return found[0], found[1], found[2]
+
+
+def _signal(law: Law) -> Signal:
+    """The signal that takes the values m."""
+    noise, third, fourth = _given_history(law, law.m)
+    mean_noise = law.mean(noise)
+    return Signal(
+        mean=law.pre.mean,
+        variance=law.deviation(law.m).square(),
+        norms=law.pre.norms,
+        noise=Interval(mean_noise, mean_noise),
+        noise_deviation=law.deviation(noise),
+        third=law.mean(third.abs()),
+        noise_fourth=law.mean(fourth),
+        fixed=False,
+        source=False,
+    )
+
+
+def test_a_user_function_with_steep_pieces_has_sound_rests() -> None:
+    """Between the knots the slope of the function is not that of its surrogate: sin 50x, known at steps of 0.02."""
+    from bnndp.activations import PiecewiseAffine
+
+    phi = PiecewiseAffine.of(lambda x: torch.sin(50 * x), 50.0, reach=2.0, pieces=200, curvature=2500.0)
+    m = torch.linspace(0.7, 0.72, 21, dtype=torch.float64)[:, None]
+    s = torch.full_like(m, 1e-10)
+    x = of_gaussian(Interval(m, m), Interval(s, s))
+    p = phi.slope(m, s.sqrt())
+    rest = rests(phi, x, p, phi.central(m, s.sqrt()).variance.upper)
+    xi, weight = quadrature()
+    rho = torch.sin(50 * (m + s.sqrt() * xi)) - p * s.sqrt() * xi
+    truth = ((rho - (rho @ weight)[:, None]).square() @ weight).sqrt()[:, None]
+    _at_most(truth / 1e-5, rest.given / 1e-5, "rest")

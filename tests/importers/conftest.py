@@ -1,6 +1,0 @@
-"""Malicious files come from the campaign under ``benchmarks/``; tests import it from there."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))

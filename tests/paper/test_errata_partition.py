@@ -1,0 +1,200 @@
+"""Misprints of the paper that concern the partition method: the printed form fails, ours holds (items 1 to 5 and 7)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from flint import arb
+from support import oracles
+from tests.paper.truth import gaussians, linear, plane
+from torch import Tensor
+
+from bnndp.geometry.bounds import Affine
+from bnndp.geometry.box import Box
+from bnndp.network import BayesianNetwork
+from bnndp.paper.conditional import Outside, conditional_mean, inside_probability, outside, truncated_mean
+from bnndp.paper.layers import Layer, Ranges, Region
+from bnndp.paper.outer import Outer
+from bnndp.paper.planes import upper_planes, vertex_slopes
+from bnndp.paper.rectangles import main_rectangle
+from bnndp.paper.recursion import bound
+from bnndp.paper.values import _expected
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor([[values]], dtype=torch.float64)
+
+
+def point(m: list[float], r: list[float]) -> Ranges:
+    return Ranges(tensor(*m), tensor(*m), tensor(*r), tensor(*r))
+
+
+def interval(lower: list[float], upper: list[float]) -> Region:
+    low, high = tensor(*lower), tensor(*upper)
+    return Region(low, high, 0.5 * low + 0.5 * high)
+
+
+def g(m: float, r: float) -> float:
+    return float(oracles.expected_relu(m, r))
+
+
+# 1. prop:nnCondExpect
+
+
+def test_item_1_printed_expectations_cancel() -> None:
+    m, r, a, b = 1.0, 0.5, 0.5, 2.0
+    tail = lambda t: float(oracles.tail((arb(t) - m) / r))  # noqa: E731
+    printed = g(m + a, r) - g(m + a, r) + a * tail(a) - b * tail(b)
+    truth = oracles.expected_relu_between(m, r, a, b)
+    assert abs(printed - float(truth)) > 0.3
+    assert oracles.error(truncated_mean(*(tensor(v) for v in (m, r, a, b))).item(), truth) < 1e-13
+
+
+def test_item_1_without_the_other_coordinates_a_negative_coefficient_is_wrong() -> None:
+    """Upper bound of E[-z_1 1{zeta in R}]: e_1 alone is too large to be subtracted."""
+    ranges = point([1.0, 0.0], [0.5, 1.0])
+    a, b = tensor(0.0, -1.0), tensor(3.0, 1.0)
+    e = oracles.expected_relu_between(1.0, 0.5, 0.0, 3.0)
+    truth = -e * (oracles.cdf(1.0) - oracles.cdf(-1.0))
+    assert -e < truth  # the printed form claims an upper bound below the truth
+    least, _ = (p.prod(-1) for p in inside_probability(ranges, a, b))
+    low, _ = conditional_mean(ranges, a, b)
+    ours = -(least * low[..., 0]).item()
+    assert oracles.above(ours, truth)
+    assert ours == pytest.approx(float(truth), abs=1e-9)
+
+
+# 2. prop:boundOuterSpace
+
+
+def test_item_2_printed_bound_of_the_unbounded_region() -> None:
+    m, r = 10.0, 1.0
+    printed = 0.5 * m + r / math.sqrt(2 * math.pi)
+    truth = oracles.expected_relu(m, r)  # of ReLU(zeta) on [0, oo)
+    assert printed == pytest.approx(5.4, abs=0.01)
+    assert truth > arb(printed)
+    # ours, on the complement of a rectangle with next to nothing in it: all of the mean is outside
+    found = outside(point([m], [r]), tensor(-2.0), tensor(-1.0))
+    assert oracles.above(found.mean.item(), truth)
+    assert found.mean.item() == pytest.approx(float(truth), rel=1e-9)
+
+
+def test_item_2_complement_identity() -> None:
+    m, r, ends = [1.0, -0.5], [1.0, 0.7], [(-1.0, 3.0), (-2.0, 1.0)]
+    p = [oracles.cdf((arb(b) - x) / s) - oracles.cdf((arb(a) - x) / s) for x, s, (a, b) in zip(m, r, ends, strict=True)]
+    found = outside(point(m, r), tensor(-1.0, -2.0), tensor(3.0, 1.0))
+    for i in range(2):
+        inside = oracles.expected_relu_between(m[i], r[i], *ends[i]) * p[1 - i]
+        truth = oracles.expected_relu(m[i], r[i]) - inside
+        assert oracles.above(found.mean[0, 0, i].item(), truth)
+        assert found.mean[0, 0, i].item() < 1.05 * float(truth)  # lost: the union bound, and e <= g
+
+
+# 3. the value function on the unbounded region
+
+
+def test_item_3_a_relaxation_on_a_compact_set_fails_outside_it() -> None:
+    one = linear([[1.0, -1.0, 0.5, 0.2]], [[0.5] * 4], [0.1], [0.2])
+    layer, where = Layer.of(one), interval([0.0] * 4, [1.0] * 4)
+    compact = upper_planes(layer, where, layer.ranges(where))
+    outer = Outer.of(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)).behind(
+        layer, where.at[:, 0]
+    )
+    fails = 0
+    for z in ([10.0, 0.0, 0.0, 0.0], [0.0, 10.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1e6], [30.0] * 4, [0.0] * 4):
+        ((m, r),) = gaussians(one, z)
+        truth = oracles.expected_relu(m, r)
+        fails += not plane(layer, compact, layer.var_upper, z, 0) >= truth
+        value = sum(
+            (arb(a) * arb(b) for a, b in zip(outer.matrix[0, 0].tolist(), z, strict=True)), arb(outer.offset.item())
+        )
+        assert value >= truth
+    assert fails >= 2
+
+
+def test_item_3_dropping_the_complement_is_unsound() -> None:
+    """A network whose mean lives outside the main rectangle: the bounds must still hold for a tiny rectangle."""
+    first = linear([[1.0]], [[0.0]], [0.0], [3.0])
+    second = linear([[1.0]], [[0.0]], [-3.0], [0.0])
+    network = BayesianNetwork.from_linears([first, second, linear([[1.0]], [[0.0]], [0.0], [0.0])])
+    truth = float(oracles.expected_relu(-3.0, 3.0))  # ReLU(ReLU(3 xi) - 3) = ReLU(3 xi - 3)
+    for mass in (1e-3, 0.5, 0.9999):
+        found = bound(network, Box([0.0], [0.0]), mass=mass).interval()
+        assert found.lower.item() <= truth <= found.upper.item()
+
+
+# 4. prop:FindRectForProbBounds
+
+
+def test_item_4_swapped_extremes_lose_the_mass() -> None:
+    one = linear([[1.0]], [[0.5]], [0.0], [0.1])
+    layer, where, mass = Layer.of(one), interval([-1.0], [2.0]), 1e-2
+    c = -float(torch.special.ndtri(torch.tensor(mass / 2, dtype=torch.float64)))
+    ends = [(float(m), float(r)) for ((m, r),) in (gaussians(one, [z]) for z in (-1.0, 0.0, 2.0))]
+    printed = max(m - c * r for m, r in ends), min(m + c * r for m, r in ends)
+    found = main_rectangle(layer.ranges(where), mass)
+    ours = found.lower.item(), found.upper.item()
+
+    def inside(z: float, ends: tuple[float, float]) -> arb:
+        ((m, r),) = gaussians(one, [z])
+        return oracles.cdf((arb(ends[1]) - m) / r) - oracles.cdf((arb(ends[0]) - m) / r)
+
+    points = (-1.0, 0.0, 1.0, 2.0)
+    assert any(inside(z, printed) < 1 - arb(mass) for z in points)
+    assert all(inside(z, ours) >= 1 - arb(mass) for z in points)
+
+
+# 5. prop:neuron, upper plane
+
+
+def test_item_5_a_plane_through_three_vertices_misses_the_fourth() -> None:
+    ends = (-1.0, 2.0), (0.1, 2.0)
+    ranges = Ranges(*(tensor(v) for pair in ends for v in pair))
+    alpha, beta = (t.flatten().tolist()[:4] for t in vertex_slopes(ranges))
+    corners = [(m, r, oracles.expected_relu(m, r)) for m, r in itertools.product(*ends)]
+    missed = 0
+    for a, b in zip(alpha, beta, strict=True):
+        gaps = sorted(float(value) - a * m - b * r for m, r, value in corners)
+        three = next(level for level in gaps if sum(abs(level - other) < 1e-12 for other in gaps) == 3)
+        missed += gaps[-1] > three + 1e-3
+    assert missed == 2  # the other two are the facets of the concave envelope
+
+
+def test_item_5_ours_dominates_on_the_whole_region() -> None:
+    one = linear([[0.0, 0.0, 0.0, 1.0]], [[1.0, 1.0, 0.5, 0.0]], [0.0], [0.1])
+    layer, where = Layer.of(one), interval([0.0, 0.0, 0.0, -1.0], [1.0, 1.0, 1.0, 1.0])
+    high = upper_planes(layer, where, layer.ranges(where))
+    for z in itertools.product((0.0, 0.5, 1.0), (0.0, 1.0), (0.0, 1.0), (-1.0, 0.0, 1.0)):
+        ((m, r),) = gaussians(one, list(z))
+        assert plane(layer, high, layer.var_upper, list(z), 0) >= oracles.expected_relu(m, r)
+
+
+# 7. al:backpropstep and al:regression
+
+
+def test_item_7_probabilities_range_over_the_inputs_of_the_layer() -> None:
+    """Line 3 as printed lets z run through Z_k, the rectangle of the outputs: its interval misses the truth."""
+    one = linear([[4.0]], [[0.0]], [-1.0], [1.0])
+    layer, inputs = Layer.of(one), interval([0.0], [0.5])
+    rectangle = main_rectangle(layer.ranges(inputs), 0.5)  # of zeta, about [-1.7, 1.7]
+    lower, upper = 0.5 * rectangle.upper, rectangle.upper  # one cell of it
+    printed = inside_probability(layer.ranges(Region(lower, upper, lower)), lower, upper)
+    ours = inside_probability(layer.ranges(inputs), lower, upper)
+    for z in (0.0, 0.25, 0.5):
+        ((m, r),) = gaussians(one, [z])
+        truth = oracles.cdf((arb(upper.item()) - m) / r) - oracles.cdf((arb(lower.item()) - m) / r)
+        assert oracles.below(ours[0].item(), truth)
+        assert oracles.above(ours[1].item(), truth)
+    assert not oracles.above(printed[1].item(), truth)  # z = 0.5: more likely than the printed interval allows
+
+
+def test_expected_outside_uses_only_what_is_known() -> None:
+    """Both moments of the complement are known from above only, so a negative coefficient may not be credited."""
+    beyond = Outside(tensor(0.5), tensor(2.0, 3.0), tensor(0.0, 0.0), tensor(0.0, 0.0))
+    function = Affine(
+        torch.tensor([[[[1.0, -10.0]]]], dtype=torch.float64), torch.tensor([[[-7.0]]], dtype=torch.float64)
+    )
+    assert _expected(function, beyond).item() == pytest.approx(2.0)

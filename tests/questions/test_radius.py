@@ -1,0 +1,225 @@
+"""Certified and attacked radii against exact ones: linear classifiers, all norms, domains, weighted losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from support.classifiers import classifier, exact_radius, linear, random_linear, sampled_softmax
+
+from bnndp.errors import InputError
+from bnndp.geometry.box import Box
+from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.questions.radius import Search, certified_radius
+from bnndp.questions.softmax import bound_rows, quick_rows
+
+BLIND = Search(attack=False)
+
+
+def points(count: int, n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def own_labels(network: BayesianNetwork, x: torch.Tensor) -> torch.Tensor:
+    (layer,) = network.linears
+    return (x @ layer.weight_mean.T + layer.bias_mean).argmax(-1)
+
+
+@pytest.mark.parametrize("norm", [math.inf, 2, 1])
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_an_ordinary_linear_classifier_is_exact(classes: int, norm: float) -> None:
+    network, x = random_linear(3, classes, classes), points(6, 3)
+    label = own_labels(network, x)
+    exact = exact_radius(network, x, label, norm=norm)
+    found = certified_radius(network, x, search=Search(norm=norm, upper=20.0, tolerance=0.01))
+    assert torch.equal(found.label, label)
+    assert bool((found.radius <= exact * (1 + 1e-9)).all())
+    assert bool((found.radius >= exact / 1.011).all())
+    assert bool((found.attack >= exact * (1 - 1e-9)).all())
+    assert bool((found.attack <= exact * 1.03).all())
+    distance = torch.linalg.vector_norm(found.witness - x, ord=norm, dim=-1)
+    assert bool((distance <= found.attack).all())
+    assert not torch.equal(own_labels(network, found.witness), label)
+    assert bool((own_labels(network, found.witness) != label).all())
+
+
+@pytest.mark.parametrize("std", [0.01, 0.3, 1.0])
+def test_two_classes_with_random_weights_never_exceed_the_exact_radius(std: float) -> None:
+    """The decision changes where the mean margin does: an exact radius whatever the variance."""
+    network, x = random_linear(3, 2, 4, std=std), points(8, 3, 1)
+    label = own_labels(network, x)
+    exact = exact_radius(network, x, label)
+    found = certified_radius(network, x, label, search=Search(upper=10.0))
+    certified = found.radius.nan_to_num(0.0)
+    assert bool((certified <= exact * (1 + 1e-9)).all())
+    assert bool((found.attack >= exact * (1 - 1e-9)).all())
+    if std == 0.01:
+        assert bool((certified >= 0.9 * exact).all())
+    if std == 0.3:
+        assert bool((certified > 0).any())
+
+
+def test_the_domain_cuts_the_ball() -> None:
+    """Inputs at the edge of the domain move one way only; the least margin over the cut ball is a sum by hand."""
+    network = linear(torch.tensor([[2.0, -1.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.0]))
+    x = torch.tensor([[0.9, 0.05], [0.1, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    slope, shift = torch.tensor([3.0, -2.0], dtype=torch.float64), 0.5
+
+    def least(eps: torch.Tensor) -> torch.Tensor:
+        worst = torch.where(slope > 0, (x - eps[:, None]).clamp_min(0), (x + eps[:, None]).clamp_max(1))
+        return (worst * slope).sum(-1) + shift
+
+    label = torch.zeros(3, dtype=torch.int64)
+    found = certified_radius(network, x, label, (0.0, 1.0), search=Search(tolerance=0.005, attack=False))
+    assert bool((least(found.radius) > -1e-9).all())
+    assert bool((least(found.radius * 1.006) < 0).all())
+    free = certified_radius(network, x, label, search=Search(tolerance=0.005, attack=False))
+    assert bool((free.radius <= 1.006 * found.radius).all())
+    assert bool((free.radius < 0.9 * found.radius).any())
+
+
+def test_weighted_losses_move_the_boundary() -> None:
+    """Losses 1 and 3: class 0 is chosen while p_1 < 3 p_0, that is while the margin is above -log 3."""
+    network, x = random_linear(3, 2, 1), points(6, 3, 2)
+    weights = torch.tensor([[0.0, 1.0], [3.0, 0.0]])
+    (layer,) = network.linears
+    difference = layer.weight_mean[0] - layer.weight_mean[1]
+    margin = x @ difference + layer.bias_mean[0] - layer.bias_mean[1] + math.log(3)
+    exact = margin.abs() / difference.abs().sum()
+    found = certified_radius(network, x, search=Search(upper=20.0, weights=weights))
+    assert torch.equal(found.label, (margin < 0).long())
+    assert bool(((found.radius <= exact * (1 + 1e-9)) & (found.radius >= exact / 1.011)).all())
+    assert bool(((found.attack >= exact * (1 - 1e-9)) & (found.attack <= exact * 1.03)).all())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "std"), [((3, 3), 0.4), ((2, 8, 3), 0.05), ((2, 8, 3), 0.5), ((2, 6, 6, 3), 0.05), ((2, 6, 6, 4), 0.5)]
+)
+@pytest.mark.parametrize("options", [Options(), Options(optimise=5), Options(method="best")], ids=str)
+def test_no_attack_breaks_a_certified_decision(sizes: tuple[int, ...], std: float, options: Options) -> None:
+    network, x = classifier(sizes, 11, std=std, gain=2.0), points(5 if len(sizes) < 4 or std < 0.5 else 2, sizes[0], 3)
+    found = certified_radius(network, x, options=options)
+    assert not bool((found.radius > found.attack).any())
+    assert not bool((found.ratio > 1).any())
+    if std == 0.05:
+        assert bool((found.radius > 0).any())
+    # and at random points of the certified ball, drawn weight by weight, the label stays ahead
+    certified = found.radius.nan_to_num(0.0)
+    ball = Box.ball(x, certified)
+    share = torch.rand(8, *x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    known = found.radius >= 0
+    for inside in ball.lower + share * (ball.upper - ball.lower):
+        mean, error = sampled_softmax(network, inside, 4000, seed=1)
+        lead = mean.gather(1, found.label[:, None]) - mean
+        assert bool((lead + 5 * (error + error.gather(1, found.label[:, None])) >= 0)[known].all())
+
+
+def test_a_decision_that_never_changes_is_certified_up_to_the_largest_radius() -> None:
+    network = linear(torch.zeros(3, 2), torch.tensor([1.0, 0.0, -1.0]))
+    found = certified_radius(network, points(4, 2), search=Search(upper=0.7))
+    assert found.radius.tolist() == [0.7] * 4
+    assert found.attack.tolist() == [math.inf] * 4
+    assert found.ratio.tolist() == [0.0] * 4
+
+
+def test_a_wrong_label_has_no_radius_and_is_broken_at_once() -> None:
+    network, x = random_linear(3, 3, 0), points(5, 3)
+    wrong = (own_labels(network, x) + 1) % 3
+    found = certified_radius(network, x, wrong)
+    assert bool(found.radius.isnan().all())
+    assert found.attack.tolist() == [0.0] * 5
+    assert bool(found.ratio.isnan().all())
+    assert torch.equal(found.witness, x)
+
+
+def test_a_finer_tolerance_certifies_no_less_and_stays_below_the_truth() -> None:
+    network, x = classifier((2, 8, 3), 2, std=0.1), points(6, 2, 5)
+    coarse, fine = (
+        certified_radius(network, x, search=Search(attack=False, tolerance=tolerance)).radius.nan_to_num(-1.0)
+        for tolerance in (0.3, 0.001)
+    )
+    assert bool((fine >= coarse / 1.001 - 1e-12).all())
+    assert bool((coarse >= fine / 1.31 - 1e-12).all())
+
+
+def test_a_batch_is_its_inputs_one_by_one() -> None:
+    network, x = classifier((2, 6, 3), 6, std=0.1), points(4, 2, 7)
+    together = certified_radius(network, x, search=BLIND)
+    for i in range(4):
+        alone = certified_radius(network, x[i], search=BLIND)
+        assert torch.allclose(alone.radius, together.radius[i : i + 1], rtol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300])
+def test_where_float64_ends_nothing_is_certified(size: float) -> None:
+    weight = torch.tensor([[size, 0.0], [0.0, size]], dtype=torch.float64)
+    hidden = linear(weight, torch.zeros(2), std=size).linears[0]
+    network = BayesianNetwork.from_linears([hidden, hidden], "classification")
+    found = certified_radius(network, torch.tensor([[1.0, 0.5]]), 0, search=BLIND)
+    assert bool(found.radius.isnan().all())
+
+
+def test_refusals() -> None:
+    network = random_linear(2, 3, 0)
+    x = torch.zeros(2, 2)
+    with pytest.raises(InputError, match="label 1 is 3, but the classes are 0 to 2"):
+        certified_radius(network, x, torch.tensor([0, 3]))
+    with pytest.raises(InputError, match="label 0 is -1"):
+        certified_radius(network, x, -1)
+    with pytest.raises(InputError, match="label must be one integer for each input"):
+        certified_radius(network, x, torch.tensor([0.0, 1.0]))
+    with pytest.raises(InputError, match="x has 3 inputs, the network takes 2"):
+        certified_radius(network, torch.zeros(2, 3))
+    with pytest.raises(InputError, match="nan"):
+        certified_radius(network, torch.tensor([[0.0, math.nan]]))
+    with pytest.raises(InputError, match="outside the domain"):
+        certified_radius(network, torch.full((1, 2), 2.0), domain=(0.0, 1.0))
+    with pytest.raises(InputError, match="needs a classifier"):
+        certified_radius(BayesianNetwork(network.layers, "regression"), x)
+    for change, words in (({"upper": 0.0}, "upper"), ({"upper": math.inf}, "upper"), ({"tolerance": 1.0}, "tolerance")):
+        with pytest.raises(InputError, match=words):
+            Search(**change)
+    with pytest.raises(InputError, match="norm must be 1, 2 or inf"):
+        certified_radius(network, x, 0, search=Search(norm=3))
+
+
+def test_labels_of_another_number_are_refused() -> None:
+    with pytest.raises(InputError, match="2 inputs"):
+        certified_radius(random_linear(2, 3, 0), torch.zeros(2, 2), torch.tensor([0, 1, 2]), search=BLIND)
+
+
+@pytest.mark.parametrize(("sizes", "std"), [((4, 12, 12, 3), 0.25)])
+def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(
+    sizes: tuple[int, ...], std: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uncertain margins, for which exponential moments say more than two: the radii are the same to the tolerance."""
+    network, x = classifier(sizes, 5, std=std, gain=3.0), points(6, sizes[0], 8)
+    asked: list[int] = []
+
+    def seen(*args: Any) -> torch.Tensor:
+        asked.append(args[1].batch)
+        return bound_rows(*args)
+
+    monkeypatch.setattr("bnndp.questions.radius.bound_rows", seen)
+    found = certified_radius(network, x, search=BLIND)
+    assert 0 < min(asked) < 6  # not of all, each time
+
+    def every(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return bound_rows(*args), torch.zeros(args[1].batch, dtype=torch.bool)
+
+    monkeypatch.setattr("bnndp.questions.radius.quick_rows", every)
+    usual = certified_radius(network, x, search=BLIND)
+
+    def never(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return quick_rows(*args)[0], torch.zeros(args[1].batch, dtype=torch.bool)
+
+    monkeypatch.setattr("bnndp.questions.radius.quick_rows", never)
+    weak = certified_radius(network, x, search=BLIND)
+    assert torch.equal(found.radius.isnan(), usual.radius.isnan())
+    known = ~usual.radius.isnan()
+    assert torch.allclose(found.radius[known], usual.radius[known], rtol=0.0101, atol=2e-6)
+    assert bool((found.radius[known] >= weak.radius.nan_to_num(0.0)[known] * (1 - 1e-12)).all())
+    assert bool((found.radius[known] > 1.02 * weak.radius.nan_to_num(0.0)[known]).any())  # or it would test nothing

@@ -1,8 +1,0 @@
-"""The campaign lives in ``benchmarks/`` at the root of the project; tests of it import it from there."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
