@@ -470,7 +470,7 @@ def test_there_is_no_assert_in_the_package(path: Path) -> None:
 def test_optimised_python_gives_the_same() -> None:
     program = """
 import torch, bnndp
-from bnndp.network import Linear
+from bnndp.layers import Linear
 torch.set_num_threads(1)
 g = torch.Generator().manual_seed(0)
 n = lambda *s: torch.randn(s, generator=g, dtype=torch.float64)

@@ -46,7 +46,8 @@ def assert_robust(  # noqa: PLR0913 (the question, and how hard to try)
     a regression network if its mean output provably changes by at most ``gamma`` there. What cannot be computed is not
     certified. For use in tests; ``python -O`` does not switch it off.
 
-    >>> from bnndp.network import BayesianNetwork, Linear
+    >>> from bnndp.layers import Linear
+    >>> from bnndp.network import BayesianNetwork
     >>> layer = Linear(torch.tensor([[2.0]]), torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
     >>> network = BayesianNetwork.from_linears([layer])
     >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.21)

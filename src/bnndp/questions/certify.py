@@ -54,7 +54,7 @@ def certify(network: Posterior, box: Box, options: Options | None = None, *, qua
     heteroscedastic network; of its other outputs it means nothing). The variance of a prediction is that of the mean
     output plus the noise. Noise is refused where it is not known to be finite: if more is random than the last layer.
 
-    >>> from bnndp.network import Linear
+    >>> from bnndp.layers import Linear
     >>> hidden = Linear(torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1))
     >>> output = Linear(torch.tensor([[1.0, 1.0]]), torch.full((1, 2), 0.1), torch.zeros(1), torch.zeros(1))
     >>> bounds = certify(BayesianNetwork.from_linears([hidden, output]), Box([[0.9]], [[1.1]]))
@@ -71,7 +71,7 @@ def probability(network: Posterior, box: Box, a: float, b: float, options: Optio
     From the bounds of mean and variance alone, by Cantelli's inequality and its kin; exact over their ranges where only
     the last layer is random, for then the outputs are Gaussian. An end may be infinite.
 
-    >>> from bnndp.network import Linear
+    >>> from bnndp.layers import Linear
     >>> layer = Linear(torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1), torch.ones(1))
     >>> bounds = probability(BayesianNetwork((layer,)), Box([[0.0]], [[0.1]]), -1.0, 1.0)
     >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)

@@ -152,7 +152,8 @@ def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
     ``progress`` goes through batches of the inputs and shows how far it is, as ``tqdm.auto.tqdm`` or
     ``rich.progress.track`` do; each batch then has its share of the time, and the witnesses are not kept.
 
-    >>> from bnndp.network import BayesianNetwork, Linear
+    >>> from bnndp.layers import Linear
+    >>> from bnndp.network import BayesianNetwork
     >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
     >>> network = BayesianNetwork.from_linears([layer], "classification")
     >>> found = evaluate(network, torch.tensor([[0.3], [-0.1], [0.6]]), torch.tensor([0, 0, 0]))
