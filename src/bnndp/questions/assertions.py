@@ -11,8 +11,8 @@ from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.questions.certify import adversarial_robustness
 from bnndp.questions.decision import robust_decision
+from bnndp.questions.robustness import adversarial_robustness
 from bnndp.questions.verdict import Verdict
 
 __all__ = ["NotRobust", "assert_robust"]

@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bnndp.options import Deadline
+
 __all__ = ["Bracket", "Value", "narrowed"]
 
 Value = Callable[[Tensor, Tensor], Tensor]
 """Bounds (inputs,) at the radii (inputs,) of the inputs at these indices; the decision holds where positive."""
 
+_NEVER = Deadline()
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where to begin if nothing is known
 _LEAST = 1e-6  # of the largest radius: below it nothing more is tried
@@ -145,15 +148,17 @@ class Bracket:
         return torch.where(falls & (bent > self.low) & (bent < self.high), bent, line)
 
 
-def narrowed(value_at: Value, state: Bracket, upper: float, tolerance: float) -> Iterator[Bracket]:
+def narrowed(
+    value_at: Value, state: Bracket, upper: float, tolerance: float, deadline: Deadline = _NEVER
+) -> Iterator[Bracket]:
     """Narrow the brackets of the largest radius at which ``value_at`` is positive, trial by trial.
 
-    ``tolerance`` is relative to the radius, ``upper`` is the largest tried.
+    ``tolerance`` is relative to the radius, ``upper`` is the largest tried. No trial begins after the deadline.
     """
     yield state
     for index in range(_TRIALS):
         active = state.open(upper, tolerance)
-        if not bool(active.any()):
+        if not bool(active.any()) or deadline.passed:
             break
         trial = state.trial(upper, tolerance, bold=index >= _USUAL and index % 2 == 0)
         state = _tried(value_at, state, trial, active)
