@@ -81,8 +81,12 @@ class Best:
 
     def affine(self, rows: Tensor) -> Planes:
         """The functions with the larger least value; the method of a box is that of all its rows, or both."""
-        a, b = self.first.affine(rows), self.second.affine(rows)
-        better = b.least > a.least  # (batch, rows); false for NaN
+        a = self.first.affine(rows)
+        if not self.second.moments and rows.ndim != 2:  # rows of each box are no outputs
+            return a
+        b = self.second.affine(rows)
+        first, second = (self.box.minimum(each.affine.matrix, each.affine.offset) for each in (a, b))
+        better = second > first  # (batch, rows); false for NaN
         found = Affine(
             torch.where(better[..., None], b.affine.matrix, a.affine.matrix),
             torch.where(better, b.affine.offset, a.affine.offset),

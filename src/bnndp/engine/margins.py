@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bnndp.activations import Sigmoid
 from bnndp.engine.passes import Margins, Pass
+from bnndp.maths.exponential import chernoff_gaussian
 
 __all__ = ["gaussian_tails", "margin_rows", "margins", "without_own"]
 
@@ -51,4 +52,5 @@ def gaussian_tails(bounds: Pass, known: Margins) -> Tensor:
     phi = Sigmoid()
     mean, root = -known.mean.clamp_min(0), known.variance.clamp_max(1e200).sqrt()
     found = phi.mean(mean, root) + phi.error(mean, root)
+    found = torch.fmin(found, chernoff_gaussian(-mean, known.variance))  # far out the error of the first is larger
     return torch.where((known.mean > 0) & known.variance.isfinite(), found.clamp_max(1.0), 1.0).nan_to_num(1.0)

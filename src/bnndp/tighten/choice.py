@@ -15,6 +15,7 @@ from bnndp.engine.certain import CertainPass
 from bnndp.engine.chunks import chunks, device_size
 from bnndp.engine.combined import Best, Shifted
 from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.dense.linear_pass import LinearPass
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.stacked import stacked_layers
 from bnndp.engine.mixture import Mixture, Part
@@ -83,7 +84,7 @@ def _moment(network: BayesianNetwork, box: Box, options: Options) -> Pass:
     """The pass by moments of a network of Linear and Relu; without variance there are none to take."""
     linears = network.linears
     if len(linears) == 1:
-        return GeneralPass.of(network, box)
+        return LinearPass(GeneralPass.of(network, box), linears[0])
     if network.random:
         return _sloped(DensePass(linears, box), options)
     certain = CertainPass(linears, box)

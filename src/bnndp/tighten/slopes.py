@@ -56,6 +56,7 @@ def climb(bounds: Climbable, rows: Tensor, steps: int, deadline: Deadline) -> tu
         with torch.enable_grad():
             trial = bounds.affine_at(rows, free)
             reached = box.minimum(trial.matrix, trial.offset)
+            loss = -reached.nan_to_num(0.0, neginf=0.0, posinf=0.0).sum()
         with torch.no_grad():
             better = reached > value  # false for NaN
             value = torch.where(better, reached, value)
@@ -68,7 +69,7 @@ def climb(bounds: Climbable, rows: Tensor, steps: int, deadline: Deadline) -> tu
         if step == steps or deadline.passed:
             break
         climber.zero_grad(set_to_none=True)
-        torch.autograd.backward(-reached.nan_to_num(0.0, neginf=0.0, posinf=0.0).sum())
+        torch.autograd.backward(loss)
         climber.step()
         for group in climber.param_groups:
             group["lr"] *= _DECAY

@@ -16,7 +16,7 @@ from bnndp.engine.tails.two_layers import TRIALS, two_layers
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
-from bnndp.maths.exponential import chernoff_constant
+from bnndp.maths.exponential import chernoff_gaussian
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import TINY
 
@@ -66,7 +66,7 @@ def useful_tails(
     if len(linears) <= 2:
         return margin_tails(linears, box, label, mean, wanted)
     wanted = wanted.scatter(1, label[:, None], False)
-    likely = (usual - _likely(mean, _LIKELY * variance)).masked_fill(~wanted, -torch.inf)
+    likely = (usual - chernoff_gaussian(mean, _LIKELY * variance)).masked_fill(~wanted, -torch.inf)
     probe = torch.zeros_like(wanted).scatter(1, likely.argmax(1, keepdim=True), True) & wanted
     found = margin_tails(linears, box, label, mean, probe, trials=_PROBES)
     at = (found < _SAYS).any(-1).nonzero()[:, 0]
@@ -78,12 +78,6 @@ def useful_tails(
 def hoped_tails(mean: Tensor, variance: Tensor) -> Tensor:
     """What :func:`margin_tails` may reach at best: no proof, but what keeps from asking in vain."""
     return torch.maximum(torch.sigmoid(-mean), logistic_tail(mean, variance) - _GAIN * variance)
-
-
-def _likely(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""Chernoff's bound if D were Gaussian, :math:`\mathbb Ee^{-\lambda D}=e^{-\lambda d+\lambda^2V/2}`: a guess."""
-    lam = (mean / variance.clamp_min(TINY)).clamp(1e-3, 1)
-    return chernoff_constant(lam) * torch.exp(0.5 * lam.square() * variance - lam * mean)
 
 
 def _of_pairs(linears: Sequence[Linear], box: Box, label: Tensor, rival: Tensor, mean: Tensor, trials: int) -> Tensor:

@@ -13,11 +13,10 @@ from torch import Tensor
 
 import bnndp
 from bnndp.activations import ACTIVATIONS, PiecewiseAffine
-from bnndp.attacks import inside_range
+from bnndp.attack import AttackBudget, Reach, attack_radius, inside_range
 from bnndp.data.images import mnist
-from bnndp.ensemble import Ensemble
-from bnndp.evasion import Effort, Reach, attack_radius
-from bnndp.files import load
+from bnndp.files.posterior import load
+from bnndp.geometry.box import Box
 from bnndp.layers import (
     AveragePool,
     BatchNorm,
@@ -30,10 +29,9 @@ from bnndp.layers import (
     MaxPool,
     Residual,
 )
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
-from bnndp.radius import Search
-from bnndp.regions import Box
+from bnndp.questions.radius import Search
 
 __all__ = [
     "SENSES", "AveragePool", "BatchNorm", "BayesianNetwork", "Box", "Conv2d", "CorrelatedLinear",
@@ -86,7 +84,7 @@ def _ends(found: Any) -> Answer:
 
 
 def decision(model: Any, x: Tensor, box: Any, losses: Tensor | None = None, **how: Any) -> Answer:
-    found = bnndp.robust_decision(model, x, box, weights=losses, options=Options(**how), seed=1)
+    found = bnndp.robust_decision(model, x, box, losses=losses, options=Options(**how), seed=1)
     return _fields(found, "verdict", "label", "witness", "margin", "error", "rival", "proved", lead="bound")
 
 
@@ -104,7 +102,8 @@ def evaluation(model: Any, x: Tensor, label: Tensor, search: dict[str, Any] | No
 def _search(given: dict[str, Any] | None) -> Any:
     """Of the norm, the losses and the like."""
     settings = dict(given or {})
-    return Search(weights=settings.pop("losses", None), seed=1, **settings)
+    settings.pop("precision", None)  # a search in float32 that there was
+    return Search(losses=settings.pop("losses", None), seed=1, **settings)
 
 
 def robustness(model: Any, x: Tensor, box: Any, gamma: float, norm: float = math.inf, **how: Any) -> Answer:
@@ -119,14 +118,17 @@ def inside(model: Any, box: Any) -> Answer:
 
 
 def decided(model: Any, x: Tensor, losses: Tensor | None = None) -> Answer:
-    return {"decision": bnndp.decide(model, x, weights=losses, seed=1)}
+    return {"decision": bnndp.decide(model, x, losses=losses, seed=1)}
 
 
 def attack(model: Any, x: Tensor, losses: Tensor | None = None, **reach: Any) -> Answer:
     """The attacked radius with a small budget."""
-    label, budget = bnndp.decide(model, x, weights=losses), Effort(restarts=2, steps=6, draws=16, samples=512, seed=1)
-    found = attack_radius(model, x, label, weights=losses, reach=Reach(**reach), effort=budget)
-    return _fields(found, "margin", "error", attack="radius", witness="x", rival="runner_up")
+    label, budget = (
+        bnndp.decide(model, x, losses=losses),
+        AttackBudget(restarts=2, steps=6, draws=16, samples=512, seed=1),
+    )
+    found = attack_radius(model, x, label, losses=losses, reach=Reach(**reach), budget=budget)
+    return _fields(found, "margin", "error", attack="radius", witness="x", rival="rival")
 
 
 def _fields(found: Any, *names: str, **renamed: str) -> Answer:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import record_engine as engine
+from benchmarks.record import engine as engine
 
 __all__ = ["ACTS", "DENSE", "ENSEMBLES", "IMAGES", "VECTORS", "Dice", "balls", "losses", "model", "points"]
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.record_cases import cases
-from benchmarks.record_engine import SENSES
-from benchmarks.record_networks import Dice
+from benchmarks.record.cases import cases
+from benchmarks.record.engine import SENSES
+from benchmarks.record.networks import Dice
 
 __all__ = ["main"]
 

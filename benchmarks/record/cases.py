@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import record_engine as engine
-from benchmarks.record_networks import ACTS, DENSE, ENSEMBLES, IMAGES, VECTORS, Dice, balls, losses, model, points
+from benchmarks.record import engine as engine
+from benchmarks.record.networks import ACTS, DENSE, ENSEMBLES, IMAGES, VECTORS, Dice, balls, losses, model, points
 
 __all__ = ["cases"]
 
