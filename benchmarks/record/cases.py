@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.record import engine as engine
+from benchmarks.record import engine
 from benchmarks.record.networks import ACTS, DENSE, ENSEMBLES, IMAGES, VECTORS, Dice, balls, losses, model, points
 
 __all__ = ["cases"]

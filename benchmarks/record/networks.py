@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.record import engine as engine
+from benchmarks.record import engine
 
 __all__ = ["ACTS", "DENSE", "ENSEMBLES", "IMAGES", "VECTORS", "Dice", "balls", "losses", "model", "points"]
 

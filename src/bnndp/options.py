@@ -8,7 +8,7 @@ from typing import Any
 
 from bnndp.errors import InputError
 
-__all__ = ["LEVELS", "METHODS", "Deadline", "Options"]
+__all__ = ["LEVELS", "METHODS", "NEVER", "Deadline", "Options"]
 
 METHODS = ("auto", "moment", "partition", "best")
 LEVELS = ("low", "medium", "high")
@@ -31,6 +31,9 @@ class Deadline:
         return self.at is not None and time.monotonic() >= self.at
 
 
+NEVER = Deadline()
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to certify: the method, how far to refine, and the memory that intermediate tensors may take.
@@ -38,9 +41,9 @@ class Options:
     ``auto`` is the moment method; ``best`` intersects the moment and the partition method. Refinement splits a box
     into at most ``refine`` cells and stops early for a box whose interval is proved to be within ``tolerance`` of the
     exact range at both ends. All work stops when ``time_limit`` seconds have passed; what was reached by then is the
-    answer, and nothing is known of boxes that were not. ``mass`` and ``cells`` belong to the partition method: the probability left outside
-    the main rectangle of a layer (any value is sound; a large one is tighter, see docs/theory-partition.md) and the
-    number of regions N_k of a layer. ``optimise`` is the number of steps by which the moment method optimises its lower
+    answer, and nothing is known of boxes that were not. ``mass`` and ``cells`` belong to the partition method: the
+    probability left outside the main rectangle of a layer (any value is sound; a large one is tighter, see
+    docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps by which the moment method optimises its lower
     planes for every box and row; 0: one pass. ``branch`` is the largest number of cells into which the decision of a
     nearly deterministic classifier is branched by the signs of neurons.
 
@@ -60,7 +63,7 @@ class Options:
     branch: int = 1
     effort: str = "low"
     fixed: frozenset[str] = frozenset()
-    deadline: Deadline = field(default=Deadline(), repr=False)
+    deadline: Deadline = field(default=NEVER, repr=False)
 
     def started(self) -> Options:
         """The options of a question that is asked now: a time limit becomes a deadline, which is handed on.

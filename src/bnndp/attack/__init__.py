@@ -7,5 +7,13 @@ from bnndp.attack.radius import AttackRadius, Reach, attack_radius
 from bnndp.attack.search import AttackBudget
 
 __all__ = [
-    "AttackRadius", "AttackBudget", "Evasion", "Inside", "Reach", "attack_radius", "decision_rows", "evade", "inside_range",
+    "AttackBudget",
+    "AttackRadius",
+    "Evasion",
+    "Inside",
+    "Reach",
+    "attack_radius",
+    "decision_rows",
+    "evade",
+    "inside_range",
 ]  # fmt: skip

@@ -20,9 +20,9 @@ __all__ = ["Evasion", "check_inputs", "evade", "measured"]
 class Evasion:
     """The strongest input found in each region: the margin of the decision over ``rival`` there.
 
-    ``error`` is CONFIDENCE standard errors (:data:`bnndp.attack.inside.CONFIDENCE`: 99.96 % for each value), zero where no
-    weight is random. The margin is that of the row chosen before, so no choice flatters it; infinite where no input
-    of the region was found.
+    ``error`` is CONFIDENCE standard errors (``attack/inside.py``: 99.96 % for each value), zero where no weight is
+    random. The margin is that of the row chosen before, so no choice flatters it; infinite where no input of the region
+    was found.
     """
 
     x: Tensor  # (batch, n)

@@ -10,7 +10,7 @@ points: each point sees the right law, what is odd in the noise cancels (nearly 
 narrow), and the estimate is a smooth function of x. Means are taken of logarithms by log-sum-exp, so that probabilities
 far below the smallest number still have a gradient. Nothing here proves a bound.
 
-That is for plain networks; any other chain is sampled layer by layer (:mod:`bnndp.attack.pathwise`), and an ensemble is the
+That is for plain networks; any other chain is sampled layer by layer (``pathwise.py``), and an ensemble is the
 mixture of its members, each with its own noise.
 """
 

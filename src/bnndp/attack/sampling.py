@@ -14,7 +14,7 @@ error. Nothing here proves a bound: estimates and, up to rounding, exact values 
 
 That is for plain networks. Any other chain is cut in three: its end that is linear in the mean (mean weights, averages,
 dropout of mean one), the activation before it with the layer it sees, whose outputs are Gaussians each by itself given
-the layer below and are integrated out, and what is below, which is sampled (:mod:`bnndp.attack.pathwise`). Where something is
+the layer below and are integrated out, and what is below, which is sampled (``pathwise.py``). Where something is
 sampled below and the mean of the activation has no quick closed form, an unbiased rule of degree three is used.
 An ensemble is the weighted mean of its members, each with its own noise; members without variance are exact.
 """

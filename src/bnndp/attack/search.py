@@ -32,7 +32,7 @@ from bnndp.attack.sampled_softmax import (
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-from bnndp.options import Deadline
+from bnndp.options import NEVER, Deadline
 
 __all__ = ["BUDGET", "NARROW", "AttackBudget", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
 
@@ -61,7 +61,7 @@ class AttackBudget:
     draws: int = 32
     samples: int = 4096
     seed: int = 0
-    deadline: Deadline = Deadline()  # when it passes, the search ends with what it has
+    deadline: Deadline = NEVER  # when it passes, the search ends with what it has
 
     def __post_init__(self) -> None:
         for name in ("restarts", "steps", "targets", "draws", "samples"):

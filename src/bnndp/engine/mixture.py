@@ -26,7 +26,7 @@ __all__ = ["LowerSum", "Mixture", "Part", "of_affine", "plane_size", "summed", "
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Members that go through a pass together; its batch holds all boxes of the first, then of the second, and so on."""
+    """Members that go through a pass together: its batch holds all boxes of the first, then of the second."""
 
     weights: Tensor  # (members,)
     bounds: Pass

@@ -92,7 +92,7 @@ class Pass(Protocol):
         ...
 
     def variance(self, rows: Tensor) -> Tensor:
-        """Upper bounds (batch, rows) of ``Var(rows . f(x))``; infinite where nothing is known."""
+        """Upper bounds (batch, rows) of the variance of ``rows . f(x)``; infinite where nothing is known."""
         ...
 
     def output_variance(self) -> Interval:
@@ -108,7 +108,7 @@ class Pass(Protocol):
         ...
 
     def softmax(self, rows: Tensor) -> Tensor | None:
-        """Lower bounds (batch, rows) of ``rows . E softmax(f(x))`` that do not come from margins; None: there are none.
+        """Lower bounds (batch, rows) of the mean of the rows of softmax f, not from margins; None: there are none.
 
         The rows are (batch, rows, outputs).
         """

@@ -45,7 +45,7 @@ class Tilted:
 
 
 def chernoff_gaussian(mean: Tensor, variance: Tensor) -> Tensor:  # (...) each
-    r"""u >= E sigma(-D) of a Gaussian D with at least this mean and at most this variance, by one exponential moment.
+    r"""U >= E sigma(-D) of a Gaussian D with at least this mean and at most this variance, by one exponential moment.
 
     :math:`\mathbb E\sigma(-D)\le c(\lambda)\,\mathbb Ee^{-\lambda D}=c(\lambda)e^{-\lambda d+\lambda^2V/2}` for
     :math:`\lambda\ge0`; for a larger mean or a smaller variance the right side is smaller.

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.options import Deadline
+from bnndp.options import NEVER, Deadline
 
 __all__ = ["Bracket", "Value", "narrowed"]
 
 Value = Callable[[Tensor, Tensor], Tensor]
 """Bounds (inputs,) at the radii (inputs,) of the inputs at these indices; the decision holds where positive."""
 
-_NEVER = Deadline()
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where to begin if nothing is known
 _LEAST = 1e-6  # of the largest radius: below it nothing more is tried
@@ -149,7 +148,7 @@ class Bracket:
 
 
 def narrowed(
-    value_at: Value, state: Bracket, upper: float, tolerance: float, deadline: Deadline = _NEVER
+    value_at: Value, state: Bracket, upper: float, tolerance: float, deadline: Deadline = NEVER
 ) -> Iterator[Bracket]:
     """Narrow the brackets of the largest radius at which ``value_at`` is positive, trial by trial.
 

@@ -55,7 +55,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of every input: as in :class:`bnndp.questions.radius.Radius`, with the decision of the network at the input."""
+    """The results of every input, as in ``Radius``, with the decision of the network at the input."""
 
     label: Tensor  # (points,)
     decision: Tensor  # (points,), by sampling

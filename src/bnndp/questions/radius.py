@@ -196,7 +196,7 @@ class _Balls:
         return value
 
 
-def _attacked(  # noqa: PLR0913 (what to attack, where, and until when)
+def _attacked(
     network: Posterior,
     x: Tensor,
     found: Radius,

@@ -10,7 +10,6 @@ independent (``engine/general/signal.py``). A mixture has
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from bnndp.engine.mixture import LowerSum, Mixture, of_affine, weighted_interval
 from bnndp.engine.passes import Pass, both_signs

@@ -163,9 +163,9 @@ def _rows_of(weight: Tensor, bias: Tensor, at: slice | Tensor, row: Tensor | Non
 
 
 def narrowed(rows: Linear, relaxed: Relaxed, ground: Ground, known: Interval, dead: Tensor) -> Interval:
-    """The ranges ``known`` of the means of a layer cut down by its rows carried to x, unless an upper end is below ``dead``.
+    """The ranges ``known`` of the means of a layer, cut down by its rows carried to x.
 
-    Upper ends come first; where that is reached, nobody needs to know the value any better: (batch, n) each.
+    Upper ends come first; where one is below ``dead``, nobody needs to know it any better: (batch, n) each.
     """
     weight, bias = rows.weight_mean, rows.bias_mean
     high = torch.minimum(known.upper, -least(-weight, -bias, relaxed, ground, ~(known.upper < dead)))

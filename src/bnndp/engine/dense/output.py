@@ -1,8 +1,8 @@
 r"""Combinations of the outputs of the last layer, as one more Gaussian layer: the law of their weights.
 
 Given the last hidden layer z the outputs are independent Gaussians, so :math:`u\cdot f` is Gaussian with weights
-:math:`u\mu` of variance :math:`u^2\sigma^2`. Its mean is carried down to x like that of any row (``backward.py``), which
-keeps what two outputs share; separate intervals would lose it. By the law of total variance
+:math:`u\mu` of variance :math:`u^2\sigma^2`. Its mean is carried down to x like that of any row (``backward.py``),
+which keeps what two outputs share; separate intervals would lose it. By the law of total variance
 :math:`\operatorname{Var}(u\cdot f)=\mathbb Es(z)+\operatorname{Var}(u\mu\cdot z)`.
 """
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import bnndp.engine.general.laws
 from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.engine.chunks import device_size

@@ -29,7 +29,7 @@ _LIKELY = 0.5  # of the variance, in the guess of what exponential moments may r
 _MOST_NUMBERS = 2**23  # in the largest tensor of a piece of the pairs: what the caches of a CPU hold, more or less
 
 
-def margin_tails(  # noqa: PLR0913 (the last is for those who want few)
+def margin_tails(
     linears: Sequence[Linear],
     box: Box,
     label: Tensor,  # (batch,) of integers: c
