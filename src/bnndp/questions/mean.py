@@ -33,9 +33,8 @@ def mean(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
     if options.refine == 1 or found.affine is None:
         return
 
-    def again(cells: Box) -> tuple[AffineBounds, Interval]:
-        inner = one_pass(network, cells, options)
-        return inner.affine or _nothing(cells, network.n_out), Interval(inner.lower, inner.upper)
+    def again(cells: Box) -> tuple[AffineBounds, Interval]:  # cells outside a ball are empty: their ends may cross
+        return _one_pass(network, cells, options)[:2]
 
     for cells in refine(again, found.affine, Interval(found.lower, found.upper), options):
         ends = union(cells.interval, cells.owner, box.batch)
@@ -44,6 +43,11 @@ def mean(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
 
 def one_pass(network: Posterior, box: Box, options: Options) -> Bounds:
     """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
+    affine, interval, methods = _one_pass(network, box, options)
+    return Bounds(interval.lower, interval.upper, affine, methods)
+
+
+def _one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     bounds = _nothing(box, network.n_out)
     lower, upper = (torch.full_like(bounds.lower.offset, end) for end in (-torch.inf, torch.inf))
     methods: list[str] = []
@@ -54,7 +58,7 @@ def one_pass(network: Posterior, box: Box, options: Options) -> Bounds:
         for whole, piece in ((bounds.lower, affine.lower), (bounds.upper, affine.upper)):
             whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
     methods += ["none"] * (box.batch - len(methods))
-    return Bounds(lower, upper, bounds, tuple(methods))
+    return bounds, Interval(lower, upper), tuple(methods)
 
 
 def output_bounds(passes: Mixture) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
