@@ -40,9 +40,9 @@ def output_rows(output: Linear, rows: Tensor) -> OutputRows:  # rows (rows, outp
     """The law of the rows of a layer; that of a single output is exact."""
     some, size = rows != 0, rows.abs()
     products = (some & (size != 1)).sum(-1, keepdim=True)  # (..., rows, 1)
-    roundings = (some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * products
-    factor, tiny = 4 * UNIT * roundings, TINY * (roundings > 0)
-    squares, any_of = rows.square(), some.any(-1, keepdim=True)
+    roundings = ((some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * products).to(rows.dtype)
+    factor, tiny = 4 * UNIT * roundings, TINY * (roundings > 0).to(rows.dtype)  # in float32 it would be zero
+    squares, any_of = rows.square(), some.any(-1, keepdim=True).to(rows.dtype)
     return OutputRows(
         weight=rows @ output.weight_mean,
         weight_error=factor * (size @ output.weight_mean.abs()) + tiny,
