@@ -13,17 +13,8 @@ from torch import Tensor
 from bnndp.maths import logistic_normal as subject
 from bnndp.maths.rounding import ELEMENTARY
 
-POINTS = [
-    (0.0, 2.0),
-    (0.7, 2.001),
-    (-3.0, 2.5),
-    (40.0, 3.0),
-    (-40.0, 3.0),
-    (5.0, 8.0),
-    (-100.0, 50.0),
-    (1e3, 1e3),
-    (0.3, 1e3),
-]
+POINTS = [(0.0, 2.0), (0.7, 2.001), (-3.0, 2.5), (40.0, 3.0), (-40.0, 3.0), (5.0, 8.0), (-100.0, 50.0), (1e3, 1e3),
+          (0.3, 1e3)]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -36,28 +27,15 @@ def sigmoid(m: float, r: float) -> arb:
     return TRUTHS["sigmoid"].mean(m, r)
 
 
-def softplus(m: float, r: float) -> arb:
-    return TRUTHS["softplus"].mean(m, r)
+PAIRS = [
+    (subject.wide_sigmoid, sigmoid, False),
+    (subject.wide_softplus, TRUTHS["softplus"].mean, True),
+    (subject.wide_density, lambda m, r: arb(r) * TRUTHS["sigmoid"].derivative(m, r, 1), False),
+    (subject.wide_silu_slope, lambda m, r: TRUTHS["silu"].derivative(m, r, 1), False),
+]
 
 
-def density(m: float, r: float) -> arb:
-    return arb(r) * TRUTHS["sigmoid"].derivative(m, r, 1)
-
-
-def silu_slope(m: float, r: float) -> arb:
-    return TRUTHS["silu"].derivative(m, r, 1)
-
-
-@pytest.mark.parametrize(
-    ("function", "truth", "grows"),
-    [
-        (subject.wide_sigmoid, sigmoid, False),
-        (subject.wide_softplus, softplus, True),
-        (subject.wide_density, density, False),
-        (subject.wide_silu_slope, silu_slope, False),
-    ],
-    ids=["sigmoid", "softplus", "density", "silu slope"],
-)
+@pytest.mark.parametrize(("function", "truth", "grows"), PAIRS, ids=["sigmoid", "softplus", "density", "silu slope"])
 def test_agrees_with_integrals(
     function: Callable[[Tensor, Tensor], Tensor], truth: Callable[[float, float], arb], grows: bool
 ) -> None:

@@ -42,22 +42,7 @@ def sample() -> tuple[Tensor, Tensor]:
     u = torch.cat([uniform(-40, 40, 1000), 2 * torch.randn(600, generator=generator, dtype=torch.float64)])
     u = torch.cat([u, u[:400].sign() * 10 ** uniform(-16, 15, 400)])  # down to nothing and far beyond the cut
     big = 10 ** uniform(60, 75, 100)
-    edge_m = [
-        0.0,
-        -0.0,
-        SMALLEST,
-        -SMALLEST,
-        1e-310,
-        -1e-310,
-        2.3e-308,
-        -2.3e-308,
-        1e-200,
-        -1e-200,
-        1.0,
-        -1.0,
-        1e6,
-        -1e6,
-    ]
+    edge_m = [sign * size for size in (0.0, SMALLEST, 1e-310, 2.3e-308, 1e-200, 1.0, 1e6) for sign in (1, -1)]
     edge_r = [0.0, SMALLEST, 1e-310, 2.3e-308, 1e-200, 1e-80, 1e-12, 1.0, 1e6, 1e70]
     grid = torch.cartesian_prod(torch.tensor(edge_m, dtype=torch.float64), torch.tensor(edge_r, dtype=torch.float64))
     m = torch.cat([u * r, uniform(-3, 3, 100) * big, 10 ** uniform(60, 75, 50), grid[:, 0]])
