@@ -36,7 +36,7 @@ class Margins:
     mean: Tensor  # E D_j is at least this
     variance: Tensor  # Var D_j is at most this
 
-    def __getitem__(self, index: Tensor) -> Margins:
+    def __getitem__(self, index: Tensor | slice) -> Margins:
         """Those of the boxes at ``index``."""
         return Margins(self.mean[index], self.variance[index])
 
