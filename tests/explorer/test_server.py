@@ -124,6 +124,18 @@ def test_no_other_method_is_there(explorer: Explorer, method: str) -> None:
     assert request(explorer, method, f"/{explorer.token}/ask")[0] == 501
 
 
+@pytest.mark.parametrize("entry", ["x", "eps"])
+@pytest.mark.parametrize("value", ["-3", "99", "NaN", "Infinity", "1e400", '"abc"', '""', "null", "1" * 5000])
+def test_a_value_out_of_range_has_no_answer(explorer: Explorer, entry: str, value: str) -> None:
+    given = {"x": "0.1", "eps": "0.1"} | {entry: value}
+    body = f'{{"x": [{given["x"]}], "eps": {given["eps"]}, "attack": false}}'.encode()
+    status, _, text = request(explorer, "POST", f"/{explorer.token}/ask", body, Content_Type="application/json")
+    assert status == 400
+    found = json.loads(text)
+    assert set(found) == {"error"}
+    assert len(found["error"].splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "headers"),
     [

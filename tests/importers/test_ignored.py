@@ -15,6 +15,7 @@ from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
+from bnndp.importers.foreign import Choices
 from bnndp.importers.ignored import without
 
 
@@ -28,6 +29,18 @@ def guide() -> dict[str, Tensor]:
 def plain() -> dict[str, Tensor]:
     torch.manual_seed(1)
     return {"0.weight": torch.randn(8, 2), "0.bias": torch.randn(8), "2.weight": torch.randn(1, 8)}
+
+
+def test_no_names_are_no_choice_whichever_empty_tuple_they_are() -> None:
+    """In Python 3.10 ``tuple(each for each in ())`` is another object than ``()``."""
+
+    class Names(tuple[str, ...]):
+        """A second empty tuple, in every version."""
+
+        __slots__ = ()
+
+    assert Choices(ignore=Names()).made == ()
+    assert Choices(ignore=("a",), bias=False).made == ("bias", "ignore")
 
 
 def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _radii(values: list[float]) -> list[float]:
+def _radii(values: Any) -> Any:  # list[float]: of that annotation typer asks issubclass(), an error in Python 3.10
     for value in values:
         if not (value >= 0 and finite(value) is not None):
             raise typer.BadParameter(f"{value} is not a radius; radii are numbers from 0 upward.")

@@ -2,8 +2,8 @@
 
 Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 3 done, but less is certified than
 --require-certified asks for, 130 interrupted, 143 terminated. A command that is interrupted when it has a valid answer
-for every input writes what it has reached and says so, with status 130. Anything that is not a :class:`CertError` is a
-bug and keeps its traceback.
+for every input writes what it has reached and says so, with status 130. What the system refuses, such as writing to a
+full disk, has status 2 too. Anything else that is not a :class:`CertError` is a bug and keeps its traceback.
 
 Commands use one thread unless OMP_NUM_THREADS says otherwise: the matrices of most networks are small, and on a machine
 with other work a second thread spends its time waiting (measured: 40 times slower with two threads on two busy cores).
@@ -33,7 +33,7 @@ from bnndp.cli.radius import radius
 from bnndp.cli.report import report
 from bnndp.cli.stopped import Remarks, Stopped, Unmet
 from bnndp.cli.train import train
-from bnndp.errors import CertError
+from bnndp.errors import CertError, one_line
 
 __all__ = ["app", "main", "run"]
 
@@ -90,14 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     remarks = Remarks(sys.argv[1:] if arguments is None else arguments)
     try:
         status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=remarks)
-    except CertError as error:
-        return _complain(str(error), 2)
+    except (CertError, OSError, typer.TyperException) as error:
+        return _complain(_words(error), 2)
     except (MemoryError, RuntimeError) as error:
         if not _lacks_memory(error):
             raise
         return _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
-    except typer.TyperException as error:
-        return _complain(_usage(error), 2)
     except (Stopped, Unmet) as end:
         return _complain(str(end), end.status)
     except KeyboardInterrupt:
@@ -119,12 +117,25 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise _Terminated
 
 
+def _words(error: CertError | OSError | typer.TyperException) -> str:
+    """What is wrong. Most commands turn an OSError of a file into a CertError that says more; the others come here."""
+    if isinstance(error, OSError):
+        return _refusal(error)
+    return _usage(error) if isinstance(error, typer.TyperException) else str(error)
+
+
 def _usage(error: typer.TyperException) -> str:
     """What is wrong with the arguments, and whose help says how they should be."""
     context = getattr(error, "ctx", None)
     said = error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ").rstrip(".")
     path = "bnndp" if context is None else context.command_path
     return f"{said} See {path} --help." if said.endswith("?") else f"{said}; see {path} --help."
+
+
+def _refusal(error: OSError) -> str:
+    """What the system refused, and for which path if it says."""
+    cause = error.strerror or str(error) or type(error).__name__
+    return one_line(cause if error.filename is None else f"{error.filename}: cannot be read or written: {cause}")
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -63,7 +63,7 @@ class Choices:
     @property
     def made(self) -> tuple[str, ...]:
         """The names of the choices that are not the default."""
-        return tuple(each.name for each in fields(self) if getattr(self, each.name) is not each.default)
+        return tuple(each.name for each in fields(self) if getattr(self, each.name) != each.default)
 
 
 @dataclass(frozen=True, slots=True)
