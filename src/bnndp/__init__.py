@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bnndp import activations, attack, importers, layers, questions
     from bnndp.attack.inside import inside_range
     from bnndp.attack.radius import attack_radius
     from bnndp.errors import CertError

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +33,7 @@ from bnndp.layers import Conv2d, Linear
 from bnndp.network import BayesianNetwork
 
 
-def state() -> OrderedDict[str, Tensor]:
+def state() -> dict[str, Tensor]:
     """Of a chain of three dense layers, the second without a bias."""
     torch.manual_seed(5)
     modules = (torch.nn.Linear(3, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2))

@@ -124,7 +124,7 @@ def test_gaussian_layers() -> None:
     module = TwoLayers()
     network = bnndp.from_module(module, activation="tanh", input_shape=(3,))
     assert [layer.kind for layer in network.layers] == ["linear", "tanh", "linear"]
-    for layer, part in ((network.layers[0], module.a), (network.layers[2], module.b)):
+    for layer, part in zip(network.linears, (module.a, module.b), strict=True):
         assert torch.equal(layer.weight_mean, part.mu_weight.detach().double())
         assert torch.equal(layer.weight_std, torch.log1p(part.rho_weight.detach().double().exp()))
         assert torch.equal(layer.bias_std, torch.log1p(part.rho_bias.detach().double().exp()))
