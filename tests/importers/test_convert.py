@@ -283,7 +283,7 @@ def test_no_code_of_the_package_opens_pickles_otherwise() -> None:
     """
     calls, modules = set(), set()
     package = Path(bnndp.__file__).parent
-    worker = package / "cluster" / "worker.py"
+    worker = package / "runs" / "ray_cluster" / "worker.py"
     uses = re.findall(r"pickle\.\w+\([^)]*\)", worker.read_text(encoding="utf-8"))
     assert uses == ["pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)", "pickle.loads(self.content)"]
     for path in set(package.rglob("*.py")) - {worker}:

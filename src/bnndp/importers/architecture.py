@@ -119,8 +119,8 @@ def architecture_of(given: Architecture | None, task: str | None, activation: st
         return Architecture(task or "regression", activation) if said else None
     if not isinstance(given, Architecture):
         raise InputError(
-            f"architecture must be a bnndp.importers.Architecture, got {type(given).__name__}; in short there are task= and "
-            "activation=."
+            f"architecture must be a bnndp.importers.Architecture, got {type(given).__name__}; in short there are "
+            "task= and activation=."
         )
     if task is not None or activation is not None:
         raise InputError(f"the architecture says task and activation, {given}; leave out task= and activation=.")
