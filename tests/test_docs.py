@@ -47,9 +47,10 @@ def repository() -> set[str]:
 
 
 def lost_paths(text: str, known: set[str]) -> list[str]:
-    """Paths below FOLDERS, and Python files by the end of their path, that are not there."""
-    whole = [span.rstrip("/") for span in code_spans(text) if re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./]*", span)]
-    ends = [span for span in code_spans(text) if re.fullmatch(r"[\w/]+\.py", span)]
+    """Paths below FOLDERS, and Python files by the end of their path, that are not there; NAME stands for any."""
+    spans = [span.rstrip("/") for span in code_spans(text) if "NAME" not in span]
+    whole = [span for span in spans if re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./]*", span)]
+    ends = [span for span in spans if re.fullmatch(r"[\w/]+\.py", span)]
     return [path for path in whole if path not in known] + [
         end for end in ends if end not in known and not any(path.endswith(f"/{end}") for path in known)
     ]
