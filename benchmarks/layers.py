@@ -27,7 +27,7 @@ from benchmarks.networks import ACTIVATIONS, network
 from benchmarks.timing import median_time
 from bnndp.activations import Relu, Tanh
 from bnndp.activations.activation import Activation
-from bnndp.attack import Effort, Reach, attack_radius
+from bnndp.attack import AttackBudget, Reach, attack_radius
 from bnndp.attack.inside import inside_range
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import load
@@ -61,7 +61,7 @@ MEMBERS = (
 """Samples of small networks: how many, their sizes and activation, and boxes at a time."""
 FIRST = 100
 """The first test image: those before it were looked at when the networks were trained."""
-EFFORT = Effort(restarts=3, steps=10, targets=2, draws=16, samples=1024)
+EFFORT = AttackBudget(restarts=3, steps=10, targets=2, draws=16, samples=1024)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,7 +131,7 @@ def _radii(console: Console, name: str, data: str, paper: float, *, images: int)
     started = time.process_time()
     found = certified_radius(own, x, decided, PIXELS, search=Search(attack=False))
     seconds = time.process_time() - started
-    attack = attack_radius(own, x, decided, reach=Reach(domain=PIXELS), effort=EFFORT).radius
+    attack = attack_radius(own, x, decided, reach=Reach(domain=PIXELS), budget=EFFORT).radius
     certified = found.radius.nan_to_num(0.0)
     row = {
         "network": name,
@@ -160,7 +160,7 @@ def _ensemble(console: Console, images: int) -> dict[str, Any]:
     one = median_time(lambda: certified_radius(own.members[0], x, None, PIXELS, search=search))
     all_ = median_time(lambda: certified_radius(own, x, None, PIXELS, search=search))
     found = certified_radius(own, x, None, PIXELS, search=search)
-    attack = attack_radius(own, x, found.label, reach=Reach(domain=PIXELS), effort=EFFORT).radius
+    attack = attack_radius(own, x, found.label, reach=Reach(domain=PIXELS), budget=EFFORT).radius
     certified = found.radius.nan_to_num(0.0)
     affine, separate = _widths(own, Box.ball(x, 0.01, domain=PIXELS))
     row = {

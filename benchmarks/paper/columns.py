@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.paper.grid import Column, Subject
-from bnndp.attack import Effort, Reach, attack_radius
+from bnndp.attack import AttackBudget, Reach, attack_radius
 from bnndp.attack.inside import inside_range
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
@@ -79,7 +79,7 @@ def broken_radius(subject: Subject) -> Tensor:
     if subject.label is None:
         raise InputError("an attack on a decision needs the labels of the inputs; give the subject its labels.")
     reach = Reach(domain=subject.domain)
-    return attack_radius(subject.network, subject.x, subject.label, reach=reach, effort=Effort()).radius
+    return attack_radius(subject.network, subject.x, subject.label, reach=reach, budget=AttackBudget()).radius
 
 
 def _ball(subject: Subject) -> Box:

@@ -148,7 +148,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.tally import Tally
     from bnndp.cli.vnncomp import write_verdicts
     from bnndp.options import Options
-    from bnndp.questions.quantities import Between
+    from bnndp.questions.interval_probability import Between
     from bnndp.runs.work import Budget
 
     _expect_one_source(inputs, data, vnnlib, limit, data_dir)

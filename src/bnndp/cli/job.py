@@ -19,7 +19,6 @@ from bnndp.attack.inside import inside_range
 from bnndp.cli.found import Claim, Found, row_of, verdict_of
 from bnndp.cli.inputs import Neighbourhood
 from bnndp.cli.kept import Asked
-from bnndp.engine.methods import plan
 from bnndp.errors import CertError, InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
@@ -27,11 +26,12 @@ from bnndp.options import Options
 from bnndp.questions.bounds import Bounds
 from bnndp.questions.certify import better_bounds, better_probabilities
 from bnndp.questions.decision import robust_decision
-from bnndp.questions.quantities import Between
+from bnndp.questions.interval_probability import Between
 from bnndp.questions.softmax import bound_rows
 from bnndp.questions.verdict import Verdict
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
+from bnndp.tighten.choice import plan
 from bnndp.tighten.effort import Stage
 
 __all__ = ["Job", "rows_of"]

@@ -19,7 +19,6 @@ from torch import Tensor
 from bnndp.cli.kept import Asked, End
 from bnndp.cli.labelled import Points
 from bnndp.cli.rows import finite_or_none
-from bnndp.engine.methods import plan
 from bnndp.errors import CertError, InputError
 from bnndp.network import Posterior
 from bnndp.options import LEVELS, Options
@@ -29,6 +28,7 @@ from bnndp.runs.exports import Exports
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.lines import exact, number, numbers
+from bnndp.tighten.choice import plan
 from bnndp.tighten.effort import Stage
 
 __all__ = ["DoneRadii", "FoundRadii", "RadiusJob", "curve_summary", "summary", "table_of"]

@@ -264,4 +264,4 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
 
 
 def _shape(network: Posterior) -> tuple[int, ...]:
-    return (network.members[0] if isinstance(network, Ensemble) else network).shapes[0]
+    return network.members[0].shapes[0]

@@ -1,6 +1,6 @@
 r"""Affine functions of x below combinations of the expected softmax of one member of an ensemble.
 
-With planes :math:`\pi_i(x)\le\mathbb ED_i(x)` of its margins (``mixture.py``) every bound here is a
+With planes :math:`\pi_i(x)\le\mathbb ED_i(x)` of its margins (``softmax_lines.py``) every bound here is a
 :class:`Combination`: a constant plus non-negative multiples of planes. They go two ways, as the bounds of one network
 (``maths/softmax.py``), and the better one is taken for each row:
 
@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.mixture import SHARES, Lines, LowerSum, MemberMargins, summed, tail_lines
+from bnndp.engine.mixture import LowerSum, summed
 from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.questions.softmax_lines import SHARES, Lines, MarginPlanes, tail_lines
 
 __all__ = ["Combination", "best_rows", "lower_classes", "plus", "upper_classes"]
 
@@ -60,7 +61,7 @@ def plus(
     )
 
 
-def best_rows(rows: Tensor, label: Tensor, known: MemberMargins) -> Combination:
+def best_rows(rows: Tensor, label: Tensor, known: MarginPlanes) -> Combination:
     """Below ``rows . E softmax``, all rows once for each of SHARES: rows (batch, rows, classes), label (batch,).
 
     The better one at that share of the ranges of the planes; no worse than the least coefficient of the row.
@@ -76,7 +77,7 @@ def best_rows(rows: Tensor, label: Tensor, known: MemberMargins) -> Combination:
     )
 
 
-def _at(known: MemberMargins, share: float) -> Tensor:
+def _at(known: MarginPlanes, share: float) -> Tensor:
     """Values of the planes at which bounds are compared: (batch, references, classes)."""
     rise = 2 * share * (known.middle - known.least).clamp_min(0)
     return torch.where(known.least.isfinite(), known.least + rise, 0.0)
@@ -113,7 +114,7 @@ class _Powers:
     fine: Tensor  # (batch, references): whether all are known
 
 
-def _powers(known: MemberMargins, own: Tensor) -> _Powers:  # own (batch, references, classes)
+def _powers(known: MarginPlanes, own: Tensor) -> _Powers:  # own (batch, references, classes)
     a, b = known.least.clamp(-_FARTHEST, 700.0), known.most.clamp(-_FARTHEST, 700.0)
     b = torch.maximum(a, b)
     near = (known.least >= -_FARTHEST) & (known.least <= 700.0) & (known.most <= 700.0) | own
@@ -125,7 +126,7 @@ def _powers(known: MemberMargins, own: Tensor) -> _Powers:  # own (batch, refere
     return _Powers(largest, least, top + ELEMENTARY * fall * torch.maximum(a.abs(), b.abs()), fall, near.all(-1))
 
 
-def _second_order(rows: Tensor, own: Tensor, known: MemberMargins) -> Combination:
+def _second_order(rows: Tensor, own: Tensor, known: MarginPlanes) -> Combination:
     powers = _powers(known, own[:, None])
     u, top, fall = powers.largest, powers.top, powers.fall  # (batch, 1, classes)
     first = (rows * own[:, None]).sum(-1, keepdim=True)  # (batch, rows, 1)
@@ -153,7 +154,7 @@ def _row_rest(rows: Tensor, variance: Tensor) -> Tensor:
     return 0.125 * (rows.abs() * pairs[:, None]).sum(-1) * (1 + ELEMENTARY)
 
 
-def lower_classes(known: MemberMargins, lines: Lines, share: float) -> Combination:
+def lower_classes(known: MarginPlanes, lines: Lines, share: float) -> Combination:
     r"""Below every :math:`\mathbb Ep_c`, from the margins of c itself: the tilts (batch, c, i) are of its planes."""
     itself, at = _itself(known), _at(known, share)
     powers = _powers(known, itself)
@@ -169,7 +170,7 @@ def lower_classes(known: MemberMargins, lines: Lines, share: float) -> Combinati
     return _best(flat, (union, Combination(constant, weight * powers.fall, size)), at)
 
 
-def upper_classes(known: MemberMargins, lines: Lines, share: float) -> Combination:
+def upper_classes(known: MarginPlanes, lines: Lines, share: float) -> Combination:
     r"""Below every :math:`-\mathbb Ep_i`, from the margins of all others against i: tilts (batch, i, c).
 
     By one duel, :math:`p_i\le\sigma(-D_{ci})`, or by all of them at the mean logits:
@@ -199,11 +200,11 @@ def upper_classes(known: MemberMargins, lines: Lines, share: float) -> Combinati
     return _best(Combination(minus, torch.zeros_like(slope), -minus), (one, every), at)
 
 
-def _itself(known: MemberMargins) -> Tensor:
+def _itself(known: MarginPlanes) -> Tensor:
     """Which margins (c, i) are those of a class with itself."""
     return torch.eye(known.least.shape[-1], dtype=torch.bool, device=known.least.device)
 
 
-def _class_rest(known: MemberMargins, itself: Tensor, axis: int) -> Tensor | float:
+def _class_rest(known: MarginPlanes, itself: Tensor, axis: int) -> Tensor | float:
     r""":math:`\tfrac18\sum_k\operatorname{Var}(\zeta_i-\zeta_k)`."""
     return 0.125 * known.variance.masked_fill(itself, 0.0).sum(axis) * (1 + ELEMENTARY) if known.random else 0.0

@@ -1,4 +1,4 @@
-r"""Expected softmax by the moment method: margins on the box, then the best of all routes from margins to softmax.
+r"""From margins of the logits on a box to the expected softmax, by the best of all routes.
 
 With the margins of one class c, :math:`A\cdot\mathbb Ep` is bounded for any coefficients A (``row_bound``). With those
 of every class, each probability is bounded from both sides (``class_interval``): from above by its duel with any other
@@ -9,13 +9,16 @@ class, :math:`p_i\le\sigma(\zeta_i-\zeta_c)`; from below by one less all the oth
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.margins import Margins
+from bnndp.engine.passes import Margins, Pass, both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import UNIT
 from bnndp.maths.softmax import consistent, second_order_bound, union_bound
 
-__all__ = ["class_interval", "row_bound"]
+__all__ = ["CALM", "class_interval", "own_classes", "row_bound", "strongest_tails"]
+
+CALM = 0.02
+"""Margins of less variance than this need no exponential moments: the second order is as good."""
 
 _SLACK = 256 * UNIT  # times the number of classes: of sums over them and of the functions in them
 
@@ -66,3 +69,29 @@ def _second_order(margins: Margins, itself: Tensor) -> Interval:
 def _with_own(margin: Tensor, itself: Tensor) -> Tensor:
     """Logits (batch, c, i) relative to that of class c: minus the margins, zero for c itself."""
     return (-margin).masked_fill(itself, 0.0)
+
+
+def own_classes(bounds: Pass, classes: int) -> Interval | None:
+    """The ranges of every E p_i that a pass knows without margins, if it does."""
+    found = bounds.softmax(both_signs(classes, bounds.box).expand(bounds.box.batch, -1, -1))
+    if found is None:
+        return None
+    return Interval(found[:, :classes].clamp(0, 1), (-found[:, classes:]).clamp(0, 1))
+
+
+def strongest_tails(bounds: Pass, known: Margins) -> Tensor:
+    """Bounds of E sigma(-D) by exponential moments (batch, classes, classes), 1 where there are none.
+
+    Only margins of the strongest class: those of the others have no tails to speak of.
+    """
+    tails, classes = torch.ones_like(known.mean), known.mean.shape[-1]
+    at = (
+        (known.variance.amax((-1, -2)) > CALM).nonzero()[:, 0]
+        if bounds.tailed
+        else tails.new_empty(0, dtype=torch.int64)
+    )
+    if at.numel():
+        least = known.mean[at].masked_fill(torch.eye(classes, dtype=torch.bool, device=tails.device), torch.inf)
+        best = least.amin(-1).argmax(-1)
+        tails[at, best] = bounds.tails(at, best, Margins(known.mean[at, best], known.variance[at, best]))
+    return tails
