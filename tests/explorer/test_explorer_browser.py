@@ -22,7 +22,7 @@ from bnndp.explorer.session import Session
 from bnndp.files.posterior import load
 
 MOONS, SINE = (
-    resources.files("bnndp") / "demo" / name for name in ("moons_1x32.safetensors", "sine1d_2x32.safetensors")
+    resources.files("bnndp.data.demo") / name for name in ("moons_1x32.safetensors", "sine1d_2x32.safetensors")
 )
 
 

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +33,7 @@ from bnndp.layers import Conv2d, Linear
 from bnndp.network import BayesianNetwork
 
 
-def state() -> OrderedDict[str, Tensor]:
+def state() -> dict[str, Tensor]:
     """Of a chain of three dense layers, the second without a bias."""
     torch.manual_seed(5)
     modules = (torch.nn.Linear(3, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2))
@@ -284,7 +283,7 @@ def test_no_code_of_the_package_opens_pickles_otherwise() -> None:
     """
     calls, modules = set(), set()
     package = Path(bnndp.__file__).parent
-    worker = package / "cluster" / "worker.py"
+    worker = package / "runs" / "ray_cluster" / "worker.py"
     uses = re.findall(r"pickle\.\w+\([^)]*\)", worker.read_text(encoding="utf-8"))
     assert uses == ["pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)", "pickle.loads(self.content)"]
     for path in set(package.rglob("*.py")) - {worker}:

@@ -39,7 +39,8 @@ def network(seed: int) -> nn.Sequential:
 def optimiser(parameters: list[list[Tensor]], seed: int = 0) -> State:
     """The state of an IVON optimiser with these groups of parameters."""
     torch.manual_seed(seed)
-    groups, count = [], 0
+    groups: list[dict[str, Any]] = []
+    count = 0
     for group in parameters:
         size = sum(tensor.numel() for tensor in group)
         settings = {"lr": 0.1, "ess": 50 + 10 * len(groups), "weight_decay": 1e-4 * (1 + len(groups)), "numel": size}

@@ -127,7 +127,7 @@ def test_kronecker_of_all_layers(seed: int) -> None:
 def test_parameters_that_were_not_trained_have_no_variance() -> None:
     net = network((2, 4, 3), 0)
     with torch.no_grad():
-        net[0].bias.zero_()
+        torch.nn.init.zeros_(net[0].bias)
     mean = torch.cat([vector([net[0].bias]), vector([net[2].weight])])
     found = bnndp.importers.from_laplace(state("Diag", mean, torch.ones(len(mean)), torch.ones(1)), net)
     stds = [bool((each > 0).all()) for layer in found.linears for each in (layer.weight_std, layer.bias_std)]  # type: ignore[union-attr]

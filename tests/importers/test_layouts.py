@@ -23,7 +23,7 @@ ADVICE = 'say layout = "in_out" of the weights by --table'
 
 def state(*sizes: int, names: str = "ab", turned: bool = True) -> dict[str, Tensor]:
     torch.manual_seed(0)
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, n_in, n_out in zip(names, sizes, sizes[1:], strict=False):
         shape = (n_in, n_out) if turned else (n_out, n_in)
         found |= {f"{name}.m": torch.randn(shape), f"{name}.s": torch.rand(shape), f"{name}.b": torch.randn(n_out)}

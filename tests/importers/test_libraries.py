@@ -189,7 +189,7 @@ def test_blitz_without_a_bias_keeps_one() -> None:
 
 def test_a_frozen_layer_of_torchbnn() -> None:
     torch.manual_seed(0)
-    module = torchbnn(3, 2)
+    module: Any = torchbnn(3, 2)
     before = bnndp.importers.from_tensors(module.state_dict())
     module.freeze()
     assert "weight_eps" in module.state_dict()

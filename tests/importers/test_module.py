@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -124,7 +124,8 @@ def test_gaussian_layers() -> None:
     module = TwoLayers()
     network = bnndp.from_module(module, activation="tanh", input_shape=(3,))
     assert [layer.kind for layer in network.layers] == ["linear", "tanh", "linear"]
-    for layer, part in ((network.layers[0], module.a), (network.layers[2], module.b)):
+    first, _, last = cast("tuple[Any, ...]", network.layers)
+    for layer, part in ((first, module.a), (last, module.b)):
         assert torch.equal(layer.weight_mean, part.mu_weight.detach().double())
         assert torch.equal(layer.weight_std, torch.log1p(part.rho_weight.detach().double().exp()))
         assert torch.equal(layer.bias_std, torch.log1p(part.rho_bias.detach().double().exp()))

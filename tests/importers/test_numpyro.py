@@ -138,7 +138,7 @@ def test_an_order_that_names_do_not_say_is_the_only_one_that_fits() -> None:
 
 def test_sites_with_names_of_their_own() -> None:
     given = locs(theta=(3, 4), offset=(4,))
-    rows = [
+    rows: list[dict[str, object]] = [
         {"site": "theta", "layer": "first", "part": "weight", "layout": "in_out", "shape": [3, 4]},
         {"site": "offset", "layer": "first", "part": "bias"},
     ]

@@ -93,7 +93,7 @@ def test_the_order_of_a_vector_in_a_file_must_be_said() -> None:
 
 def covariance_of(found: dict[str, Tensor]) -> Tensor:
     names = ("weight_mean", "weight_std", "bias_mean", "bias_std", "factor")
-    return covariance(CorrelatedLinear(*(found[f"0.{name}"] for name in names), shared=True))
+    return covariance(CorrelatedLinear(**{name: found[f"0.{name}"] for name in names}, shared=True))
 
 
 def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:

@@ -150,7 +150,7 @@ def test_the_published_networks(posteriors: Path, name: str) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_tyxe_has_exp(seed: int) -> None:
     locs, raw = pair(seed)
-    state = {}
+    state: dict[str, Tensor] = {}
     for name in locs:
         state |= {f"net.{name}.loc{RAW}": locs[name], f"net.{name}.scale{RAW}": raw[name]}
     assert importer_for(flat(state)).name == "tyxe"
@@ -244,7 +244,8 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     assert [getattr(layer, "kind", "") for layer in network.layers] == [  # type: ignore[union-attr]
         *("linear", "relu", "linear", "relu", "correlated_linear")
     ]
-    assert torch.equal(network.layers[2].weight_mean, body[2].weight.detach().double())  # type: ignore[union-attr]
+    body_weight = body.get_parameter("2.weight").detach().double()
+    assert torch.equal(network.layers[2].weight_mean, body_weight)  # type: ignore[union-attr]
     assert not network.layers[2].random  # type: ignore[union-attr]
     both = {"0.weight": torch.randn(5, 3), "0.bias": torch.randn(5)}
     with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the guide and has a value without variance"):

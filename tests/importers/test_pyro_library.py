@@ -37,7 +37,7 @@ def model(pyro: Any, *, fixed: bool = False, positive: bool = False) -> Any:
     """3-4-2 with normal priors, of the last layer alone if the first is ``fixed``, and noise of unknown size."""
     dist, nns = pyro.distributions, pyro.nn
 
-    class Model(nns.PyroModule):  # type: ignore[misc]
+    class Model(nns.PyroModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             linear = nns.PyroModule[nn.Linear]
