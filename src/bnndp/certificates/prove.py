@@ -17,7 +17,7 @@ from bnndp.certificates.claims import mean_lower, softmax_lower
 from bnndp.certificates.maps import SLACK, Sides
 from bnndp.certificates.moment import moment_lower
 from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork, Ensemble, Posterior
+from bnndp.network import BayesianNetwork, Posterior
 
 __all__ = ["Claim", "Proof", "prove_mean", "prove_softmax"]
 
