@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.importers.architecture import Architecture
+
 Layers = dict[str, dict[str, Tensor]]
+
+SAID = {"task": "regression", "activation": "relu"}
+"""What tensors do not say of a network with ReLUs."""
+RELUS = Architecture(**SAID)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from support import records
 import torch
+from support import records
 from torch.nn import functional
 
 from bnndp.activations import Relu, Tanh
-from bnndp.questions.certify import certify
-from bnndp.layers import AveragePool, Conv2d, Flatten, Linear, MaxPool
-from bnndp.network import BayesianNetwork
 from bnndp.engine.general.rows import LocalRows
 from bnndp.geometry.box import Box
+from bnndp.layers import AveragePool, Conv2d, Flatten, Linear, MaxPool
+from bnndp.network import BayesianNetwork
+from bnndp.questions.certify import certify
 
 CASES = {  # size, stride and padding of each convolution, what follows it, and the shape of the inputs
     "stride": ([(1, 3, 0, None), (2, 3, 0, None)], (1, 12, 6)),
