@@ -1,7 +1,8 @@
 """Figure 1 of the paper: affine bounds on the mean of a network with one input, over one interval of it.
 
 Only the two affine lines are certified, and only over the interval. The mean is exact or sampled (see
-``attack/sampling.py``), the standard deviation is sampled, and intervals given as ``marks`` are drawn as they are given.
+``attack/sampling.py``), the standard deviation is sampled, and intervals given as ``marks`` are drawn as they
+are.
 """
 
 from __future__ import annotations
