@@ -13,7 +13,7 @@ import torch
 
 import bnndp as library
 from bnndp.attack.inside import inside_range
-from bnndp.cli import job
+from bnndp.cli import boxes
 from bnndp.files.posterior import load, save
 
 KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "effort", "seconds"]
@@ -109,7 +109,7 @@ def test_chunks_cover_all_rows_in_order(
     out = tmp_path / "out.jsonl"
     bnndp("certify", model, tmp_path / "many.npz", "--eps", 0.1, "--out", out)
     whole = read_rows(out)
-    monkeypatch.setattr(job, "_BOXES", 4)
+    monkeypatch.setattr(boxes, "_BOXES", 4)
     bnndp("certify", model, tmp_path / "many.npz", "--eps", 0.1, "--out", out)
     parts = read_rows(out)
     assert [row["index"] for row in parts] == list(range(11))
@@ -135,14 +135,14 @@ def test_an_older_file_is_replaced_and_a_link_is_followed(
 def test_a_bound_that_is_infinite_is_null(
     bnndp: Any, model: Path, inputs: Path, tmp_path: Path, read_rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Callable[..., Any] = job.better_bounds
+    real: Callable[..., Any] = boxes.better_bounds
 
     def spy(network: Any, box: Any, options: Any) -> Any:
         bounds = next(real(network, box, options))
         bounds.lower[0] = -torch.inf
         return iter([bounds])
 
-    monkeypatch.setattr(job, "better_bounds", spy)
+    monkeypatch.setattr(boxes, "better_bounds", spy)
     assert bnndp("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "o.jsonl").status == 0
     rows = read_rows(tmp_path / "o.jsonl")
     assert (rows[0]["lower"], rows[0]["width"]) == (None, None)

@@ -13,7 +13,7 @@ from support.classifiers import classifier as random_classifier
 from typer.testing import CliRunner
 
 import bnndp as library
-from bnndp.cli import job, radii
+from bnndp.cli import boxes, radii
 from bnndp.cli.main import app
 from bnndp.files.posterior import load, save
 from bnndp.options import LEVELS
@@ -80,13 +80,13 @@ class TestCertify:
         self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[tuple[int, int]] = []
-        real = job.better_bounds
+        real = boxes.better_bounds
 
         def spy(network: Any, box: Any, options: Any) -> Any:
             seen.append((options.refine, options.optimise))
             return real(network, box, options)
 
-        monkeypatch.setattr(job, "better_bounds", spy)
+        monkeypatch.setattr(boxes, "better_bounds", spy)
         start = ("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", tmp_path / "o.jsonl")
         assert bnndp(*start, "--refine", 1).status == 0
         assert seen == [(1, 0)]
@@ -115,11 +115,11 @@ class TestCertify:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         out = tmp_path / "o.jsonl"
-        monkeypatch.setattr(job, "_BOXES", 1)
-        real = job.better_bounds
+        monkeypatch.setattr(boxes, "_BOXES", 1)
+        real = boxes.better_bounds
         # Three boxes at medium effort, then one at high.
         spy = interrupt_on(5, real, lambda network, box, options: options.refine > 1)
-        monkeypatch.setattr(job, "better_bounds", spy)
+        monkeypatch.setattr(boxes, "better_bounds", spy)
         result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", out)
         assert result.status == 130
         assert (
@@ -132,8 +132,8 @@ class TestCertify:
     def test_before_all_have_an_answer_nothing_is_written(
         self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(job, "_BOXES", 1)
-        monkeypatch.setattr(job, "better_bounds", interrupt_on(3, job.better_bounds, lambda *_: True))
+        monkeypatch.setattr(boxes, "_BOXES", 1)
+        monkeypatch.setattr(boxes, "better_bounds", interrupt_on(3, boxes.better_bounds, lambda *_: True))
         result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", tmp_path / "o.jsonl")
         assert (result.status, result.stdout) == (130, "")
         assert "no output file was written" in result.stderr

@@ -280,15 +280,15 @@ class TestDevice:
 
 
 def test_infinite_figures_are_null(bnndp: Any, model: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bnndp.cli import job
+    from bnndp.cli import boxes
 
-    real = job.better_bounds
+    real = boxes.better_bounds
 
     def spy(network: Any, box: Any, options: Any) -> Any:
         bounds = next(real(network, box, options))
         bounds.lower[0] = -math.inf
         return iter([bounds])
 
-    monkeypatch.setattr(job, "better_bounds", spy)
+    monkeypatch.setattr(boxes, "better_bounds", spy)
     found = strict(bnndp("certify", model, inputs, "--eps", 0.1, "--json").stdout)
     assert (found["mean_width"], found["largest_width"]) == (None, None)

@@ -21,11 +21,11 @@ PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
 STUCK = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background jobs of a shell
-from bnndp.cli import job, main
+from bnndp.cli import boxes, main
 def better_bounds(*arguments):
     print("working", flush=True)
     time.sleep(60)
-job.better_bounds = better_bounds
+boxes.better_bounds = better_bounds
 main.run()
 """
 

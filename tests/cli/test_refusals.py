@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bnndp.cli import job
+from bnndp.cli import boxes
 from bnndp.errors import InputError
 
 GOOD = [[0.1, 0.2]]
@@ -223,8 +223,8 @@ def test_a_failure_half_way_leaves_the_older_file(
 ) -> None:
     np.savez(tmp_path / "many.npz", x=np.zeros((5, 2)))
     (tmp_path / "out.jsonl").write_text("older\n")
-    monkeypatch.setattr(job, "_BOXES", 2)
-    real, calls = job.better_bounds, []
+    monkeypatch.setattr(boxes, "_BOXES", 2)
+    real, calls = boxes.better_bounds, []
 
     def fail_later(network: Any, box: Any, options: Any) -> Any:
         calls.append(box.batch)
@@ -232,7 +232,7 @@ def test_a_failure_half_way_leaves_the_older_file(
             raise InputError("No bound for box 0.")
         return real(network, box, options)
 
-    monkeypatch.setattr(job, "better_bounds", fail_later)
+    monkeypatch.setattr(boxes, "better_bounds", fail_later)
     arguments = ("certify", model, tmp_path / "many.npz", "--eps", 0.1, "--out", tmp_path / "out.jsonl")
     line = refused(*arguments)
     assert "rows 4 to 4" in line
@@ -260,7 +260,7 @@ def test_a_bug_keeps_its_traceback(
     def bug(*_arguments: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(job, "better_bounds", bug)
+    monkeypatch.setattr(boxes, "better_bounds", bug)
     with pytest.raises(ZeroDivisionError):
         bnndp("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "out.jsonl")
     assert not list(tmp_path.glob("*out.jsonl*"))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from support.classifiers import classifier as random_classifier
 
-from bnndp.cli import job, radii
+from bnndp.cli import boxes, radii
 from bnndp.files.posterior import save
 
 PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
@@ -25,8 +25,8 @@ PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few points are many parts."""
-    monkeypatch.setattr(job, "_BOXES", 3)
-    monkeypatch.setattr(job, "_ATTACKED", 2)
+    monkeypatch.setattr(boxes, "_BOXES", 3)
+    monkeypatch.setattr(boxes, "_ATTACKED", 2)
     monkeypatch.setattr(radii, "_INPUTS", 3)
     monkeypatch.setattr(radii, "_ATTACKED", 3)
     monkeypatch.setattr(radii, "_STAGED", 2)
@@ -63,7 +63,7 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def stop_at(monkeypatch: pytest.MonkeyPatch, call: int, error: type[BaseException]) -> list[int]:
     """Let the so many-th part of a command fail; gives the count of the calls."""
     seen: list[int] = []
-    for module, name in ((job, "better_bounds"), (radii, "better_evaluations")):
+    for module, name in ((boxes, "better_bounds"), (radii, "better_evaluations")):
         real = getattr(module, name)
 
         def spy(*arguments: Any, _real: Any = real, **options: Any) -> Any:
@@ -247,15 +247,15 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
 # A part that never ends after the first one, in a process of its own.
 STUCK = """
 import time
-from bnndp.cli import job, main
-job._BOXES = 2
-real = job.better_bounds
+from bnndp.cli import boxes, main
+boxes._BOXES = 2
+real = boxes.better_bounds
 def better_bounds(network, box, options):
     if box.lower[0, 0] > 0.5:
         print("working", flush=True)
         time.sleep(60)
     return real(network, box, options)
-job.better_bounds = better_bounds
+boxes.better_bounds = better_bounds
 main.run()
 """
 
@@ -284,6 +284,6 @@ def test_signals_keep_what_was_done_and_free_the_folder(
         )
         assert f"`bnndp {' '.join(arguments)}` goes on from there" in errors
         assert errors.count("\n") == 1
-    monkeypatch.setattr(job, "_BOXES", 2)
+    monkeypatch.setattr(boxes, "_BOXES", 2)
     result = bnndp(*arguments)
     assert (result.status, result.stderr) == (0, f"bnndp: {run}: resumed with 2 of 3 answers.\n")

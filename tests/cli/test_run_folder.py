@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bnndp as library
-from bnndp.cli import job, radii
+from bnndp.cli import boxes, radii
 from bnndp.files.posterior import load
 
 COMMANDS: dict[str, tuple[object, ...]] = {
@@ -106,11 +106,11 @@ class TestEveryCommand:
         command: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        for module in (job, radii):
+        for module in (boxes, radii):
             monkeypatch.setattr(module, "_ATTACKED", 2)
         start = (command, classifier, labelled, "--effort", "medium", *COMMANDS[command], "--run")
         assert bnndp(*start, tmp_path / "whole").status == 0
-        module, name = (job, "better_bounds") if command == "certify" else (radii, "better_evaluations")
+        module, name = (boxes, "better_bounds") if command == "certify" else (radii, "better_evaluations")
         real, calls = getattr(module, name), []
 
         def stop(*arguments: Any, **options: Any) -> Any:
