@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from dataclasses import dataclass, field
 
 __all__ = ["Ended", "Invocation"]
@@ -22,7 +21,7 @@ class Invocation:
     """The arguments of the program, when it began, and what is to be said if it is told to stop."""
 
     arguments: tuple[str, ...]
-    begin: float = field(default_factory=time.monotonic)
+    begin: float  # on the monotonic clock
     written: str | None = "no output file was written"  # None: the command writes none
     remarks: list[str] = field(default_factory=list)
 

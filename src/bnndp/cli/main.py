@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import FrameType
@@ -89,9 +90,11 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """The program: run it with these arguments, or with those of the process, and exit with its status."""
     if arguments is None:
         signal.signal(signal.SIGTERM, _terminate)
-    invocation = Invocation(tuple(sys.argv[1:] if arguments is None else arguments))
+    invocation = Invocation(tuple(sys.argv[1:] if arguments is None else arguments), time.monotonic())
     try:
         status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=invocation)
+        if status == 130:  # typer has seen Ctrl-C
+            raise KeyboardInterrupt
     except CertError as error:
         status = _complain(str(error), 2)
     except (MemoryError, RuntimeError) as error:
@@ -102,10 +105,8 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         status = _complain(_usage(error), 2)
     except Ended as end:
         status = _complain(str(end), end.status)
-    except KeyboardInterrupt:
-        status = _complain(str(invocation), 130)
-    except _Terminated:
-        status = _complain(str(invocation), 143)
+    except (KeyboardInterrupt, _Terminated) as stop:
+        status = _complain(str(invocation), 143 if isinstance(stop, _Terminated) else 130)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -116,7 +116,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     with (
         task.journal(job, (model, model_file), read) as journal,
         open_rows(out, keep=(model, *source.files, *task.files)) as write,
-        task.workers(job, engine, address) as workers,
+        task.workers(job, journal, engine, address) as workers,
     ):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)
         end = task.write(job, journal, summary, write, interrupted=interrupted)

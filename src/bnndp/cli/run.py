@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -69,7 +70,7 @@ class Run:
         shared: bool = False,
     ) -> Run:
         """By the options of a command; its time began with the program."""
-        invocation = context.find_object(Invocation) or Invocation(())
+        invocation = context.find_object(Invocation) or Invocation((), time.monotonic())
         at = math.inf if seconds is None else invocation.begin + seconds
         return cls(invocation, folder, out, messages, Deadline(at, shared))
 
@@ -80,7 +81,7 @@ class Run:
 
     @contextlib.contextmanager
     def journal(self, job: Job, model: tuple[Path, ModelFile], inputs: Inputs) -> Iterator[Journal]:
-        """The journal of the answers. What a run folder has is told, and how to go on if it is left early."""
+        """The journal of the answers; of a run folder that is left early it is told how to go on."""
         if self.folder is None:
             if self.out is None and not self.messages.json and job.command != "evaluate":
                 self.messages.tell(
@@ -90,20 +91,13 @@ class Run:
                 yield journal
         else:
             with open_run(self.folder, job.identity(), lambda: self._described(job, *model, inputs)) as journal:
-                yield from self._resumed(job, journal)
+                try:
+                    yield journal
+                except BaseException:
+                    kept = f"{journal.count(0)} of {job.points} answers are kept in {self.folder}"
+                    self.invocation.remarks.append(f"{kept}, {self._go_on}")
+                    raise
         self.invocation.written = "all rows were written before"
-
-    def _resumed(self, job: Job, journal: Journal) -> Iterator[Journal]:
-        first, last = journal.count(0), journal.count(len(job.stages) - 1)
-        if first:
-            complete = f", {last} of them complete" if len(job.stages) > 1 else ""
-            self.messages.tell(f"{self.folder}: resumed with {first} of {job.points} answers{complete}.")
-        try:
-            yield journal
-        except BaseException:
-            kept = f"{journal.count(0)} of {job.points} answers are kept in {self.folder}"
-            self.invocation.remarks.append(f"{kept}, {self._go_on}")
-            raise
 
     def _described(self, job: Job, path: Path, model: ModelFile, inputs: Inputs) -> Description:
         """What ``run.json`` and ``inputs.npz`` say of the beginning of a run (docs/runs.md)."""
@@ -130,8 +124,12 @@ class Run:
         return Description(made, {**inputs.arrays, **labels, "input_shape": np.array(shape, dtype=np.int64)})
 
     @contextlib.contextmanager
-    def workers(self, job: Job, engine: str, address: str | None) -> Iterator[Workers | None]:
-        """Who computes: this process (None), or the workers of a cluster, of which it is told what it has."""
+    def workers(self, job: Job, journal: Journal, engine: str, address: str | None) -> Iterator[Workers | None]:
+        """Who computes: this process (None), or the workers of a cluster. What there is to begin with is told."""
+        first, last = journal.count(0), journal.count(len(job.stages) - 1)
+        if first:
+            complete = f", {last} of them complete" if len(job.stages) > 1 else ""
+            self.messages.tell(f"{self.folder}: resumed with {first} of {job.points} answers{complete}.")
         if engine == "local":
             yield None
             return
