@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from benchmarks.paper.grid import Column
     from benchmarks.paper.rows import Task, Told
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.invocation import Invocation
+    from bnndp.cli.messages import Messages
     from bnndp.training.fit import Watcher
 
 __all__ = ["reproduce"]
@@ -65,12 +66,13 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
     from benchmarks.paper.networks import Shelf
     from benchmarks.paper.reproduce import Setting
     from benchmarks.paper.reproduce import reproduce as make
-    from bnndp.cli.labelled import shown_store
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.inputs import data_store
+    from bnndp.cli.invocation import Invocation
+    from bnndp.cli.messages import Messages
 
     given = {"inference": inference, "temperature": temperature, "prior": prior, "steps": steps}
-    remarks, manner = context.find_object(list), Manner(quiet=quiet)
-    with shown_store(data_dir, manner) as store:
+    invocation, messages = context.find_object(Invocation), Messages(quiet=quiet)
+    with data_store(data_dir, messages) as store:
         setting = Setting(
             out=out,
             shelf=Shelf(cache or out / "networks", store),
@@ -82,7 +84,7 @@ def reproduce(  # noqa: PLR0913 (the options of the command)
             restart=restart,
             command=_command(),
         )
-        with _resumable(remarks), _shown(manner) as told:
+        with _resumable(invocation), _shown(messages) as told:
             outcome = make(experiment, setting, told)
     console = Console()
     if console.is_terminal:
@@ -139,28 +141,28 @@ def _version(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def _resumable(remarks: list[str] | None) -> Iterator[None]:
+def _resumable(invocation: Invocation | None) -> Iterator[None]:
     """Of a run that is told to stop, say how to go on."""
     try:
         yield
     except BaseException:
-        if remarks is not None:
-            remarks.append("the same command goes on from what is measured")
+        if invocation is not None:
+            invocation.remarks.append("the same command goes on from what is measured")
         raise
 
 
 @contextlib.contextmanager
-def _shown(manner: Manner) -> Iterator[Told]:
+def _shown(messages: Messages) -> Iterator[Told]:
     """One line on stderr for each network and column; a bar below it while a network is trained, on a terminal."""
     with contextlib.ExitStack() as stack:
 
         def told(task: Task) -> Watcher | None:
             stack.close()
-            if not manner.quiet:
+            if not messages.quiet:
                 typer.echo(f"{task.row}: {task.column or 'training'}", err=True)
             if task.column is not None:
                 return None
-            advance = stack.enter_context(manner.progress("train", task.steps))
+            advance = stack.enter_context(messages.progress("train", task.steps))
             done = {"noise": 0, "train": 0}
 
             def watch(stage: Literal["noise", "train"], step: int) -> None:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from benchmarks.paper.__main__ import reproduce
@@ -29,9 +30,9 @@ from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
 from bnndp.cli.explore import explore
 from bnndp.cli.inspect import inspect
+from bnndp.cli.invocation import Ended, Invocation
 from bnndp.cli.radius import radius
 from bnndp.cli.report import report
-from bnndp.cli.stopped import Remarks, Stopped, Unmet
 from bnndp.cli.train import train
 from bnndp.errors import CertError, one_line
 
@@ -85,32 +86,34 @@ def _options(
     """Certified bounds on the predictions of Bayesian neural networks, over the whole posterior."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program with these arguments (those of the process by default) and give its exit status."""
-    remarks = Remarks(sys.argv[1:] if arguments is None else arguments)
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The program: run it with these arguments, or with those of the process, and exit with its status."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _terminate)
+    invocation = Invocation(tuple(sys.argv[1:] if arguments is None else arguments), time.monotonic())
     try:
-        status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=remarks)
+        status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=invocation)
+        if status == 130:  # typer has seen Ctrl-C
+            raise KeyboardInterrupt
     except (CertError, OSError, typer.TyperException) as error:
-        return _complain(_words(error), 2)
+        status = _complain(_words(error), 2)
     except (MemoryError, RuntimeError) as error:
         if not _lacks_memory(error):
             raise
-        return _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
-    except (Stopped, Unmet) as end:
-        return _complain(str(end), end.status)
-    except KeyboardInterrupt:
-        status = 130
-    except _Terminated:
-        status = 143
-    if status in (130, 143):
-        return _complain(str(remarks), status)
-    return status if isinstance(status, int) else 0
+        status = _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
+    except Ended as end:
+        status = _complain(str(end), end.status)
+    except (KeyboardInterrupt, _Terminated) as stop:
+        status = _complain(str(invocation), 143 if isinstance(stop, _Terminated) else 130)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(main())
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The same, for other programs: gives back the exit status."""
+    try:
+        run(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

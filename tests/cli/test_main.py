@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -14,18 +15,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bnndp.cli.main import app
+import bnndp
+from bnndp.cli import boxes, radii
+from bnndp.cli.main import app, main
 
-PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
+PROGRAM = [sys.executable, "-m", "bnndp"]
 # A chunk that never ends, entered after the output file was opened; prints when it is there.
 STUCK = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background jobs of a shell
-from bnndp.cli import job, main
+from bnndp.cli import boxes, main
 def better_bounds(*arguments):
     print("working", flush=True)
     time.sleep(60)
-job.better_bounds = better_bounds
+boxes.better_bounds = better_bounds
 main.run()
 """
 
@@ -81,7 +84,7 @@ def test_interruption_leaves_no_file(model: Path, inputs: Path, tmp_path: Path, 
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "working\n"
-    assert len(list(tmp_path.glob(".out.jsonl*.part"))) == 1
+    assert len(list(tmp_path.glob(".out.jsonl.*"))) == 1
     time.sleep(0.1)
     process.send_signal(sent)
     _, errors = process.communicate(timeout=30)
@@ -157,8 +160,30 @@ def test_wrong_arguments_name_the_help_of_the_command(bnndp: Any, arguments: lis
 
 
 def test_help_is_broken_by_the_terminal_alone() -> None:
-    from bnndp.cli.main import app
-
     texts = {str(command.help) for command in app.registered_commands}
     assert len(texts) == 10
     assert not any("\n" in paragraph for text in texts for paragraph in text.split("\n\n"))
+
+
+def frames(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> list[str]:
+    """The functions of the package on the stack when a command first asks the library, from the program on."""
+    found: list[list[str]] = []
+    root = Path(bnndp.__file__).parent
+
+    def seen(*_: Any, **__: Any) -> Any:
+        calls = [frame for frame, _ in traceback.walk_stack(None) if root in Path(frame.f_code.co_filename).parents]
+        found.append([frame.f_code.co_name for frame in reversed(calls)])
+        raise KeyboardInterrupt
+
+    for module, name in ((boxes, "better_bounds"), (radii, "better_evaluations")):
+        # The iterators begin when they are gone through.
+        monkeypatch.setattr(module, name, lambda *_, **__: (seen() for _ in range(1)))
+    assert main(arguments) == 130
+    return found[0][found[0].index("run") :]
+
+
+@pytest.mark.parametrize("command", [["certify", "--eps", "0.1"], ["radius"], ["evaluate", "--eps", "0.1"]])
+def test_from_the_program_to_the_library_there_are_four_calls(
+    classifier: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    assert frames(monkeypatch, [*command, str(classifier), str(labelled)]) == ["run", command[0], "work", "compute"]

@@ -1,4 +1,4 @@
-"""One manner for all commands: data on stdout, the rest on stderr, and what the exit status says."""
+"""What all commands say: data on stdout, the rest on stderr, and what the exit status tells."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.conftest import rows_of, timeless
 
-from bnndp.cli import progress
+from bnndp.cli import boxes, progress
 from bnndp.cli.progress import Pace, show_progress
 from bnndp.files.posterior import load
 from bnndp.questions import decision, radius
 
-PROGRAM = [sys.executable, "-c", "from bnndp.cli.main import run; run()"]
+PROGRAM = [sys.executable, "-m", "bnndp"]
 
 COMMANDS: dict[str, tuple[object, ...]] = {
     "certify": ("--eps", 0.05),
@@ -46,15 +47,12 @@ class TestJson:
         assert found["certificates"] is None
 
     def test_rows_may_go_to_stdout(
-        self, bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any, command: str
+        self, bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str
     ) -> None:
         start = (command, classifier, labelled, *COMMANDS[command])
         assert bnndp(*start, "--out", tmp_path / "rows").status == 0
 
-        def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            return [row | {"seconds": 0} for row in rows]
-
-        want = timeless(read_rows(tmp_path / "rows"))
+        want = timeless(rows_of(tmp_path / "rows"))
         alone = bnndp(*start, "--out", "-")
         assert timeless([strict(line) for line in alone.stdout.splitlines()]) == want
         assert "certified" in alone.stderr  # the table
@@ -65,24 +63,22 @@ class TestJson:
         assert (timeless(rows), summary["command"], both.stderr) == (want, command, "")
 
 
-def test_the_figures_are_those_of_the_rows(
-    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
-) -> None:
+def test_the_figures_are_those_of_the_rows(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows"
     found = strict(bnndp("radius", classifier, labelled, "--json", "--out", out).stdout)
-    right = [row for row in read_rows(out) if row["label"] == row["decision"]]
+    right = [row for row in rows_of(out) if row["label"] == row["decision"]]
     assert (found["correct"], found["certified"]) == (3, 3)
     for name, key in (("mean_radius", "radius"), ("mean_attack_radius", "attack_radius"), ("mean_ratio", "ratio")):
         assert found[name] == pytest.approx(sum(row[key] for row in right) / 3, rel=1e-12)
     found = strict(bnndp("certify", classifier, labelled, "--eps", 0.1, "--json", "--out", out).stdout)
-    rows = read_rows(out)
+    rows = rows_of(out)
     for verdict in ("certified", "falsified", "undecided"):
         assert found[verdict] == sum(row["verdict"] == verdict for row in rows)
     assert found["largest_width"] == max(max(row["width"]) for row in rows)
     assert found["mean_width"] == pytest.approx(sum(sum(row["width"]) for row in rows) / 12, rel=1e-12)
     assert (found["mean_inside"], found["ratio"]) == (None, None)
     found = strict(bnndp("evaluate", classifier, labelled, "--eps", 0.3, 0.05, "--json", "--out", out).stdout)
-    assert found["curve"] == read_rows(out)
+    assert found["curve"] == rows_of(out)
     assert found["certified_share"] == found["curve"][-1]["certified"] < found["curve"][0]["certified"]
 
 
@@ -94,21 +90,14 @@ def test_regression_has_nothing_to_decide(bnndp: Any, model: Path, inputs: Path)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("share", "status"), [(0.0, 0), (0.75, 0), (0.76, 3), (1.0, 3)])
 def test_a_share_may_be_required(
-    bnndp: Any,
-    classifier: Path,
-    labelled: Path,
-    tmp_path: Path,
-    read_rows: Any,
-    command: str,
-    share: float,
-    status: int,
+    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str, share: float, status: int
 ) -> None:
     """Three of the four are right; all output is there in any case."""
     options = {"certify": ("--eps", 1e-3), "evaluate": ("--eps", 0, 1e-3, "--no-attack")}.get(command, ("--no-attack",))
     end = ("--out", tmp_path / "out", "--run", tmp_path / "run", "--json", "--quiet", "--require-certified", share)
     result = bnndp(command, classifier, labelled, *options, *end)
     assert result.status == status
-    assert read_rows(tmp_path / "out")
+    assert rows_of(tmp_path / "out")
     assert strict(result.stdout) == strict((tmp_path / "run" / "summary.json").read_text())
     want = f"bnndp: 3 of 4 are certified, a share of 0.75; --require-certified asks for {share:g}.\n"
     assert result.stderr == (want if status else "")
@@ -261,7 +250,7 @@ class TestDevice:
 
     @pytest.mark.parametrize("command", COMMANDS)
     def test_answers_are_the_same_where_there_is_one(
-        self, bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any, command: str
+        self, bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str
     ) -> None:
         import torch
 
@@ -270,7 +259,7 @@ class TestDevice:
         start = (command, classifier, labelled, "--effort", "medium", *COMMANDS[command], "--out")
         for name in ("cpu", "cuda"):
             assert bnndp(*start, tmp_path / name, "--device", name).status == 0
-        for one, other in zip(read_rows(tmp_path / "cpu"), read_rows(tmp_path / "cuda"), strict=True):
+        for one, other in zip(rows_of(tmp_path / "cpu"), rows_of(tmp_path / "cuda"), strict=True):
             for key in set(one) - {"seconds"}:
                 if isinstance(one[key], float | list):  # a search may branch otherwise where two ways are equally good
                     found, want = (np.array(row[key], float) for row in (other, one))
@@ -280,15 +269,13 @@ class TestDevice:
 
 
 def test_infinite_figures_are_null(bnndp: Any, model: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bnndp.cli import job
-
-    real = job.better_bounds
+    real = boxes.better_bounds
 
     def spy(network: Any, box: Any, options: Any) -> Any:
         bounds = next(real(network, box, options))
         bounds.lower[0] = -math.inf
         return iter([bounds])
 
-    monkeypatch.setattr(job, "better_bounds", spy)
+    monkeypatch.setattr(boxes, "better_bounds", spy)
     found = strict(bnndp("certify", model, inputs, "--eps", 0.1, "--json").stdout)
     assert (found["mean_width"], found["largest_width"]) == (None, None)

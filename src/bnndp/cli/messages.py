@@ -1,4 +1,4 @@
-"""How all commands speak: data on stdout, everything else on stderr.
+"""What commands say, and where: data on stdout, everything else on stderr.
 
 ``--json`` puts one JSON object in the place of the table, ``--quiet`` leaves nothing but errors on stderr, and the
 table goes there where stdout is taken by rows (``--out -``).
@@ -21,14 +21,14 @@ from rich.table import Table
 from bnndp.cli.progress import show_progress
 from bnndp.runs.work import Advance
 
-__all__ = ["PLAIN", "Manner"]
+__all__ = ["PLAIN", "Messages"]
 
 _WIDE = 160  # characters of a line of a table that goes into a file
 _ANY = 10_000  # more than any table needs
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class Messages:
     """What was asked for by ``--json`` and ``--quiet``, and whether the rows go to stdout."""
 
     json: bool = False
@@ -76,5 +76,5 @@ def _fitting(part: RenderableType, console: Console) -> RenderableType:
     return upright
 
 
-PLAIN = Manner()
+PLAIN = Messages()
 """Without any of the options."""
