@@ -150,7 +150,7 @@ def test_the_seed_reaches_the_attack(
         real = getattr(module, name)
 
         def spy(*arguments: Any, _real: Any = real, **options: Any) -> Any:
-            seen.append(options["effort"].seed)
+            seen.append(options["budget"].seed)
             return _real(*arguments, **options)
 
         monkeypatch.setattr(module, name, spy)

@@ -105,7 +105,8 @@ class BoxResult:
         """The intersection with other bounds, under their method."""
         lower = torch.maximum(self.lower, bounds.lower.cpu())
         upper = torch.minimum(self.upper, bounds.upper.cpu())
-        return replace(self, lower=lower, upper=upper, method=tuple(bounds.method)).led(self.decisions)
+        method = tuple(None if name == "none" else name for name in bounds.method)  # none: the time was over
+        return replace(self, lower=lower, upper=upper, method=method).led(self.decisions)
 
     def led(self, decisions: Decisions | None) -> BoxResult:
         """With these decisions, whose leads are at least those that the bounds of the classes give."""

@@ -95,7 +95,7 @@ class Job(runs.Job[Any]):
     def identity(self) -> Identity:
         """What the answers of a run depend on. How long it may take is not part of it."""
         chosen = asdict(self.options) | {"fixed": sorted(self.options.fixed - {"time_limit"})}
-        del chosen["time_limit"]
+        del chosen["time_limit"], chosen["deadline"]
         options = {name: json_values(value) for name, value in {**chosen, **self.details}.items()}
         digests = self.network.digest(), data_digest(**self.tensors)
         return Identity(self.command, *digests, options, program(), self.points, self.stages)

@@ -31,7 +31,7 @@ from bnndp.files.posterior import ModelFile
 from bnndp.runs.exports import Exports, Row, write_summary
 from bnndp.runs.folder import OWN, Description, open_run
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.work import Deadline, Workers
+from bnndp.runs.work import Schedule, Workers
 
 __all__ = ["End", "Run"]
 
@@ -56,7 +56,7 @@ class Run:
     folder: Path | None
     out: Path | None
     messages: Messages
-    deadline: Deadline
+    deadline: Schedule
 
     @classmethod
     def of(
@@ -72,7 +72,7 @@ class Run:
         """By the options of a command; its time began with the program."""
         invocation = context.find_object(Invocation) or Invocation((), time.monotonic())
         at = math.inf if seconds is None else invocation.begin + seconds
-        return cls(invocation, folder, out, messages, Deadline(at, shared))
+        return cls(invocation, folder, out, messages, Schedule(at, shared))
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ from bnndp.errors import CertError, InputError
 from bnndp.runs.job import Job, Keep, Result, Shard
 from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Advance", "Deadline", "Show", "Workers", "compute", "work"]
+__all__ = ["Advance", "Schedule", "Show", "Workers", "compute", "work"]
 
 
 class Advance(Protocol):
@@ -46,8 +46,8 @@ class Workers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
-    """When the work ends, on the monotonic clock.
+class Schedule:
+    """When the work ends, on the monotonic clock, and how its time is shared.
 
     ``shared``: beyond the first stage every part has its share of the time that is left, which treats all points alike.
     Without it parts are completed one after the other, which a resumed run builds on.
@@ -66,7 +66,7 @@ class Deadline:
         return now + (self.at - now) * min(1.0, share) if self.shared and stage else self.at
 
 
-def work(job: Job[Any], journal: Journal, show: Show, deadline: Deadline, workers: Workers | None = None) -> bool:
+def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, workers: Workers | None = None) -> bool:
     """Add to ``journal`` what it lacks; whether an interruption (Ctrl-C) ended that when all points had an answer.
 
     An interruption of the first stage is passed on. When the time is over the rest is left as it is. Shards are
@@ -119,7 +119,7 @@ class _Stage:
     advance: Advance
     in_time: bool = True  # whether there was time to begin every part
 
-    def lacking(self, deadline: Deadline, width: int) -> Iterator[Shard]:
+    def lacking(self, deadline: Schedule, width: int) -> Iterator[Shard]:
         """What the journal lacks, made when it is asked for; ``width`` of them share the time that is left."""
         job, journal, stage = self.job, self.journal, self.index
         left = sum(len(part) for part in job.parts(stage) if not journal.has(stage, part))
