@@ -69,15 +69,15 @@ class Decisions:
         verdict = tuple(judge(proved=ahead, broken=old is Verdict.FALSIFIED) for ahead, old in pairs)
         return replace(self, lead=better, verdict=verdict)
 
-    def answer(self, i: int) -> dict[str, Any]:
-        """The entries of one box."""
-        shown = self.verdict[i] is Verdict.FALSIFIED
+    def columns(self) -> dict[str, Sequence[object]]:
+        """The entries of answers; only what is falsified has a witness."""
+        shown = [verdict is Verdict.FALSIFIED for verdict in self.verdict]
         return {
-            "label": int(self.label[i]),
-            "verdict": self.verdict[i].value,
-            "lead": exact([self.lead[i].item()])[0],
-            "rival": int(self.rival[i]) if shown else None,
-            "witness": exact(self.witness[i].tolist()) if shown else None,
+            "label": self.label.tolist(),
+            "verdict": [verdict.value for verdict in self.verdict],
+            "lead": exact(self.lead.tolist()),
+            "rival": [int(rival) if there else None for rival, there in zip(self.rival, shown, strict=True)],
+            "witness": [exact(x.tolist()) if there else None for x, there in zip(self.witness, shown, strict=True)],
         }
 
     @classmethod
@@ -98,7 +98,7 @@ class BoxResult:
     upper: Tensor  # (boxes, outputs)
     method: tuple[str | None, ...]
     seconds: Tensor  # (boxes,): of the certification, without the attack
-    inside: tuple[Tensor, Tensor] | None = None  # (boxes, outputs) each
+    inside: tuple[Tensor, ...] | None = None  # lower and upper: (boxes, outputs) each
     decisions: Decisions | None = None
 
     def met(self, bounds: Bounds) -> BoxResult:
@@ -117,31 +117,24 @@ class BoxResult:
     def answers(self) -> list[Answer]:
         """One per box, exact."""
         nothing = [None] * len(self.method)
-        low, high = (_exact_rows(end) for end in (self.lower, self.upper))
-        inner_low, inner_high = (nothing, nothing) if self.inside is None else map(_exact_rows, self.inside)
-        columns = zip(low, high, inner_low, inner_high, self.method, self.seconds.tolist(), strict=True)
-        found = (dict(zip(_KEYS, values, strict=True)) for values in columns)
-        decided = self.decisions
-        return [answer if decided is None else answer | decided.answer(i) for i, answer in enumerate(found)]
+        inside = (nothing, nothing) if self.inside is None else tuple(map(_exact_rows, self.inside))
+        columns: dict[str, Sequence[object]] = {"lower": _exact_rows(self.lower), "upper": _exact_rows(self.upper)}
+        columns |= {"inside_lower": inside[0], "inside_upper": inside[1], "method": self.method}
+        columns |= {"seconds": self.seconds.tolist()} | ({} if self.decisions is None else self.decisions.columns())
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     @classmethod
     def read(cls, answers: Sequence[Answer], n: int) -> BoxResult:
         """From the answers of a journal, for boxes with ``n`` inputs."""
-        lower, upper = (_column([numbers(answer[end]) for answer in answers]) for end in ("lower", "upper"))
-        attacked = answers[0]["inside_lower"] is not None
-        inner = ("inside_lower", "inside_upper") if attacked else ()
-        inside = [_column([numbers(answer[end]) for answer in answers]) for end in inner]
-        return cls(
-            lower,
-            upper,
-            tuple(answer["method"] for answer in answers),
-            _column([answer["seconds"] for answer in answers]),
-            (inside[0], inside[1]) if attacked else None,
-            Decisions.read(answers, n) if "label" in answers[0] else None,
-        )
 
+        def ends(*names: str) -> tuple[Tensor, ...]:
+            return tuple(_column([numbers(answer[name]) for answer in answers]) for name in names)
 
-_KEYS = ("lower", "upper", "inside_lower", "inside_upper", "method", "seconds")
+        lower, upper = ends("lower", "upper")
+        method = tuple(answer["method"] for answer in answers)
+        inside = ends("inside_lower", "inside_upper") if answers[0]["inside_lower"] is not None else None
+        decisions = Decisions.read(answers, n) if "label" in answers[0] else None
+        return cls(lower, upper, method, _column([answer["seconds"] for answer in answers]), inside, decisions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
