@@ -42,32 +42,36 @@ _ATTACKED = 16  # boxes a chunk when they are attacked too
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Verdicts on the decisions of some boxes: certified by a lead over all others, or falsified by a witness."""
+    """What is known of the decisions of some boxes: certified by a lead over all others, or falsified by a witness."""
 
     label: Tensor  # (boxes,)
     lead: Tensor  # (boxes,): the label is ahead of every other class by at least this
-    verdict: tuple[Verdict, ...]
-    rival: Tensor  # (boxes,): the class that is ahead at the witness
+    broken: Tensor  # (boxes,) of truth values: another class is ahead at the witness
+    rival: Tensor  # (boxes,): that class
     witness: Tensor  # (boxes, n)
 
     @classmethod
     def of(cls, found: Decision) -> Decisions:
         """What the library says of them."""
         label, lead, rival, witness = (each.cpu() for each in (found.label, found.bound, found.rival, found.witness))
-        return cls(label, lead, found.verdict, rival, witness)
+        return cls(label, lead, torch.tensor([each is Verdict.FALSIFIED for each in found.verdict]), rival, witness)
 
     @classmethod
     def unknown(cls, label: Tensor, n: int) -> Decisions:  # label (boxes,)
         """Nothing of boxes with ``n`` inputs."""
-        lead, witness = torch.full(label.shape, -torch.inf).double(), torch.full((len(label), n), torch.nan).double()
-        return cls(label.cpu(), lead, (Verdict.UNDECIDED,) * len(label), label.cpu(), witness)
+        none = torch.full((len(label), n), torch.nan, dtype=torch.float64)
+        lead = torch.full((len(label),), -torch.inf, dtype=torch.float64)
+        return cls(label.cpu(), lead, torch.zeros(len(label), dtype=torch.bool), label.cpu(), none)
+
+    @property
+    def verdict(self) -> tuple[Verdict, ...]:
+        """Certified by the lead, whatever else is known: NaN is none."""
+        pairs = zip((self.lead > 0).tolist(), self.broken.tolist(), strict=True)
+        return tuple(judge(proved=ahead, broken=broken) for ahead, broken in pairs)
 
     def raised(self, at: Tensor, lead: Tensor) -> Decisions:
         """With leads (some,) that were proved, too, for the boxes ``at`` (some,); the larger counts."""
-        better = self.lead.index_copy(0, at, torch.maximum(self.lead[at], lead))
-        pairs = zip((better > 0).tolist(), self.verdict, strict=True)
-        verdict = tuple(judge(proved=ahead, broken=old is Verdict.FALSIFIED) for ahead, old in pairs)
-        return replace(self, lead=better, verdict=verdict)
+        return replace(self, lead=self.lead.index_copy(0, at, torch.maximum(self.lead[at], lead)))
 
     def columns(self) -> dict[str, Sequence[object]]:
         """The entries of answers; only what is falsified has a witness."""
@@ -82,12 +86,13 @@ class Decisions:
 
     @classmethod
     def read(cls, answers: Sequence[Answer], n: int) -> Decisions:
-        """From the answers of a journal; what is not falsified has no witness there."""
+        """From the answers of a journal."""
         label = torch.tensor([answer["label"] for answer in answers])
         lead = _column([number(answer["lead"]) for answer in answers])
-        rival = [answer["label"] if answer["rival"] is None else answer["rival"] for answer in answers]
+        broken = torch.tensor([answer["verdict"] == Verdict.FALSIFIED.value for answer in answers])
+        rival = torch.tensor([answer["label"] if answer["rival"] is None else answer["rival"] for answer in answers])
         witness = [[torch.nan] * n if answer["witness"] is None else numbers(answer["witness"]) for answer in answers]
-        return cls(label, lead, tuple(map(verdict_of, answers)), torch.tensor(rival), _column(witness))
+        return cls(label, lead, broken, rival, _column(witness))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +253,9 @@ class BoxJob(Job):
 
     def _decided(self, known: Decisions, box: Box, options: Options) -> Decisions:
         """The end of a later stage: verdicts by its options on what is undecided."""
-        left = [i for i, verdict in enumerate(known.verdict) if verdict is Verdict.UNDECIDED]
-        if not left:
+        at = (~(known.lead > 0) & ~known.broken).nonzero()[:, 0]
+        if not at.numel():
             return known
-        at = torch.tensor(left)
         label = known.label[at].to(box.lower.device)
         rows = decision_rows(label, self.network.n_out)[0]
         with torch.no_grad():
