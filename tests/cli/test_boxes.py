@@ -168,7 +168,8 @@ def rows(*values: float) -> Tensor:
 
 def led(lower: Tensor, upper: Tensor, lead: float, verdict: Verdict = Verdict.UNDECIDED, label: int = 0) -> Decisions:
     """What the bounds of the classes make of a decision."""
-    decisions = Decisions(torch.tensor([label]), rows(lead)[0], (verdict,), torch.tensor([1]), rows(0.25, 0.5))
+    broken = torch.tensor([verdict is Verdict.FALSIFIED])
+    decisions = Decisions(torch.tensor([label]), rows(lead)[0], broken, torch.tensor([1]), rows(0.25, 0.5))
     found = BoxResult(lower, upper, ("moment",), torch.zeros(1, dtype=torch.float64)).led(decisions).decisions
     assert found is not None
     return found

@@ -145,14 +145,12 @@ def _members(posterior: Posterior) -> tuple[BayesianNetwork, ...]:
     return (posterior,) if isinstance(posterior, BayesianNetwork) else posterior.members
 
 
-def _weighted(network: object) -> list[Record]:
+def _weighted(network: BayesianNetwork) -> list[Record]:
     """The layers with weights, those of residual blocks too, in the order of the network."""
     from bnndp.layers import WEIGHTED
+    from bnndp.network import flat
 
-    found: list[Record] = []
-    for layer in getattr(network, "layers", ()):
-        found += [layer] if isinstance(layer, WEIGHTED) else _weighted(layer)
-    return found
+    return [layer for layer in flat(network.layers) if isinstance(layer, WEIGHTED)]
 
 
 def _spread(layers: tuple[Record, ...]) -> str:
