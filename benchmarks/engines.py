@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import bnndp.files.posterior
+from benchmarks.networks import authors
 from bnndp.cli.labelled import Points
 from bnndp.cli.radii import RadiusJob
 from bnndp.data import mnist
@@ -42,16 +43,13 @@ _ASKED = 0.8
 def job_of(model: Path | None, images: int) -> RadiusJob:
     test = mnist("test")
     points = Points(test.x[:images].clone(), test.y[:images], "mnist (test)")
-    return RadiusJob(bnndp.files.posterior.load(model or _vogn()), points, (0.0, 1.0), Search(attack=False), Options())
-
-
-def _vogn() -> Path:
-    folder = os.environ.get("BNNDP_DATA")
-    if not folder:
-        raise SystemExit(
-            "set BNNDP_DATA to the folder of the data sets, beside which the posteriors lie, or give --model"
-        )
-    return Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors"
+    return RadiusJob(
+        bnndp.files.posterior.load(model or authors("mnist_2x64_vogn")),
+        points,
+        (0.0, 1.0),
+        Search(attack=False),
+        Options(),
+    )
 
 
 def timed(engine: Engine, job: RadiusJob) -> tuple[float, dict[int, Any]]:

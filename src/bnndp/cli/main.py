@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from benchmarks.paper.__main__ import reproduce
 
 from bnndp.cli.certificates import FolderInRun
 from bnndp.cli.certify import certify
@@ -62,7 +61,6 @@ _add(train)
 _add(convert)
 _add(report)
 _add(explore)
-_add(reproduce)
 _add(demo)
 
 
