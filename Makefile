@@ -137,20 +137,17 @@ campaign-faults: export OMP_NUM_THREADS := 1
 campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no false claim is certified; hostile numbers
 	$(BIN)/python -m benchmarks.fuzz.faults $(ARGS)
 	$(BIN)/python -O -W error -m benchmarks.fuzz.faults --claims 1 $(ARGS)
-	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
+	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults tests/benchmarks/fuzz/test_faults.py
 
 campaign-formulas: export OMP_NUM_THREADS := 1
-campaign-formulas: export PYTHONPATH := tests
 campaign-formulas: $(READY)  ## every closed formula that bounds rest on against ball arithmetic, at random points
-	$(BIN)/python -m benchmarks.fuzz.formulas.__main__ $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.formulas $(ARGS)
 
-seeded-faults: export PYTHONPATH := tools
 seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a time: its tests must fail
-	$(BIN)/python -m seeded_faults $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults $(ARGS)
 
-mutants: export PYTHONPATH := tools
-mutants: $(READY)  ## the same with random mutants of maths, moment, partition and the checker
-	$(BIN)/python -m benchmarks.fuzz.seeded_faults.mutants $(ARGS)
+mutants: $(READY)  ## the same with random mutants of maths, engine, paper and the checker, six of each module
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults --mutants 6 $(ARGS)
 
 REPRODUCE = $(BIN)/python -m benchmarks.paper
 REPRODUCED = --baselines --cache .cache/networks

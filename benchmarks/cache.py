@@ -49,7 +49,7 @@ class NetworkCache:
         return self.folder / file_name(plan)
 
     def get(self, plan: Plan) -> Trained:
-        """The network of ``plan``; where it is not there yet, it is trained now, from its checkpoint if there is one."""
+        """The network of ``plan``; where there is none yet it is trained now, from its checkpoint if there is one."""
         path = self.path(plan)
         if not path.is_file():
             self._train(plan, path)

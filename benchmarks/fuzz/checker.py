@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.layer_networks import KINDS, make_case
 from torch import Tensor
 
-from benchmarks.fuzz.layers_cases import KINDS, make_case
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.certificates.certificate import plain
 from bnndp.certificates.prove import Claim, prove

@@ -1,8 +1,8 @@
 """Fail closed: whatever goes wrong inside, a false claim is never certified.
 
 ``make campaign-faults`` puts errors, want of memory, interrupts, time-outs and NaN into every function of the
-certifier that a claim passes through (``faults.py``), computes claims that are known to be false
-(``faults_claims.py``), and fails if one of them is certified, if a bound leaves out the truth, or if a bound is NaN.
+certifier that a claim passes through (``fault_injection.py``), computes claims that are known to be false
+(``fault_claims.py``), and fails if one of them is certified, if a bound leaves out the truth, or if a bound is NaN.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from support.hostile_files import Case, good_network, malformed, malicious, sealed_flips
 
-from benchmarks.fuzz.files_cases import Case, good_network, malformed, malicious, sealed_flips
 from bnndp.errors import ModelFileError
 from bnndp.files.posterior import load, save
 from bnndp.importers.convert import convert

@@ -307,7 +307,7 @@ def timed(real):
     return call
 for name in ("add", "before", "best", "index", "has", "__exit__"):
     setattr(Journal, name, timed(getattr(Journal, name)))
-import torch, bnndp.cli.job
+import torch, bnndp.questions.certify
 begin = time.perf_counter()
 main(sys.argv[1:])
 print(spent, time.perf_counter() - begin, file=sys.stderr)

@@ -10,8 +10,8 @@ import torch
 from benchmarks.fuzz.classification import MARGINS, certify, examine, main
 from benchmarks.fuzz.classification_cases import FAMILIES, make_classifier
 from benchmarks.fuzz.classification_judge import Claim, Questions, ask, gather
+from benchmarks.fuzz.margins_judge import Bound, bounds_of, judge_margins
 from benchmarks.fuzz.regression_cases import Case
-from benchmarks.fuzz.tails import Bound, bounds_of, judge_margins
 
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from benchmarks.fuzz.checker import attack, claims_of
-from benchmarks.fuzz.layers_cases import make_case
+from support.layer_networks import make_case
 
 from bnndp_checker.activations import Activation
 

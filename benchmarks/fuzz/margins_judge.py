@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.fuzz.classification_judge import Evidence, Finding, Questions, rounding_of
-from benchmarks.fuzz.classification_oracle import forward, mean_sigmoid, noise_of
+from benchmarks.fuzz.campaign import SIGMAS, Finding
+from benchmarks.fuzz.classification_judge import Evidence, Questions, rounding_of
+from benchmarks.fuzz.classification_oracle import forward, mean_sigmoid
 from benchmarks.fuzz.regression_cases import Case
-from benchmarks.fuzz.regression_judge import SIGMAS
+from benchmarks.fuzz.regression_oracle import noise_of
 from bnndp.engine.dense.margins import margins
 from bnndp.engine.tails.tails import margin_tails
 from bnndp.layers import Linear
@@ -91,10 +92,8 @@ def _settle(case: Case, claim: Bound, x: Tensor, which: tuple[int, int, int], ev
         excess = sign * (value - bound)
         if excess <= error or excess > 3 * error:
             break
-    return Finding(
-        family=case.family, index=case.index, box=b, kind=claim.kind, row=[float(c), float(j)], x=x.tolist(),
-        bound=bound, mean=value, error=error, excess=excess, violation=not excess <= error, judge="sampled",
-    )  # fmt: skip
+    bad = not excess <= error
+    return Finding(b, claim.kind, f"{c} against {j}", x.tolist(), bound, value, error, excess, bad, "sampled")
 
 
 def sampled_margins(

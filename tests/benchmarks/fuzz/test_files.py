@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from benchmarks.fuzz import files as campaign_files
 from benchmarks.fuzz.files import flips_unnoticed, open_file
-from benchmarks.fuzz.files_cases import Case, good_network, malformed, malicious
+from support.hostile_files import Case, good_network, malformed, malicious
 
 from bnndp.errors import ModelFileError
 from bnndp.files.posterior import load, save

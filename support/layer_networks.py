@@ -1,4 +1,4 @@
-"""Random networks of every kind of posterior and layer, for ``benchmarks.fuzz.layers``.
+"""Random networks of every kind of posterior and layer, with boxes.
 
 A case is determined by (seed, kind, index): the index walks through the activations and through the twists, each of
 which aims at one weak spot (perfect correlation, cancellation, a kink at the mean, huge variances, dead neurons).
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.fuzz.regression_cases import Dice
 from bnndp.activations import ACTIVATIONS, PiecewiseAffine
 from bnndp.geometry.box import Box
 from bnndp.layers import (
@@ -30,6 +29,7 @@ from bnndp.layers import (
     Residual,
 )
 from bnndp.network import BayesianNetwork
+from support.dice import Dice
 
 __all__ = ["ACTS", "DENSE_KINDS", "KINDS", "TWISTS", "Case", "activation", "dense", "make_case"]
 
