@@ -158,6 +158,7 @@ def flips_unnoticed(folder: Path, step: int = 1) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="malformed files")
+    parser.add_argument("--step", type=int, default=1, help="flip every so many bits only")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     trials: list[Trial] = []
@@ -174,7 +175,7 @@ def main() -> int:
                 trials.append(open_file(case, folder / f"converted-{index}", mark, "convert"))
                 trials.append(open_file(case, folder / f"child-{index}", mark, "child"))
             print(":", end="", flush=True)
-        missed, tried = flips_unnoticed(folder)
+        missed, tried = flips_unnoticed(folder, given.step)
     return _report(trials, missed, tried)
 
 
