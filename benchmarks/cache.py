@@ -13,7 +13,7 @@ from typing import Any
 from bnndp.data import Store
 from bnndp.errors import InputError
 from bnndp.files.posterior import load, save, training_card
-from bnndp.network import BayesianNetwork, Ensemble
+from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
 from bnndp.training.options import deciding
 
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "networks"
 class Trained:
     """A trained network and its training card, with the seconds that the training took."""
 
-    network: BayesianNetwork | Ensemble
+    network: Posterior
     card: Mapping[str, Any]
 
     @property

@@ -44,7 +44,7 @@ def job_of(model: Path | None, images: int) -> RadiusJob:
     test = mnist("test")
     points = Points(test.x[:images].clone(), test.y[:images], "mnist (test)")
     return RadiusJob(
-        bnndp.files.posterior.load(model or authors("mnist_2x64_vogn")),
+        authors("mnist_2x64_vogn") if model is None else bnndp.files.posterior.load(model),
         points,
         (0.0, 1.0),
         Search(attack=False),

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.networks import ACTIVATIONS, network
+from benchmarks.networks import ACTIVATIONS, network, posterior
 from benchmarks.results import FOLDER, keep, show
 from benchmarks.timing import median_time
 from bnndp.activations import Relu, Tanh
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _activations(boxes: int) -> list[dict[str, Any]]:
     """Mean over the boxes of certified width : inside range."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for shape, eps in (("1x64", 1e-2), ("2x64", 1e-3)):
         for name in ACTIVATIONS:
             own = network(f"sine2d-{shape}-{name}")
@@ -141,7 +141,7 @@ def _radii(name: str, data: str, paper: float, *, images: int) -> dict[str, Any]
 
 def _ensemble(images: int) -> dict[str, Any]:
     """Ten networks against one: cost of a pass, and the width of bounds against the average of separate intervals."""
-    own = network("mnist-ensemble")
+    own = posterior("mnist-ensemble")
     if not isinstance(own, Ensemble):
         raise SystemExit("mnist-ensemble is not an ensemble.")
     x = load("mnist", "test").x[FIRST : FIRST + images]

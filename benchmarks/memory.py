@@ -16,7 +16,6 @@ from benchmarks.networks import authors
 from benchmarks.timing import random_network
 from bnndp import certify
 from bnndp.errors import InputError
-from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 
@@ -45,7 +44,7 @@ def measure(boxes: int) -> Peak:
 def _posterior() -> tuple[str, BayesianNetwork]:
     """The authors' MNIST network (its logits as outputs of a regression), or random weights of the same sizes."""
     try:
-        posterior = load(authors("mnist_2x64_vogn"))
+        posterior = authors("mnist_2x64_vogn")
     except InputError:
         return "random 784-64-64-10", random_network((784, 64, 64, 10))
     return "authors' mnist_2x64_vogn", BayesianNetwork.from_linears(posterior.linears)

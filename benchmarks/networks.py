@@ -46,6 +46,7 @@ import os
 import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -56,12 +57,12 @@ from bnndp.data import ClassificationData, RegressionData, describe, mnist, nois
 from bnndp.errors import InputError
 from bnndp.files.posterior import training_card
 from bnndp.layers import Dropout
-from bnndp.network import BayesianNetwork, Ensemble
+from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.training import Robust, TrainingOptions, train
 from bnndp.training.fit import Plan
 from bnndp.training.options import deciding
 
-__all__ = ["ACTIVATIONS", "COLD", "MNIST_NAMES", "NAMES", "PLANS", "authors", "network", "path_of", "vogn"]
+__all__ = ["ACTIVATIONS", "COLD", "MNIST_NAMES", "NAMES", "PLANS", "authors", "network", "path_of", "posterior", "vogn"]
 
 SHAPES = {
     "sine1d": ("1x64", "2x64"),
@@ -83,8 +84,12 @@ COLD = 1e-6
 """Temperature of the classifiers of Table 1b. The posterior that the paper's authors published (MNIST, 2x64) is nearly
 deterministic, its logits have a standard deviation of 0.005; this temperature gives 0.006 to 0.03."""
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "gelu")
-_DEEP = {"prior_std": 3.0, "batch": 256, "learning_rate": 0.1}  # by the usual prior 2x64 sigmoids stay nearly constant
-_CALM = {"temperature": 1e-5, "init_std": 0.005, "batch": 100}  # nearly deterministic
+_DEEP: dict[str, Any] = {
+    "prior_std": 3.0,
+    "batch": 256,
+    "learning_rate": 0.1,
+}  # by the usual prior 2x64 sigmoids stay nearly constant
+_CALM: dict[str, Any] = {"temperature": 1e-5, "init_std": 0.005, "batch": 100}  # nearly deterministic
 _FASHION = Plan("fashion_mnist", "bbb", (), conv="6x5s2p2,16x5s2p2", robust=Robust(0.015), steps=5000, **_CALM)
 _CIFAR = replace(
     _FASHION,
@@ -95,7 +100,7 @@ _CIFAR = replace(
     temperature=1e-7,
     init_std=0.0005,
 )
-_DROPPED = {"inference": "map", "dropout": Dropout(0.1), "temperature": 1e-3, "init_std": None}
+_DROPPED: dict[str, Any] = {"inference": "map", "dropout": Dropout(0.1), "temperature": 1e-3, "init_std": None}
 PLANS = {
     **{f"sine2d-1x64-{name}": Plan("sine2d", "vogn", (64,), activation=name) for name in ACTIVATIONS},
     **{f"sine2d-2x64-{name}": Plan("sine2d", "vogn", (64, 64), activation=name, **_DEEP) for name in ACTIVATIONS},
@@ -111,7 +116,12 @@ PLANS = {
 """Networks of other layers and posteriors, each as ``bnndp train`` makes it."""
 
 
-def network(name: str) -> BayesianNetwork | Ensemble:
+def network(name: str) -> BayesianNetwork:
+    """The network of a name for :func:`posterior` that is no ensemble."""
+    return _single(posterior(name))
+
+
+def posterior(name: str) -> Posterior:
     """The posterior called ``sine<inputs>d-<layers>x<width>[-scaled]`` or ``mnist-<layers>x<width>``.
 
     It comes from the cache or is trained now; MNIST is read from the folder that BNNDP_DATA names. Other names are
@@ -127,17 +137,17 @@ def network(name: str) -> BayesianNetwork | Ensemble:
 
 def vogn(data: str, hidden: tuple[int, ...]) -> BayesianNetwork:
     """The network of the paper's tables for a data set and size; those on images are nearly deterministic."""
-    cold = {"temperature": COLD} if describe(data).task == "classification" else {}
+    cold: dict[str, Any] = {"temperature": COLD} if describe(data).task == "classification" else {}
     return _CACHE.get(Plan(data, "vogn", hidden, **cold)).single
 
 
-def authors(name: str) -> Path:
-    """The file of a posterior that the paper's authors published, in the folder beside that of the data sets."""
+def authors(name: str) -> BayesianNetwork:
+    """A posterior that the paper's authors published, from the folder beside that of the data sets."""
     data = os.environ.get("BNNDP_DATA")
     path = Path(data or ".").parent / "posteriors" / f"{name}.safetensors"
     if not data or not path.is_file():
         raise InputError(f"{name}: there is no {path}; set BNNDP_DATA to the folder of the data sets.")
-    return path
+    return _single(bnndp.files.posterior.load(path))
 
 
 def path_of(name: str) -> Path:
@@ -179,6 +189,12 @@ def options_of(name: str) -> TrainingOptions:
     return TrainingOptions(
         hidden, NOISE_STD, init_std=0.1, steps=steps, batch=batch, learning_rate=rate, sampling="weights"
     )
+
+
+def _single(found: Posterior) -> BayesianNetwork:
+    if isinstance(found, Ensemble):
+        raise InputError(f"{found} is an ensemble; a single network is needed here.")
+    return found
 
 
 def _parse(name: str) -> re.Match[str]:
@@ -223,11 +239,11 @@ def main() -> None:
     everything = [*NAMES, *(f"{name}-scaled" for name in NAMES), *MNIST_NAMES, *PLANS]
     torch.set_num_threads(1)
     for name in [*(everything if given.all else given.names), *([DEMO] if given.demo else [])]:
-        posterior, path = network(name), path_of(name)
+        found, path = posterior(name), path_of(name)
         card = training_card(path) if name in PLANS else json.loads(path.with_suffix(".json").read_text())["card"]
         print(f"{name}: {path.relative_to(FOLDER.parent.parent)}, {json.dumps(card)}", flush=True)
         if name == DEMO:
-            bnndp.files.posterior.save(posterior, DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
+            bnndp.files.posterior.save(found, DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
 
 
 if __name__ == "__main__":

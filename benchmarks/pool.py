@@ -11,7 +11,8 @@ import torch
 
 __all__ = ["call", "mapped"]
 
-Item, Found = TypeVar("Item"), TypeVar("Found")
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 def call(job: Callable[[], Found]) -> Found:

@@ -26,7 +26,6 @@ from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import mnist
 from bnndp.engine.dense.margins import margins
 from bnndp.engine.tails.tails import margin_tails
-from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.softmax import union_bound
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _radius(images: int) -> list[dict[str, Any]]:
-    net, test = load(authors("mnist_2x64_vogn")), mnist("test")
+    net, test = authors("mnist_2x64_vogn"), mnist("test")
     x, y = test.x[:images], test.y[:images]
     ways = (
         ("one pass, domain [0, 1]", PIXELS, Options()),
@@ -74,7 +73,8 @@ def _radius(images: int) -> list[dict[str, Any]]:
         ("optimised, 16 cells", PIXELS, Options(optimise=10, branch=16)),
         ("partition", PIXELS, Options(method="partition")),
     )
-    rows, attacks = [], {}
+    rows: list[dict[str, Any]] = []
+    attacks: dict[Any, Tensor] = {}
     for name, domain, options in ways:
         attack = attacks.get(domain)
         start = time.process_time()
@@ -176,7 +176,7 @@ def _sampled(net: BayesianNetwork, x: Tensor, label: int) -> tuple[Tensor, ...]:
 
 
 def _speed(images: int) -> dict[str, Any]:
-    net, test = load(authors("mnist_2x64_vogn")), mnist("test")
+    net, test = authors("mnist_2x64_vogn"), mnist("test")
     x, y = test.x[:images], test.y[:images]
     rows, ball = decision_rows(y, net.n_out)[0], Box.ball(x, 0.03, domain=PIXELS)
     with torch.no_grad():

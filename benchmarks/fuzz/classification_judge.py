@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from flint import arb
 from torch import Tensor
 
 from benchmarks.fuzz import classification_oracle as oracle
@@ -124,9 +125,9 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int], evidenc
         name, error = "arb", 0.0
         with precision():
             parts = zip(row.tolist(), oracle.exact_softmax(network, x), strict=True)
-            truth = sum((oracle.arb(a) * p for a, p in parts), oracle.arb(0))
-            mean, excess = float(truth.mid()), float((oracle.arb(bound) - truth).mid())
-            bad = not bool(oracle.arb(bound) <= truth)  # NaN and what cannot be told apart count as wrong
+            truth = sum((arb(a) * p for a, p in parts), arb(0))
+            mean, excess = float(truth.mid()), float((arb(bound) - truth).mid())
+            bad = not bool(arb(bound) <= truth)  # NaN and what cannot be told apart count as wrong
     elif oracle.has_quadrature(network):
         value, errors = oracle.quadrature_softmax(network, x[None], nodes=128)
         name, mean = "quadrature", float(value[0] @ row)

@@ -68,7 +68,7 @@ def _networks(task: str, n_out: int, std: float, only: str) -> dict[str, Posteri
         return BayesianNetwork(chain, task)
 
     one, two = plain(2, 6, n_out), plain(2, 5, 4, n_out)
-    found = {
+    found: dict[str, Posterior] = {
         "one hidden": one,
         "two hidden": two,
         "tanh and dropout": general(),

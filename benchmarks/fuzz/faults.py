@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -72,7 +73,8 @@ def drawn(among: list[Claim], faults: list[Fault], each: int, seed: int) -> Iter
 
 def clock_faults(claim: Claim, ticks: int = 6) -> Iterator[Finding]:
     """The time is over at the n-th look at the clock, for all n up to ``ticks`` that there are."""
-    real = effort.time
+    module: Any = effort
+    real = module.time
 
     class Clock:
         def __init__(self, leap: int) -> None:
@@ -83,11 +85,11 @@ def clock_faults(claim: Claim, ticks: int = 6) -> Iterator[Finding]:
             return real.monotonic() + (1e9 if self.left < 0 else 0.0)
 
     for leap in range(ticks):
-        effort.time = clock = Clock(leap)  # type: ignore[assignment]
+        module.time = clock = Clock(leap)
         try:
             outcome, wrong = _outcome(claim)
         finally:
-            effort.time = real
+            module.time = real
         if clock.left >= 0:  # nobody looked as often
             return
         yield Finding(claim.name, "clock", f"time over at look {leap}", outcome, wrong)

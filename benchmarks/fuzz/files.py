@@ -137,7 +137,7 @@ def _libraries() -> int:
         program = "import torch, safetensors.torch, resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
         _libraries.found = int(result.stdout) * 1024  # type: ignore[attr-defined]
-    return _libraries.found  # type: ignore[attr-defined, no-any-return]
+    return _libraries.found  # type: ignore[attr-defined]
 
 
 def flips_unnoticed(folder: Path, step: int = 1) -> tuple[int, int]:

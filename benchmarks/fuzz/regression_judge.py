@@ -62,6 +62,8 @@ def claims_of(bounds: Bounds, box: Box) -> list[Claim]:
     """All that a :class:`Bounds` claims: interval and affine functions of the boxes, and of the cells if refined."""
     whole = torch.arange(box.batch)
     result = [_constant("interval", box, bounds.lower, bounds.upper, whole)]
+    if bounds.affine is None:
+        raise TypeError("bounds of a regression network have no affine functions.")
     result.append(Claim("affine", box, bounds.affine.lower, bounds.affine.upper, whole))
     if bounds.cells is not None:
         pieces, owner = bounds.cells.pieces, bounds.cells.owner

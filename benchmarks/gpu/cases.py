@@ -47,15 +47,15 @@ def read(folder: Path, name: str) -> Case:
 
 def pack(folder: Path) -> None:
     """Write the cases: trained networks from ``.cache/networks`` (trained now, if they are not there), test inputs."""
-    from benchmarks.networks import network, vogn
+    from benchmarks.networks import posterior, vogn
     from bnndp.data import load
 
     folder.mkdir(parents=True, exist_ok=True)
     networks: dict[str, Posterior] = {name: vogn("mnist", sizes) for name, sizes in _MNIST.items()}
-    networks |= {name: network(name) for name in _LAYERS}
+    networks |= {name: posterior(name) for name in _LAYERS}
     networks[REGRESSION] = vogn("kin8nm", (64, 64))
-    for name, posterior in networks.items():
-        bnndp.files.posterior.save(posterior, folder / f"{name}.safetensors", source="benchmarks/gpu")
+    for name, own in networks.items():
+        bnndp.files.posterior.save(own, folder / f"{name}.safetensors", source="benchmarks/gpu")
     for data in sorted({_data_of(name) for name in networks}):
         x = np.asarray(load(data, "test").x)
         images = (x * 255).round().astype(np.uint8)

@@ -42,7 +42,7 @@ _TITLES = {
     "cifar10_subset": "CIFAR-10 (subset)",
 }
 DROPPED = 0.1
-CONVOLUTIONAL = {
+CONVOLUTIONAL: dict[str, Any] = {
     "inference": "bbb",
     "temperature": 1e-5,
     "init_std": 0.005,

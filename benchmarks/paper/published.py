@@ -48,11 +48,13 @@ class Interval1D:
 
 
 def _widths(data: str, seconds: float, *rows: tuple[int, int, float, float, float, float]) -> tuple[Row, ...]:
-    return tuple(Row(data, (width,) * depth, *values, seconds, eps) for depth, width, eps, *values in rows)
+    return tuple(
+        Row(data, (width,) * depth, ours, fl_5, fl_3, seconds, eps) for depth, width, eps, ours, fl_5, fl_3 in rows
+    )
 
 
 def _radii(data: str, seconds: float, *rows: tuple[int, int, float, float, float]) -> tuple[Row, ...]:
-    return tuple(Row(data, (width,) * depth, *values, seconds) for depth, width, *values in rows)
+    return tuple(Row(data, (width,) * depth, ours, fl_5, fl_3, seconds) for depth, width, ours, fl_5, fl_3 in rows)
 
 
 TABLE_1A = (

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import bnndp.files.posterior
 from benchmarks.networks import authors, network, vogn
 from benchmarks.paper.published import TABLE_1A
 from bnndp.data import load
@@ -98,7 +97,7 @@ QUICK = ("sine2d-1x64", "sine2d-2x64", "sine2d-3x64", "kin8nm-2x64-vogn", AUTHOR
 def posterior(name: str) -> BayesianNetwork:
     """The network of that name; one that is not in the cache is trained now."""
     if name == AUTHORS:
-        return bnndp.files.posterior.load(authors("mnist_2x64_vogn"))
+        return authors("mnist_2x64_vogn")
     return vogn(*_parts(name)) if name.endswith("-vogn") else network(name)
 
 
