@@ -1,5 +1,5 @@
-# Every target sets up what it needs: the environment in .venv is made once, and again when pyproject.toml or
-# constraints.txt change.
+# Every target sets up what it needs: the environment in .venv is made once, and again when pyproject.toml,
+# constraints.txt or the version change.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -7,11 +7,17 @@ PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CONSTRAINTS ?= constraints.txt
 
 # Tests and benchmarks that need data find it here; without it they are skipped and say so.
 ifndef BNNDP_DATA
 ifneq ($(wildcard ../shared/data/.),)
 export BNNDP_DATA := $(abspath ../shared/data)
+endif
+endif
+ifndef BNNDP_BENCHMARKS
+ifneq ($(wildcard ../shared/benchmarks/.),)
+export BNNDP_BENCHMARKS := $(abspath ../shared/benchmarks)
 endif
 endif
 
@@ -22,11 +28,11 @@ help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
 	  printf 'make %-22s %s\n' "$$name" "$$text"; done
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt src/bnndp/__init__.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[plot,check]' --group dev
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --group importers || echo 'Some tests of importers will be skipped.'
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) pip hatchling editables
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[plot,check]' --group dev
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-deps --group importers || echo 'Some tests of importers will be skipped.'
 	@touch $@
 
 setup: $(READY)  ## create .venv and install everything into it
@@ -41,20 +47,25 @@ test: $(READY)  ## run all tests, those of very many cases with some of them, an
 test-all: $(READY)  ## run all tests with all their cases
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)
 
+.PHONY: coverage
+coverage: export OMP_NUM_THREADS := 1
+coverage: $(READY)  ## run the tests as make test does, and print which lines and branches of src they miss
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 4 --cov $(ARGS)
+
 # Beside .venv, not in it: some are large, and torch must stay what it is.
 LIBRARIES := $(abspath .cache/importers)
 
 test-importers: export OMP_NUM_THREADS := 1
 test-importers: export PYTHONPATH := $(LIBRARIES)
 test-importers: $(READY)  ## importers against the libraries themselves, also NumPyro, laplace-torch and posteriors
-	[ -d $(LIBRARIES)/numpyro ] || $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --target $(LIBRARIES) --group importers-large
+	[ -d $(LIBRARIES)/numpyro ] || $(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-deps --target $(LIBRARIES) --group importers-large
 	$(BIN)/python -m pytest -q tests/importers/test_libraries.py tests/importers/test_*_library.py $(ARGS)
 
 SITE := .cache/docs
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs:  ## the documentation as a site, in the folder site
-	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet -c constraints.txt pip && \
+	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet -c $(CONSTRAINTS) pip && \
 	  $(SITE)/bin/python -m pip install --quiet --group docs; }
 	$(SITE)/bin/mkdocs build --quiet
 

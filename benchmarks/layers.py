@@ -13,6 +13,7 @@ import argparse
 import resource
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,16 @@ from torch import Tensor
 from benchmarks.networks import ACTIVATIONS, network, posterior
 from benchmarks.results import FOLDER, keep, show
 from benchmarks.timing import median_time
+from bnndp import certify
 from bnndp.activations import Relu, Tanh
 from bnndp.activations.activation import Activation
-from bnndp.attack import Effort, Reach, attack_radius
+from bnndp.attack import AttackBudget, Reach, attack_radius
 from bnndp.attack.inside import inside_range
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import load
-from bnndp.engine.methods import one_pass
-from bnndp.engine.mixture import mixed
-from bnndp.geometry.bounds import AffineBounds
+from bnndp.geometry.bounds import Affine, AffineBounds
 from bnndp.geometry.box import Box
 from bnndp.network import Ensemble
-from bnndp.options import Options
 from bnndp.questions.radius import Search, certified_radius
 
 __all__ = ["main"]
@@ -58,7 +57,7 @@ MEMBERS = (
 """Samples of small networks: how many, their sizes and activation, and boxes at a time."""
 FIRST = 100
 """The first test image: those before it were looked at when the networks were trained."""
-EFFORT = Effort(restarts=3, steps=10, targets=2, draws=16, samples=1024)
+EFFORT = AttackBudget(restarts=3, steps=10, targets=2, draws=16, samples=1024)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,7 +88,7 @@ def _activations(boxes: int) -> list[dict[str, Any]]:
             own = network(f"sine2d-{shape}-{name}")
             centre = 2 * torch.rand(boxes, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1
             box = Box.ball(centre, eps)
-            _, ends, _ = one_pass(own, box, Options())
+            ends = certify(own, box)
             inside = inside_range(own, box, samples=2048, restarts=4, steps=30)
             width = ends.upper - ends.lower
             valid = (ends.lower <= inside.lower + inside.error) & (ends.upper >= inside.upper - inside.error)
@@ -120,7 +119,7 @@ def _radii(name: str, data: str, paper: float, *, images: int) -> dict[str, Any]
     started = time.process_time()
     found = certified_radius(own, x, decided, PIXELS, search=Search(attack=False))
     seconds = time.process_time() - started
-    attack = attack_radius(own, x, decided, reach=Reach(domain=PIXELS), effort=EFFORT).radius
+    attack = attack_radius(own, x, decided, reach=Reach(domain=PIXELS), budget=EFFORT).radius
     certified = found.radius.nan_to_num(0.0)
     row = {
         "network": name,
@@ -149,7 +148,7 @@ def _ensemble(images: int) -> dict[str, Any]:
     one = median_time(lambda: certified_radius(own.members[0], x, None, PIXELS, search=search))
     all_ = median_time(lambda: certified_radius(own, x, None, PIXELS, search=search))
     found = certified_radius(own, x, None, PIXELS, search=search)
-    attack = attack_radius(own, x, found.label, reach=Reach(domain=PIXELS), effort=EFFORT).radius
+    attack = attack_radius(own, x, found.label, reach=Reach(domain=PIXELS), budget=EFFORT).radius
     certified = found.radius.nan_to_num(0.0)
     affine, separate = _widths(own, Box.ball(x, 0.01, domain=PIXELS))
     row = {
@@ -173,12 +172,11 @@ def _members(_images: int) -> list[dict[str, Any]]:
         own, box = _samples(count, sizes, activation), Box.ball(torch.full((boxes, sizes[0]), 0.3), 0.05)
         pairs = list(zip(own.probabilities, own.members, strict=True))
 
-        def loop(box: Box = box, pairs: list[Any] = pairs, outputs: int = own.n_out) -> AffineBounds:
-            each = ((weight[None], one_pass(member, box, Options())[0]) for weight, member in pairs)
-            return mixed(each, box, outputs)
+        def loop(box: Box = box, pairs: list[Any] = pairs) -> AffineBounds:
+            return _added([(weight, certify(member, box).affine) for weight, member in pairs], box)
 
         def together(box: Box = box, own: Ensemble = own) -> AffineBounds:
-            return one_pass(own, box, Options())[0]
+            return certify(own, box).affine
 
         one, other = loop().interval(), together().interval()
         width = one.upper - one.lower
@@ -210,14 +208,25 @@ def _samples(count: int, sizes: Sequence[int], activation: Activation) -> Ensemb
     return Ensemble.of_samples(pairs, activation=activation)
 
 
+def _added(pairs: Sequence[tuple[Tensor, Any]], box: Box) -> AffineBounds:
+    """The weighted sum of affine bounds."""
+    lower, upper = (
+        Affine(
+            sum((weight * getattr(each, side).matrix for weight, each in pairs), torch.zeros(())),
+            sum((weight * getattr(each, side).offset for weight, each in pairs), torch.zeros(())),
+        )
+        for side in ("lower", "upper")
+    )
+    return AffineBounds(lower, upper, box)
+
+
 def _widths(own: Ensemble, box: Box) -> tuple[float, float]:
     """Mean width of the bounds of the logits' means, by the sum of affine bounds and by the average of intervals."""
-    together, _, _ = one_pass(own, box, Options())
-    ends = together.interval()
-    each = [one_pass(member, box, Options())[1] for member in own.members]
-    pairs = zip(own.probabilities.tolist(), each, strict=True)
-    separate: Tensor = sum((w * (e.upper - e.lower) for w, e in pairs), torch.zeros_like(ends.lower))
-    return (ends.upper - ends.lower).mean().item(), separate.mean().item()
+    members = [replace(member, task="regression") for member in own.members]
+    together = certify(replace(own, members=tuple(members)), box).width
+    pairs = zip(own.probabilities.tolist(), members, strict=True)
+    separate: Tensor = sum((w * certify(member, box).width for w, member in pairs), torch.zeros_like(together))
+    return together.mean().item(), separate.mean().item()
 
 
 if __name__ == "__main__":

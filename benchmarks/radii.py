@@ -24,7 +24,7 @@ from benchmarks.timing import median_time
 from bnndp.attack import decision_rows
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import mnist
-from bnndp.engine.dense.margins import margins
+from bnndp.engine.margins import margins
 from bnndp.engine.tails.tails import margin_tails
 from bnndp.geometry.box import Box
 from bnndp.maths.logistic import logistic_tail
@@ -33,6 +33,7 @@ from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.questions.radius import Radius, Search, certified_radius
 from bnndp.questions.softmax import bound_rows
+from bnndp.tighten.choice import pass_over
 
 __all__ = ["main"]
 
@@ -136,9 +137,9 @@ def _breakdown(net: BayesianNetwork, some: _Images) -> dict[str, Tensor]:
     lead, sigma, mean, variance, chernoff = (torch.stack(part) for part in zip(*sampled, strict=True))
     point = Box(some.x, some.x)
     with torch.no_grad():
-        known = margins(net, point, some.label[:, None])
+        known = margins(pass_over(net, point, Options()), some.label[:, None], net.n_out)
         d, v = known.mean[:, 0], known.variance[:, 0]
-        tails = margin_tails(net, point, some.label, d, v)
+        tails = margin_tails(net.linears, point, some.label, d, torch.ones_like(d, dtype=torch.bool))
 
         def union(tail: Tensor) -> Tensor:
             return union_bound(rows, tail, some.label).amin(-1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.forward import Passed, bound, hidden, row_variance
+from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.nodes import Node, deviation
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.signal import POWERS
@@ -22,6 +22,7 @@ from bnndp.layers import WEIGHTED, Dropout, Flatten
 from bnndp.network import BayesianNetwork, is_activation
 from support.layer_draws import draw_layers
 from support.layer_networks import Case
+from support.passes import ends
 
 __all__ = ["Report", "examine", "judge", "node_layers"]
 
@@ -54,7 +55,8 @@ def examine(case: Case, *, draws: int, seed: int) -> Report:
 def judge(case: Case, *, draws: int, seed: int) -> tuple[list[str], list[float], int]:
     """Claims that the draws contradict, ratios of widths, and the number of boxes without a bound."""
     network, box = case.network, case.box
-    passed, interval = hidden(network, box), bound(network, box).interval()
+    bounds = GeneralPass.of(network, box)
+    interval = ends(bounds, network.n_out)
     generator = torch.Generator().manual_seed(case.index * 7919 + seed)
     inner = torch.rand(3, box.batch, box.n, generator=generator, dtype=torch.float64)
     corner = (torch.rand(1, box.batch, box.n, generator=generator) < 0.5).to(torch.float64)
@@ -66,9 +68,10 @@ def judge(case: Case, *, draws: int, seed: int) -> tuple[list[str], list[float],
     y = sampled[-1]
     rows = torch.randn(box.batch, 3, network.n_out, generator=generator, dtype=torch.float64)
     rows = torch.cat([torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1), rows], 1)
-    found = list(_contradicted("output", y, interval.lower, interval.upper, _variance(passed, rows, network.n_out)))
-    found += _rows("output", y, rows, row_variance(passed, rows).sqrt(), None)
-    for index, node in zip(node_layers(network), passed.chain[1:], strict=True):
+    variance = bounds.variance(rows)
+    found = list(_contradicted("output", y, interval.lower, interval.upper, variance[:, : network.n_out]))
+    found += _rows("output", y, rows, variance.sqrt(), None)
+    for index, node in zip(node_layers(network), bounds.passed.chain[1:], strict=True):
         found += _node(f"after layer {index}", sampled[index], node, generator)
     mean = y.mean(0)  # (points, batch, n_out)
     inside, width = mean.amax(0) - mean.amin(0), interval.upper - interval.lower
@@ -90,10 +93,6 @@ def node_layers(network: BayesianNetwork) -> list[int]:
             continue
         found.append(i)
     return found
-
-
-def _variance(passed: Passed, rows: Tensor, n: int) -> Tensor:
-    return row_variance(passed, rows[:, :n])
 
 
 def _contradicted(

@@ -19,7 +19,7 @@ from benchmarks.fuzz import classification_oracle as oracle
 from benchmarks.fuzz.campaign import SIGMAS, Finding
 from benchmarks.fuzz.regression_cases import Case
 from benchmarks.fuzz.regression_oracle import magnitude, precision, rounding_unit
-from bnndp.attack import Effort, decision_rows, evade
+from bnndp.attack import AttackBudget, decision_rows, evade
 from bnndp.attack.inside import candidates, climb
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
@@ -84,8 +84,8 @@ def gather(case: Case, questions: Questions, *, samples: int, seed: int) -> Evid
     network, box = case.network, case.box
     unit = torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1)
     rows = torch.cat([unit, -unit, questions.rows], 1)
-    effort = Effort(restarts=2, steps=12, draws=64, samples=256, seed=seed % 1000)
-    found = evade(network, box, questions.label, effort=effort).x[None]
+    budget = AttackBudget(restarts=2, steps=12, draws=64, samples=256, seed=seed % 1000)
+    found = evade(network, box, questions.label, budget=budget).x[None]
     starts = torch.cat([found, case.planted, candidates(box, seed=seed, points=16, vertices=24)])
     points = _worst(network, box, _inside(box, starts), rows, seed)
     points = torch.cat([_inside(box, points), box.project(box.centre)[None]])

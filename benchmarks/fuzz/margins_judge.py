@@ -17,11 +17,13 @@ from benchmarks.fuzz.classification_judge import Evidence, Questions, rounding_o
 from benchmarks.fuzz.classification_oracle import forward, mean_sigmoid
 from benchmarks.fuzz.regression_cases import Case
 from benchmarks.fuzz.regression_oracle import noise_of
-from bnndp.engine.dense.margins import margins
+from bnndp.engine.margins import gaussian_tails, margins
 from bnndp.engine.tails.tails import margin_tails
 from bnndp.layers import Linear
 from bnndp.maths.logistic import logistic_tail
 from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.tighten.choice import pass_over
 
 __all__ = ["Bound", "bounds_of", "judge_margins", "sampled_margins"]
 
@@ -41,15 +43,18 @@ class Bound:
 def bounds_of(case: Case, label: Tensor) -> list[Bound]:
     """What the package claims of the margins of ``label`` (batch,)."""
     network, box = case.network, case.box
-    known = margins(network, box, label[:, None])
-    better = margins(network, box, label[:, None], steps=4)
+    bounds, optimised = (pass_over(network, box, Options(optimise=steps)) for steps in (0, 4))
+    known, better = (margins(each, label[:, None], network.n_out) for each in (bounds, optimised))
     mean, variance = known.mean[:, 0], known.variance[:, 0]
+    exponential = gaussian_tails(bounds, known)[:, 0]
+    if bounds.tailed:
+        exponential = margin_tails(network.linears, box, label, mean, torch.ones_like(mean, dtype=torch.bool))
     return [
         Bound("mean margin", "mean", mean),
         Bound("optimised mean margin", "mean", better.mean[:, 0]),
         Bound("variance of a margin", "variance", variance),
         Bound("tail by two moments", "tail", logistic_tail(mean, variance)),
-        Bound("exponential tail", "tail", margin_tails(network, box, label, mean, variance)),
+        Bound("exponential tail", "tail", exponential),
     ]
 
 

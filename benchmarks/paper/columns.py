@@ -11,7 +11,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from bnndp.attack import Effort, Reach, attack_radius
+from bnndp.attack import AttackBudget, Reach, attack_radius
 from bnndp.attack.inside import inside_range
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
@@ -134,7 +134,7 @@ def radius(subject: Subject, options: Options, *, domain: bool = True) -> Tensor
 def broken_radius(subject: Subject) -> Tensor:
     """The smallest radii at which an attack changes the decisions, infinite where none does: (points,)."""
     label, reach = labels_of(subject), Reach(domain=subject.domain)
-    return attack_radius(subject.network, subject.x, label, reach=reach, effort=Effort()).radius
+    return attack_radius(subject.network, subject.x, label, reach=reach, budget=AttackBudget()).radius
 
 
 def _widths(subject: Subject, box: Box, options: Options) -> Tensor:

@@ -8,27 +8,28 @@ from the margins D of the logits: their means and variances by the moment method
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from benchmarks.tightness.sources import ALL, Breakdown, Source, broken_down, sources_of
-from benchmarks.tightness.substitute import hidden_layers
+from benchmarks.tightness.substitute import Substituted
 from benchmarks.tightness.truth import Truth, sample
 from bnndp.attack import decision_rows
 from bnndp.attack.sampling import gaussian_noise
-from bnndp.engine.dense.margins import MarginRows, Margins, margin_rows, margins_above
-from bnndp.engine.margins_to_softmax import row_bound
-from bnndp.engine.tails.tails import margin_tails
+from bnndp.engine.dense.output import OutputRows, output_rows
+from bnndp.engine.margins import margin_rows, without_own
+from bnndp.engine.passes import Margins
+from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.softmax import union_bound
 from bnndp.network import BayesianNetwork
+from bnndp.questions.from_margins import CALM, row_bound
 
 __all__ = ["Claim", "break_down"]
 
 _NUMBERS = 2**22  # in a tensor of draws: inputs are taken in pieces
-_CALM = 0.02  # margins of less variance need no exponential moments
 _LAMBDAS = 20  # tried for the sampled Chernoff bound
 
 
@@ -77,31 +78,31 @@ class _Judge:
     claim: Claim
     truth: Truth
     rows: Tensor  # (batch, rows, classes)
-    margins: MarginRows
+    margins: Tensor  # (batch, classes, classes): rows of the margins of the label
+    law: OutputRows  # of these rows
     draws: Tensor  # (batch, draws, classes): margins D_j of the label at x*
     tails: Tensor  # (batch, classes)
 
     @classmethod
     def make(cls, network: BayesianNetwork, claim: Claim, truth: Truth) -> _Judge:
         rows = decision_rows(claim.label, network.n_out)[0]
-        margins = margin_rows(network.linears[-1], claim.label[:, None])
+        margins = margin_rows(claim.label[:, None], network.n_out)
+        law = output_rows(network.linears[-1], margins)
         own = truth.draws.gather(-1, claim.label[:, None, None].expand(-1, truth.draws.shape[1], 1))
-        plain = cls(network, claim, truth, rows, margins, own - truth.draws, torch.ones_like(truth.output))
-        found = plain.moments(())
-        return cls(network, claim, truth, rows, margins, plain.draws, _exponential(network, claim, found))
+        plain = cls(network, claim, truth, rows, margins, law, own - truth.draws, torch.ones_like(truth.output))
+        return replace(plain, tails=_exponential(network, claim, plain.moments(())))
 
     def moments(self, sources: Collection[Source]) -> Margins:
         """Mean (at least) and variance (at most) of the margins: (batch, 1, classes)."""
-        *hidden, _ = self.network.linears
-        layers = hidden_layers(hidden, self.claim.box, self.truth, sources, take_last_apart=True)
-        found = margins_above(self.margins, layers)
-        spread = apply_rows(self.margins.variance, layers.latents[-1].second.upper) + self.margins.bias_variance
-        through = (found.variance - spread).clamp_min(0)
+        bounds = Substituted(self.network.linears, self.claim.box, truth=self.truth, sources=sources)
+        mean, variance, law = bounds.least(self.margins), bounds.variance(self.margins), self.law
+        spread = apply_rows(law.variance, bounds.layers.latents[-1].second.upper) + law.bias_variance
+        through = (variance - spread).clamp_min(0)
         if Source.SECOND in sources:
-            spread = apply_rows(self.margins.variance, self.truth.z_second) + self.margins.bias_variance
+            spread = apply_rows(law.variance, self.truth.z_second) + law.bias_variance
         if Source.MEAN_VARIANCE in sources:
-            through = (self.truth.z @ self.margins.weight.mT).var(1, correction=0)
-        return Margins(found.mean, spread + through).reshape(len(found.mean), 1, -1)
+            through = (self.truth.z @ law.weight.mT).var(1, correction=0)
+        return without_own(Margins(mean, spread + through), self.claim.label[:, None], self.network.n_out)
 
     def lead(self, sources: Collection[Source]) -> Tensor:
         """The least row (batch,) with the true values of the sources."""
@@ -194,8 +195,8 @@ class _Judge:
 def _exponential(network: BayesianNetwork, claim: Claim, found: Margins) -> Tensor:
     """The tails by exponential moments (batch, classes); ones where the margins are calm."""
     tails = torch.ones_like(found.mean[:, 0])
-    at = (found.variance.amax((-1, -2)) > _CALM).nonzero()[:, 0]
+    at = (found.variance.amax((-1, -2)) > CALM).nonzero()[:, 0]
     if at.numel():
         part = found[at]
-        tails[at] = margin_tails(network, claim.box[at], claim.label[at], part.mean[:, 0], part.variance[:, 0])
+        tails[at] = useful_tails(network.linears, claim.box[at], claim.label[at], part.mean[:, 0], part.variance[:, 0])
     return tails

@@ -13,7 +13,7 @@ from benchmarks.tightness import classification, regression
 from benchmarks.tightness.sources import Breakdown
 from benchmarks.tightness.suite import ClassificationCase, RegressionCase, inputs, posterior
 from bnndp import Options, certify
-from bnndp.attack import Effort, evade
+from bnndp.attack import AttackBudget, evade
 from bnndp.attack.inside import Inside, inside_range
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.geometry.box import Box
@@ -76,7 +76,7 @@ def _classification(case: ClassificationCase, size: Size) -> dict[str, Any]:
     network = posterior(case.name)
     x, label = _images(network, case, size.images)
     ball = Box.ball(x, case.eps, domain=PIXELS)
-    worst = evade(network, ball, label, effort=Effort()).x
+    worst = evade(network, ball, label, budget=AttackBudget()).x
     on_ball = classification.break_down(network, classification.Claim(ball, label, worst), draws=size.draws)
     point = classification.Claim(Box(x, x), label, x)
     at_point = classification.break_down(network, point, draws=size.draws, point=True)

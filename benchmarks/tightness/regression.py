@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.tightness.sources import ALL, Breakdown, Source, broken_down, sources_of
-from benchmarks.tightness.substitute import hidden_layers
+from benchmarks.tightness.substitute import Substituted
 from benchmarks.tightness.truth import Truth, sample
 from bnndp.attack.inside import Inside
 from bnndp.attack.sampling import Noise, gaussian_noise
-from bnndp.engine.dense.backward import backward
+from bnndp.engine.passes import both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
@@ -64,6 +64,5 @@ def _widths(
 
 def interval(network: BayesianNetwork, box: Box, truth: Truth, sources: Collection[Source]) -> Interval:
     """Bounds (batch, outputs) of the mean output by the pass in which ``sources`` are true values at x*."""
-    *hidden, output = network.linears
-    layers = hidden_layers(hidden, box, truth, sources)
-    return backward(output, layers.relaxed, layers.first, box).interval()
+    found = Substituted(network.linears, box, truth=truth, sources=sources).affine(both_signs(network.n_out, box)).least
+    return Interval(found[:, : network.n_out], -found[:, network.n_out :])

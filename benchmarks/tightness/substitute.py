@@ -7,7 +7,8 @@ The bounds of the single steps are those of ``bnndp.engine.dense.relax``: two of
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from benchmarks.tightness.sources import Source, planes
 from benchmarks.tightness.truth import FirstTruth, LayerTruth, Steps, Truth
 from bnndp.engine.dense.backward import Ground
 from bnndp.engine.dense.conditional import Layers, conditional
+from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.first import FirstLayer, first_layer
 from bnndp.engine.dense.forward import Hidden, HiddenLayers, interval_means, mean_ranges
 from bnndp.engine.dense.pre_activation import pre_activation
@@ -29,16 +31,28 @@ from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import HALF_PEAK, MEAN_ABOVE, MEAN_BELOW, PEAK, excess, shortfall
 
-__all__ = ["hidden_layers"]
+__all__ = ["Substituted"]
 
 Sources = Collection[Source]
 _STEPS = frozenset({Source.REPLACEMENT, Source.VARIANCE_STEP, Source.COVARIANCE, Source.CURVATURE, Source.JENSEN})
 
 
-def hidden_layers(
-    layers: Sequence[Linear], box: Box, truth: Truth, sources: Sources, *, take_last_apart: bool = False
-) -> HiddenLayers:
-    """The forward pass over the hidden layers in which the bounds named by ``sources`` are true values at x*."""
+@dataclass(frozen=True, eq=False)
+class Substituted(DensePass):
+    """The pass in which the bounds named by ``sources`` are true values at x*; without sources the usual one."""
+
+    truth: Truth | None = None
+    sources: Sources = ()
+
+    @cached_property
+    def layers(self) -> HiddenLayers:
+        """The hidden layers on the boxes."""
+        if self.truth is None:
+            return super().layers
+        return _hidden_layers(self.linears[:-1], self.box, self.truth, self.sources)
+
+
+def _hidden_layers(layers: Sequence[Linear], box: Box, truth: Truth, sources: Sources) -> HiddenLayers:
     first = first_layer(layers[0], box)
     if Source.PLANES_1 in sources:
         first = _touching(first, truth.first)
@@ -56,10 +70,9 @@ def hidden_layers(
             relaxation = _tangent_planes(before, true, sources)
         else:
             relaxation = _with_true_steps(relaxation, before, mean, true, sources)
-        last = k + 1 == len(layers)
-        if take_last_apart or not last:
+        if k + 1 < len(layers):
             below = None if chain else first.sources
-            given.append((before, conditional(before, mean, latent, latents[-1], below, last=last)))
+            given.append((before, conditional(before, mean, latent, latents[-1], below)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
     return HiddenLayers(chain, given, ground)
 

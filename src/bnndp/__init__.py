@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bnndp import activations as activations
+    from bnndp import attack as attack
+    from bnndp import importers as importers
+    from bnndp import layers as layers
+    from bnndp import questions as questions
     from bnndp.attack.inside import inside_range
     from bnndp.attack.radius import attack_radius
     from bnndp.errors import CertError
@@ -19,10 +24,11 @@ if TYPE_CHECKING:
     from bnndp.options import Options
     from bnndp.questions.assertions import assert_robust
     from bnndp.questions.bounds import Bounds
-    from bnndp.questions.certify import adversarial_robustness, certify, probability
+    from bnndp.questions.certify import certify, probability
     from bnndp.questions.decision import Decision, decide, robust_decision
     from bnndp.questions.evaluate import Evaluation, evaluate
     from bnndp.questions.radius import Radius, Search, certified_radius
+    from bnndp.questions.robustness import adversarial_robustness
     from bnndp.questions.verdict import Verdict
 
 _HOMES = {
@@ -37,7 +43,7 @@ _HOMES = {
     "Radius": "questions.radius",
     "Search": "questions.radius",
     "Verdict": "questions.verdict",
-    "adversarial_robustness": "questions.certify",
+    "adversarial_robustness": "questions.robustness",
     "assert_robust": "questions.assertions",
     "attack_radius": "attack.radius",
     "certified_radius": "questions.radius",

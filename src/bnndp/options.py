@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import time
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from bnndp.errors import InputError
 
-__all__ = ["LEVELS", "METHODS", "Options"]
+__all__ = ["LEVELS", "METHODS", "NEVER", "Deadline", "Options"]
 
 METHODS = ("auto", "moment", "partition", "best")
 LEVELS = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of the monotonic clock after which no more work is begun; never, if there is none."""
+
+    at: float | None = None
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """So many seconds from now; never, if None."""
+        return cls(None if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is over."""
+        return self.at is not None and time.monotonic() >= self.at
+
+
+NEVER = Deadline()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +40,12 @@ class Options:
 
     ``auto`` is the moment method; ``best`` intersects the moment and the partition method. Refinement splits a box
     into at most ``refine`` cells and stops early for a box whose interval is proved to be within ``tolerance`` of the
-    exact range at both ends. Whatever goes beyond one pass stops when ``time_limit`` seconds have passed; what was
-    reached by then is the answer. ``mass`` and ``cells`` belong to the partition method: the probability left outside
-    the main rectangle of a layer (any value is sound; a large one is tighter, see docs/theory-partition.md) and the
-    number of regions N_k of a layer. ``optimise`` is the number of steps by which the moment method optimises its lower
-    planes for every box and row; 0: one pass. ``branch`` is the largest number of cells into which the decision of a
-    nearly deterministic classifier is branched by the signs of neurons.
+    exact range at both ends. All work stops when ``time_limit`` seconds have passed; what was reached by then is the
+    answer, and nothing is known of boxes that were not. ``mass`` and ``cells`` belong to the partition method: the
+    probability left outside the main rectangle of a layer (any value is sound; a large one is tighter, see
+    docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps by which
+    the moment method optimises its lower planes for every box and row; 0: one pass. ``branch`` is the largest number
+    of cells into which the decision of a nearly deterministic classifier is branched by the signs of neurons.
 
     ``effort`` sets ``method``, ``refine``, ``optimise`` and ``branch`` by what buys most for the cost: ``low`` is one
     pass, ``medium`` costs about 10 and ``high`` about 100 times as much (docs/effort.md). It leaves alone what is not
@@ -42,6 +63,17 @@ class Options:
     branch: int = 1
     effort: str = "low"
     fixed: frozenset[str] = frozenset()
+    deadline: Deadline = field(default=NEVER, repr=False)
+
+    def started(self) -> Options:
+        """The options of a question that is asked now: a time limit becomes a deadline, which is handed on.
+
+        >>> Options(time_limit=60).started().deadline.passed
+        False
+        """
+        if self.time_limit is None:
+            return self
+        return replace(self, time_limit=None, deadline=Deadline.after(self.time_limit))
 
     @classmethod
     def of(cls, effort: str, **given: Any) -> Options:

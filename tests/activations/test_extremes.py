@@ -64,7 +64,7 @@ def test_variance_of_a_network_with_tiny_deviations(u: float, truth: float) -> N
     assert bounds.width.item() < 1e-6
 
 
-KINKED = [(Relu(), 1.0), (LeakyRelu(2.0), 1.0), (HardTanh(), 1.0), (Elu(2.5), 1.5)]
+KINKED: list[tuple[Activation, float]] = [(Relu(), 1.0), (LeakyRelu(2.0), 1.0), (HardTanh(), 1.0), (Elu(2.5), 1.5)]
 
 
 @pytest.mark.parametrize(("phi", "jump"), KINKED, ids=[phi.kind for phi, _ in KINKED])

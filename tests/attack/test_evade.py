@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnndp.attack import Effort, evade
+from bnndp.attack import AttackBudget, evade
 from bnndp.attack import search as searching
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.errors import InputError
@@ -62,7 +62,7 @@ def test_linear_classifiers_reach_the_dual_norm(norm: float, dual: float) -> Non
     least = centre @ w + 3 - 0.25 * torch.linalg.vector_norm(w, ord=dual)
     torch.testing.assert_close(found.margin, torch.tanh(least / 2), rtol=1e-6, atol=1e-9)
     assert not found.error.any()
-    assert found.runner_up.tolist() == [1, 1]
+    assert found.rival.tolist() == [1, 1]
 
 
 def test_an_uncertain_linear_classifier_is_attacked_as_well_as_by_a_grid() -> None:
@@ -86,7 +86,7 @@ def test_a_planted_change_is_found(peak: float, std: float) -> None:
     found = evade(tent(peak, h, std, 8.0), box, torch.tensor([0, 0]))
     assert found.succeeds.tolist() == [True, False]
     assert abs(found.x[0].item() - peak) < h
-    assert found.runner_up[0].item() == 1
+    assert found.rival[0].item() == 1
     if std == 0:
         # softmax of (4, 8, -3) at the peak; elsewhere class 0 leads by 4
         best = torch.softmax(torch.tensor([4.0, 8.0, -3.0], dtype=torch.float64), 0)
@@ -108,7 +108,7 @@ def test_inputs_lie_in_their_regions_and_have_the_margins(
     assert box.contains(found.x).all()
     fresh = estimate_softmax(network, found.x, draw_softmax_noise(network, 16384, seed=77))
     each = torch.arange(4)
-    margins = fresh.replicates[:, each, label] - fresh.replicates[:, each, found.runner_up]
+    margins = fresh.replicates[:, each, label] - fresh.replicates[:, each, found.rival]
     error = 5 * margins.std(0) / math.sqrt(len(margins)) if std else 1e-13
     assert ((margins.mean(0) - found.margin).abs() <= error + 5 / 4 * found.error).all()
     before = clean.gather(1, label[:, None])[:, 0] - clean.scatter(1, label[:, None], -1).amax(-1)
@@ -165,7 +165,7 @@ def test_weights_move_the_decision() -> None:
     even = math.log(9) / 2
     box = Box([[even + 0.01], [even - 0.01]], [[3.0], [3.0]])
     label = torch.tensor([0, 0])
-    found = evade(network, box, label, weights=weights)
+    found = evade(network, box, label, losses=weights)
     assert found.succeeds.tolist() == [False, True]
     p = 1 / (1 + math.exp(-2 * (even - 0.01)))
     assert found.margin[1].item() == pytest.approx(p - 9 * (1 - p), rel=1e-9)
@@ -174,7 +174,7 @@ def test_weights_move_the_decision() -> None:
 
 def test_decisions_of_equal_loss_cannot_be_changed() -> None:
     network = two_classes(3, 0.5)
-    found = evade(network, Box.ball([[0.0, 0.0, 0.0]], 9.0), torch.tensor([0]), weights=torch.ones(2, 2))
+    found = evade(network, Box.ball([[0.0, 0.0, 0.0]], 9.0), torch.tensor([0]), losses=torch.ones(2, 2))
     assert not found.succeeds.any()
 
 
@@ -185,7 +185,7 @@ def test_more_effort_finds_hardly_more(random_network: NetworkFactory, std: floa
     box = Box.ball(centre, 0.2)
     label = estimate_softmax(network, centre, draw_softmax_noise(network, 1024, seed=99)).mean.argmax(-1)
     found = evade(network, box, label)
-    more = evade(network, box, label, effort=Effort(restarts=24, steps=24, targets=5))
+    more = evade(network, box, label, budget=AttackBudget(restarts=24, steps=24, targets=5))
     assert (found.margin <= more.margin + 0.02).all()
 
 
@@ -199,8 +199,8 @@ def test_what_cannot_be_attacked_is_refused(random_network: NetworkFactory) -> N
     with pytest.raises(InputError, match="label 0 is 4"):
         evade(network, box, torch.tensor([4]))
     with pytest.raises(InputError, match="steps must be at least 1, got 0"):
-        Effort(steps=0)
+        AttackBudget(steps=0)
     with pytest.raises(InputError, match="seed must be at least 0, got -1"):
-        Effort(seed=-1)
+        AttackBudget(seed=-1)
     with pytest.raises(InputError, match="batch of inputs is empty"):
         evade(network, Box(torch.zeros(0, 2), torch.ones(0, 2)), torch.zeros(0, dtype=torch.int64))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations import Relu
-from bnndp.attack import Effort, Reach, attack_radius, decision_rows, evade, radius
+from bnndp.attack import AttackBudget, Reach, attack_radius, decision_rows, evade, radius
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax, odds_direction
 from bnndp.errors import InputError
 from bnndp.files.posterior import load
@@ -65,7 +65,7 @@ def test_linear_classifiers_have_the_radius_of_the_dual_norm(norm: float, dual: 
     w = only.weight_mean[0] - only.weight_mean[1]
     truth = margin(network, x) / torch.linalg.vector_norm(w, ord=dual)
     label = torch.zeros(4, dtype=torch.int64)
-    found = attack_radius(network, x, label, reach=Reach(norm=norm, upper=20.0), effort=Effort(samples=16384))
+    found = attack_radius(network, x, label, reach=Reach(norm=norm, upper=20.0), budget=AttackBudget(samples=16384))
     assert (found.radius >= truth).all()  # no input within a smaller radius changes the decision
     assert (found.radius <= (1.003 if std < 0.1 else 1.1) * truth).all()
     assert (found.margin + found.error < 0).all()
@@ -110,7 +110,7 @@ def test_the_input_lies_in_its_ball_and_changes_the_decision(
     assert (found.margin + found.error < 0)[hit].all()
     fresh = estimate_softmax(network, found.x, draw_softmax_noise(network, 16384, seed=77)).mean
     assert (fresh.argmax(-1) != label)[hit].all()
-    again = (fresh.gather(1, label[:, None]) - fresh.gather(1, found.runner_up[:, None]))[:, 0]
+    again = (fresh.gather(1, label[:, None]) - fresh.gather(1, found.rival[:, None]))[:, 0]
     assert ((again - found.margin).abs() <= 1.5 * found.error + 1e-12).all()
     assert torch.equal(found.x[~hit], x[~hit])
 
@@ -149,10 +149,10 @@ def test_margins_within_the_noise_of_climbing_are_attacked_all_the_same(
     monkeypatch: pytest.MonkeyPatch, seed: int, upper: float
 ) -> None:
     network, x, label = dropped(seed)
-    reach, few = Reach(upper=upper), Effort(draws=4, samples=512, restarts=2, steps=8, targets=2)
+    reach, few = Reach(upper=upper), AttackBudget(draws=4, samples=512, restarts=2, steps=8, targets=2)
     reachable = plain_attack(network, x, label, upper)
     assert reachable.sum() >= 5
-    found = attack_radius(network, x, label, reach=reach, effort=few)
+    found = attack_radius(network, x, label, reach=reach, budget=few)
     hit = found.radius.isfinite()
     assert (hit | ~reachable).all()
     assert (found.radius[hit] <= upper * (1 + 1e-12)).all()
@@ -161,7 +161,7 @@ def test_margins_within_the_noise_of_climbing_are_attacked_all_the_same(
     p = estimate_softmax(network, found.x, draw_softmax_noise(network, 65536, seed=1002)).mean
     assert (p.argmax(-1) != label)[hit].all()  # the witnesses are real: another class is the largest with many draws
     monkeypatch.setattr(radius, "_AGAIN", 0)
-    without = attack_radius(network, x, label, reach=reach, effort=few)
+    without = attack_radius(network, x, label, reach=reach, budget=few)
     assert (without.radius.isinf() & reachable).any()  # what the search outward is for
     same = without.radius.isfinite()
     assert torch.equal(without.radius[same], found.radius[same])
@@ -172,7 +172,7 @@ def test_nothing_is_found_outward_where_nothing_is() -> None:
     last = Linear.fixed(torch.tensor([[0.1, 0.1], [-0.1, -0.1]]), torch.tensor([5.0, -5.0]))
     network = BayesianNetwork((Linear.fixed(torch.eye(2)), Relu(), Dropout(0.5), last), "classification")
     x = inputs(3, 2)
-    found = attack_radius(network, x, torch.zeros(3, dtype=torch.int64), effort=Effort(draws=4, samples=256))
+    found = attack_radius(network, x, torch.zeros(3, dtype=torch.int64), budget=AttackBudget(draws=4, samples=256))
     assert found.radius.isinf().all()
     assert torch.equal(found.x, x)
     assert (found.margin > 0).all()
@@ -185,7 +185,7 @@ def test_a_smaller_ball_is_not_broken_by_more_effort(random_network: NetworkFact
     hit = found.radius.isfinite()
     assert hit.sum() >= 3
     box = Box.ball(x[hit], 0.9 * found.radius[hit])
-    assert not evade(network, box, label[hit], effort=Effort(restarts=16, steps=24, seed=5)).succeeds.any()
+    assert not evade(network, box, label[hit], budget=AttackBudget(restarts=16, steps=24, seed=5)).succeeds.any()
 
 
 def test_only_what_fresh_noise_confirms_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_weights_move_the_boundary() -> None:
     network = BayesianNetwork.from_linears([only])
     weights = torch.tensor([[0.0, 9.0], [1.0, 0.0]], dtype=torch.float64)
     x, label = torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([0])
-    found = attack_radius(network, x, label, weights=weights, reach=Reach(upper=5.0))
+    found = attack_radius(network, x, label, losses=weights, reach=Reach(upper=5.0))
     assert found.radius.item() == pytest.approx(2 - math.log(9) / 2, rel=1e-3)
     assert attack_radius(network, x, label, reach=Reach(upper=5.0)).radius.item() == pytest.approx(2, rel=1e-3)
 

@@ -13,7 +13,7 @@ from support.records import classifier, conv, correlated, linear, matrix_normal,
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, Relu, Tanh
-from bnndp.attack import Effort, Reach, attack_radius, evade
+from bnndp.attack import AttackBudget, Reach, attack_radius, evade
 from bnndp.attack import noise as noise_module
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.attack.inside import inside_range
@@ -27,7 +27,7 @@ from bnndp.network import BayesianNetwork, Ensemble
 
 NETWORKS = networks()
 every = pytest.mark.parametrize("name", NETWORKS)
-SMALL = Effort(restarts=2, steps=4, targets=2, draws=8, samples=256)
+SMALL = AttackBudget(restarts=2, steps=4, targets=2, draws=8, samples=256)
 
 
 @cache
@@ -304,14 +304,14 @@ def test_attacks_on_decisions_find_inputs_that_change_them(name: str) -> None:
     network = ATTACKED[name]
     x = normal(2, network.n_in, seed=1)
     label = estimate_softmax(network, x, draw_softmax_noise(network, 512, seed=0)).mean.argmax(-1)
-    found = attack_radius(network, x, label, reach=Reach(upper=4), effort=SMALL)
+    found = attack_radius(network, x, label, reach=Reach(upper=4), budget=SMALL)
     at = found.radius.isfinite() & (found.radius > 0)
     assert at.any()
     p = estimate_softmax(network, found.x[at], draw_softmax_noise(network, 4096, seed=7)).mean
     assert (p.argmax(-1) != label[at]).all()
     assert ((found.x - x)[at].abs().amax(-1) <= found.radius[at] * (1 + 1e-9)).all()
     radius = float(found.radius[at].max())
-    evasion = evade(network, Box.ball(x, 1.5 * radius), label, effort=SMALL)
+    evasion = evade(network, Box.ball(x, 1.5 * radius), label, budget=SMALL)
     assert evasion.succeeds[at].all()
 
 
@@ -328,7 +328,7 @@ def test_attacks_on_ensembles_and_images_without_variance_need_no_draws() -> Non
     for network in (members[0], Ensemble(members)):
         x = normal(2, 25, seed=1)
         p = estimate_softmax(network, x, mean_path(network)).mean
-        found = attack_radius(network, x, p.argmax(-1), effort=SMALL)
+        found = attack_radius(network, x, p.argmax(-1), budget=SMALL)
         assert not found.error.any()
         at = found.radius.isfinite()
         assert at.any()

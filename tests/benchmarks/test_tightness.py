@@ -24,11 +24,12 @@ from bnndp import Options, certify
 from bnndp.attack import decision_rows
 from bnndp.attack.inside import inside_range
 from bnndp.attack.sampling import Noise, gaussian_noise
-from bnndp.engine.dense.margins import margins
-from bnndp.engine.margins_to_softmax import row_bound
+from bnndp.engine.margins import margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
+from bnndp.questions.from_margins import row_bound
+from bnndp.tighten.choice import pass_over
 
 
 def random_network(sizes: tuple[int, ...], *, std: float = 0.3, task: str = "regression") -> BayesianNetwork:
@@ -68,7 +69,7 @@ def test_without_sources_the_margins_are_those_of_the_package() -> None:
     label = torch.tensor([0, 1, 2])
     truth = sample(network.linears, box.centre, noise_of(network, 16))
     judge = classification._Judge.make(network, classification.Claim(box, label, box.centre), truth)
-    found, wanted = judge.moments(()), margins(network, box, label[:, None])
+    found, wanted = judge.moments(()), margins(pass_over(network, box, Options()), label[:, None], 3)
     torch.testing.assert_close(found.mean, wanted.mean, rtol=0, atol=0)
     torch.testing.assert_close(found.variance, wanted.variance, rtol=1e-12, atol=1e-300)
     rows = decision_rows(label, 3)[0]
@@ -158,8 +159,7 @@ def test_all_sources_together_close_the_gap_of_a_decision() -> None:
 def test_with_all_steps_replaced_both_bounds_are_exact() -> None:
     network, box = random_network((2, 8, 7, 6, 1), std=0.8), balls(2, 0.05)
     truth = sample(network.linears, box.centre, noise_of(network, 256))
-    *hidden, _ = network.linears
-    chain = substitute.hidden_layers(hidden, box, truth, ()).chain
+    chain = substitute.Substituted(network.linears, box, truth=truth).layers.chain
     every = (Source.REPLACEMENT, Source.VARIANCE_STEP, Source.JENSEN)
     parts = (Source.REPLACEMENT, Source.COVARIANCE, Source.CURVATURE, Source.JENSEN)
     for layer, true in zip(chain, truth.hidden, strict=True):
@@ -188,8 +188,7 @@ def test_the_law_behind_tails_and_union_has_the_moments_of_the_pass() -> None:
 def test_without_sources_the_steps_are_those_of_the_pass() -> None:
     network, box = random_network((2, 24, 24, 1), std=0.1), balls(2, 1e-4)
     truth = sample(network.linears, box.centre, noise_of(network, 16))
-    *hidden, _ = network.linears
-    layer = substitute.hidden_layers(hidden, box, truth, ()).chain[0]
+    layer = substitute.Substituted(network.linears, box, truth=truth).layers.chain[0]
     rho, loss = substitute._steps_below(layer.before, layer.mean, truth.hidden[0], ())
     used = torch.isclose(rho, layer.relaxation.rho, rtol=1e-9, atol=0.0)  # elsewhere Jensen's bound is better
     assert float(used.double().mean()) > 0.1
@@ -210,8 +209,8 @@ def test_exponential_moments_are_no_source_where_the_worst_input_is_calm() -> No
 def test_a_plane_that_touches_is_exact_at_the_worst_input() -> None:
     network, box = random_network((2, 8, 1)), balls(2, 0.1)
     truth = sample(network.linears, box.upper, noise_of(network, 8))  # exact for one hidden layer
-    *hidden, output = network.linears
-    first = substitute.hidden_layers(hidden, box, truth, (Source.PLANES_1,)).first
+    output = network.linears[-1]
+    first = substitute.Substituted(network.linears, box, truth=truth, sources=(Source.PLANES_1,)).layers.first
     for plane in (first.lower, first.upper):
         m = truth.first.mean
         q = (first.centre * box.upper) @ network.linears[0].weight_std.square().T
@@ -222,9 +221,8 @@ def test_a_plane_that_touches_is_exact_at_the_worst_input() -> None:
 def test_moments_are_replaced_one_at_a_time() -> None:
     network, box = random_network((2, 8, 7, 1)), balls(2, 0.05)
     truth = sample(network.linears, box.centre, noise_of(network, 256))
-    *hidden, _ = network.linears
     plain, other = (
-        substitute.hidden_layers(hidden, box, truth, sources).chain[0].before
+        substitute.Substituted(network.linears, box, truth=truth, sources=sources).layers.chain[0].before
         for sources in ((), (Source.SPREAD_VARIANCE,))
     )
     true = truth.hidden[0]

@@ -50,6 +50,18 @@ def bnndp(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 @pytest.fixture
+def answers(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Run ``bnndp ARGUMENTS --out FILE`` to a good end without a word on stderr, and give the rows of the file."""
+
+    def run(*arguments: object) -> list[dict[str, Any]]:
+        result = bnndp(*arguments, "--out", tmp_path / "answers.jsonl")
+        assert (result.status, result.stderr) == (0, ""), result
+        return rows_of(tmp_path / "answers.jsonl")
+
+    return run
+
+
+@pytest.fixture
 def refused(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., str]:
     """Run ``bnndp ARGUMENTS``, check what every refusal has in common, and give the line on stderr."""
 
@@ -111,6 +123,22 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.fixture
-def read_rows() -> Callable[[Path], list[dict[str, Any]]]:
-    return rows_of
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what no two runs have in common."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def interrupted_at(
+    call: int, real: Callable[..., Any], counts: Callable[..., bool] = lambda *_, **__: True, error: Any = None
+) -> Callable[..., Any]:
+    """The function, ended by an interruption, or another error, at the so many-th call that ``counts``."""
+    seen: list[int] = []
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        if counts(*arguments, **options):
+            seen.append(1)
+            if len(seen) == call:
+                raise KeyboardInterrupt if error is None else error
+        return real(*arguments, **options)
+
+    return run

@@ -51,8 +51,8 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_digits_to_certified_radii_in_two_commands(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
-    model, out = tmp_path / "digits.safetensors", tmp_path / "radii.jsonl"
+def test_digits_to_certified_radii_in_two_commands(bnndp: Any, answers: Any, tmp_path: Path) -> None:
+    model = tmp_path / "digits.safetensors"
     options = ("--hidden", "1x32", "--inference", "vogn", "--steps", 300, "--temperature", 0.1)
     result = bnndp("train", "digits", *options, "--out", model)
     assert (result.status, result.stderr) == (0, "")
@@ -65,16 +65,14 @@ def test_digits_to_certified_radii_in_two_commands(bnndp: Any, tmp_path: Path, r
     assert f"{100 * card['test']['accuracy']:.1f} %" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.safetensors"]  # the checkpoint is gone
 
-    found = bnndp("radius", model, "--data", "digits", "--limit", 8, "--domain", 0, 1, "--no-attack", "--out", out)
-    assert (found.status, found.stderr) == (0, "")
-    rows = read_rows(out)
+    rows = answers("radius", model, "--data", "digits", "--limit", 8, "--domain", 0, 1, "--no-attack")
     assert [row["label"] for row in rows] == load("digits", "test").y[:8].tolist()
     assert sum((row["radius"] or 0) > 1e-3 for row in rows) >= 5
     assert bnndp("evaluate", model, "--data", "digits", "--limit", 4, "--eps", 0.01, "--no-attack").status == 0
 
 
-def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder: Path, read_rows: Any) -> None:
-    model, out = tmp_path / "m.safetensors", tmp_path / "out.jsonl"
+def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, answers: Any, tmp_path: Path, folder: Path) -> None:
+    model = tmp_path / "m.safetensors"
     options = ("--hidden", "2x8", "--steps", 600, "--data-dir", folder)
     result = bnndp("train", made.NAME, *options, "--out", model)
     assert (result.status, result.stderr) == (0, "")
@@ -83,8 +81,7 @@ def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder:
     centre = load(made.NAME, "test", folder=folder).x[:12]
     half = torch.tensor(0.05 * made.SCALE)
     np.savez(tmp_path / "in.npz", lower=(centre - half).numpy(), upper=(centre + half).numpy())
-    assert bnndp("certify", model, tmp_path / "in.npz", "--out", out).status == 0
-    rows = read_rows(out)
+    rows = answers("certify", model, tmp_path / "in.npz")
     generator = torch.Generator().manual_seed(4)
     draws = 2000
     for point in range(4):  # of every box

@@ -102,11 +102,11 @@ def test_weights_change_what_is_decided() -> None:
     x = torch.tensor([[-0.2]])
     weights = torch.tensor([[0.0, 1.0], [3.0, 0.0]])
     assert decide(network, x).tolist() == [1]
-    assert decide(network, x, weights=weights).tolist() == [0]
+    assert decide(network, x, losses=weights).tolist() == [0]
     boundary = -math.log(3) / 2  # 2 x = -log 3
     for reach, verdict in ((0.99, Verdict.CERTIFIED), (1.02, Verdict.FALSIFIED)):
         box = Box.ball(x, reach * (-0.2 - boundary))
-        assert robust_decision(network, x, box, weights=weights).verdict == (verdict,)
+        assert robust_decision(network, x, box, losses=weights).verdict == (verdict,)
 
 
 def test_decide_is_the_largest_sampled_probability() -> None:
@@ -159,7 +159,7 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match="needs a classifier"):
         robust_decision(BayesianNetwork(network.layers, "regression"), x, box)
     with pytest.raises(InputError, match=r"weights must be \(3, 3\)"):
-        robust_decision(network, x, box, 0, weights=torch.zeros(2, 2))
+        robust_decision(network, x, box, 0, losses=torch.zeros(2, 2))
     with pytest.raises(InputError, match="x has 3 inputs, the network takes 2"):
         decide(network, torch.zeros(1, 3))
 

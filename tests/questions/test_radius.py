@@ -89,7 +89,7 @@ def test_weighted_losses_move_the_boundary() -> None:
     difference = layer.weight_mean[0] - layer.weight_mean[1]
     margin = x @ difference + layer.bias_mean[0] - layer.bias_mean[1] + math.log(3)
     exact = margin.abs() / difference.abs().sum()
-    found = certified_radius(network, x, search=Search(upper=20.0, weights=weights))
+    found = certified_radius(network, x, search=Search(upper=20.0, losses=weights))
     assert torch.equal(found.label, (margin < 0).long())
     assert bool(((found.radius <= exact * (1 + 1e-9)) & (found.radius >= exact / 1.011)).all())
     assert bool(((found.attack >= exact * (1 - 1e-9)) & (found.attack <= exact * 1.03)).all())

@@ -108,10 +108,8 @@ def test_many_witnesses_come_back_bit_for_bit_and_leave_nothing_else(tmp_path: P
     x = np.random.default_rng(0).standard_normal((3000, 7))
     x[0, :3] = [5e-324, -0.0, 1.7976931348623157e308]
     with Exports(tmp_path) as exports:
-        for row in ROWS:
-            exports.write(row | {"witness": None})
         for index in range(0, 6000, 2):
-            exports.witness(index, index % 5, x[index // 2])
+            exports.write(ROWS[0] | {"index": index}, {"rival": index % 5, "witness": x[index // 2].tolist()})
     found = np.load(tmp_path / "witnesses.npz")
     assert found["x"].tobytes() == x.tobytes()
     assert (found["x"].dtype, found["x"].shape) == (np.float64, (3000, 7))

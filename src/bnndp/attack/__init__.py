@@ -4,8 +4,16 @@ from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, evade
 from bnndp.attack.inside import Inside, inside_range
 from bnndp.attack.radius import AttackRadius, Reach, attack_radius
-from bnndp.attack.search import Effort
+from bnndp.attack.search import AttackBudget
 
 __all__ = [
-    "AttackRadius", "Effort", "Evasion", "Inside", "Reach", "attack_radius", "decision_rows", "evade", "inside_range",
+    "AttackBudget",
+    "AttackRadius",
+    "Evasion",
+    "Inside",
+    "Reach",
+    "attack_radius",
+    "decision_rows",
+    "evade",
+    "inside_range",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 r"""What a decision claims, as rows: the decision c holds where every row has a mean that is not negative.
 
 The decision at x is :math:`\arg\min_k\sum_i L_{ki}\,\mathbb E\,p_i(x)` for a matrix L of losses (the paper's footnote
-on the weighted classification loss; without weights :math:`L=1-I`, the arg max of :math:`\mathbb E\,p`). It is c where
+on the weighted classification loss; without one :math:`L=1-I`, the arg max of :math:`\mathbb E\,p`). It is c where
 
 .. math:: A_k\cdot\mathbb E\,p(x)\ge 0\quad\text{for all }k\ne c,\qquad A_k=L_k-L_c .
 """
@@ -16,10 +16,10 @@ from bnndp.errors import InputError
 __all__ = ["decision_rows"]
 
 
-def decision_rows(label: Tensor, classes: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def decision_rows(label: Tensor, classes: int, losses: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Rows ``L_k - L_c`` (batch, classes - 1, classes) for all k but the label c, and those k (batch, classes - 1).
 
-    ``weights`` is the matrix L (decision, true class) of losses; ones off the diagonal if not given.
+    ``losses`` is the matrix L (decision, true class) of losses; ones off the diagonal if not given.
 
     >>> decision_rows(torch.tensor([1]), 3)[0].tolist()
     [[[-1.0, 1.0, 0.0], [0.0, 1.0, -1.0]]]
@@ -32,21 +32,21 @@ def decision_rows(label: Tensor, classes: int, weights: Tensor | None = None) ->
     if wrong.any():
         at = int(wrong.nonzero()[0, 0])
         raise InputError(f"label {at} is {int(label[at])}, but the classes are 0 to {classes - 1}.")
-    losses = _losses(weights, classes).to(label.device)
+    matrix = _losses(losses, classes).to(label.device)
     others = torch.arange(classes - 1, device=label.device)
     others = others + (others >= label[:, None])  # (batch, classes - 1)
-    return losses[others] - losses[label][:, None], others
+    return matrix[others] - matrix[label][:, None], others
 
 
-def _losses(weights: Tensor | None, classes: int) -> Tensor:
+def _losses(given: Tensor | None, classes: int) -> Tensor:
     """The matrix of losses in float64: (classes, classes)."""
-    if weights is None:
+    if given is None:
         return 1 - torch.eye(classes, dtype=torch.float64)
-    losses = torch.as_tensor(weights, dtype=torch.float64)
+    losses = torch.as_tensor(given, dtype=torch.float64)
     if losses.shape != (classes, classes):
-        raise InputError(f"weights must be ({classes}, {classes}), decision by true class, got {tuple(losses.shape)}.")
+        raise InputError(f"losses must be ({classes}, {classes}), decision by true class, got {tuple(losses.shape)}.")
     bad = ~losses.isfinite()
     if bad.any():
         k, i = bad.nonzero()[0].tolist()
-        raise InputError(f"weights[{k}, {i}] is {losses[k, i].item()}; losses must be finite.")
+        raise InputError(f"losses[{k}, {i}] is {losses[k, i].item()}; losses must be finite.")
     return losses

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bnndp.attack.decision_rows import decision_rows
-from bnndp.attack.search import EFFORT, Effort, Task, choose, in_pieces, margin_at, search
+from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_pieces, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
@@ -18,17 +18,17 @@ __all__ = ["Evasion", "check_inputs", "evade", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Evasion:
-    """The strongest input found in each region: the margin of the decision over ``runner_up`` there.
+    """The strongest input found in each region: the margin of the decision over ``rival`` there.
 
-    ``error`` is CONFIDENCE standard errors (:data:`bnndp.attack.inside.CONFIDENCE`: 99.96 % for each value), zero where no
-    weight is random. The margin is that of the row chosen before, so no choice flatters it; infinite where no input
-    of the region was found.
+    ``error`` is CONFIDENCE standard errors (``attack/inside.py``: 99.96 % for each value), zero where no weight is
+    random. The margin is that of the row chosen before, so no choice flatters it; infinite where no input of the region
+    was found.
     """
 
     x: Tensor  # (batch, n)
     margin: Tensor  # (batch,)
     error: Tensor  # (batch,)
-    runner_up: Tensor  # (batch,)
+    rival: Tensor  # (batch,)
 
     @property
     def succeeds(self) -> Tensor:
@@ -37,7 +37,7 @@ class Evasion:
 
     def __getitem__(self, index: Tensor) -> Evasion:
         """The record of some of the regions."""
-        return Evasion(self.x[index], self.margin[index], self.error[index], self.runner_up[index])
+        return Evasion(self.x[index], self.margin[index], self.error[index], self.rival[index])
 
 
 def evade(
@@ -45,18 +45,18 @@ def evade(
     box: Box,
     label: Tensor,  # (batch,)
     *,
-    weights: Tensor | None = None,  # (classes, classes)
-    effort: Effort = EFFORT,
+    losses: Tensor | None = None,  # (classes, classes)
+    budget: AttackBudget = BUDGET,
 ) -> Evasion:
     """Attack the decision ``label`` in every box; the same arguments give the same answer, in any batch."""
     label = torch.as_tensor(label, device=box.lower.device)
     check_inputs(network, box.n, box.batch, label)
-    rows, classes = decision_rows(label, network.n_out, weights)
+    rows, classes = decision_rows(label, network.n_out, losses)
 
     def attack(part: Tensor, narrow: bool) -> Evasion:
-        task = Task.make(network, rows[part], classes[part], effort, narrow=narrow)
+        task = Task.make(network, rows[part], classes[part], budget, narrow=narrow)
         region = box[part]
-        x, row = choose(task, search(task, region, region.project(region.centre)[None], seed=effort.seed)[0])
+        x, row = choose(task, search(task, region, region.project(region.centre)[None], seed=budget.seed)[0])
         found = measured(task, x, row, 0)
         inside = region.contains(x)  # always, but for a piece of a ball that does not hold the centre of the ball
         return replace(found, margin=found.margin.masked_fill(~inside, torch.inf))

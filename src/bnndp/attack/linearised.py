@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bnndp.attack.sampled_softmax import mean_path, odds_direction
-from bnndp.engine.chunks import beyond_caches
+from bnndp.engine.chunks import cache_size
 from bnndp.network import Posterior
 
 __all__ = ["linear_radius"]
@@ -27,7 +27,7 @@ def linear_radius(
     norm: float,
 ) -> Tensor:  # (batch,)
     """The least radius over the rows; not positive where the mean weights decide otherwise at x, or NaN."""
-    size = max(1, beyond_caches(_MOST, x.device) // (rows.shape[1] * x.shape[1]))
+    size = max(1, cache_size(_MOST, x.device) // (rows.shape[1] * x.shape[1]))
     pieces = zip(x.split(size), rows.split(size), strict=True)
     return torch.cat([_least(network, point, row, norm) for point, row in pieces])
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, check_inputs, measured
 from bnndp.attack.sampled_softmax import odds_direction
-from bnndp.attack.search import EFFORT, Effort, Task, choose, in_pieces, many_draws, margin_at, search
+from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_pieces, many_draws, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import gamma
@@ -75,7 +75,7 @@ class AttackRadius:
     x: Tensor  # (batch, n)
     margin: Tensor  # (batch,)
     error: Tensor  # (batch,)
-    runner_up: Tensor  # (batch,)
+    rival: Tensor  # (batch,)
 
     def with_rows(self, index: Tensor, other: AttackRadius) -> AttackRadius:
         """The same with the rows at ``index`` (k,) from a record of that many."""
@@ -115,18 +115,18 @@ def attack_radius(
     x: Tensor,  # (batch, n)
     label: Tensor,  # (batch,)
     *,
-    weights: Tensor | None = None,  # (classes, classes)
+    losses: Tensor | None = None,  # (classes, classes)
     reach: Reach = REACH,
-    effort: Effort = EFFORT,
+    budget: AttackBudget = BUDGET,
 ) -> AttackRadius:
     """The smallest radius at which an attack changes the decision ``label``, for all inputs at once."""
     centre = Box.ball(x, 0.0, domain=reach.domain, norm=reach.norm).lower
     label = torch.as_tensor(label, device=centre.device)
     check_inputs(network, centre.shape[1], centre.shape[0], label)
-    rows, classes = decision_rows(label, network.n_out, weights)
+    rows, classes = decision_rows(label, network.n_out, losses)
 
     def attack(part: Tensor, narrow: bool) -> AttackRadius:
-        task = Task.make(network, rows[part], classes[part], effort, narrow=narrow)
+        task = Task.make(network, rows[part], classes[part], budget, narrow=narrow)
         start = centre[part]
         own = measured(task, *choose(task, start[None]), 0)
         found, radius, odds = _bracket(task, start, ~own.succeeds, reach)
@@ -150,10 +150,10 @@ def _confirmed(
     low = torch.where(radius.isfinite(), radius.clamp_max(most), _UNKNOWN * reach.upper)
     for again in range(_AGAIN):
         at = (result.radius.isinf() & near).nonzero()[:, 0]
-        if at.numel() == 0:
+        if at.numel() == 0 or task.budget.deadline.passed:
             break
         part, at_input = replace(task[at], climb=many_draws(task, _MORE ** (1 + again))), own[at]
-        found, high = _outward(part, at_input.x, low[at], reach, seed=task.effort.seed + again)
+        found, high = _outward(part, at_input.x, low[at], reach, seed=task.budget.seed + again)
         result = result.with_rows(at, _settle(part, at_input, found, high, reach, 1 + again))
         low = low.index_copy(0, at, (_STRETCHES[-1] * high).clamp_max(most))
     return result
@@ -169,7 +169,7 @@ def _outward(task: Task, x: Tensor, low: Tensor, reach: Reach, *, seed: int) -> 
         between = (low * high).sqrt()
         trial = torch.where(high.isfinite(), between, (_GROWTH * low).clamp_max(reach.upper))
         at = torch.where(high.isfinite(), high > _NEAR * low, low < reach.upper).nonzero()[:, 0]
-        if at.numel() == 0:
+        if at.numel() == 0 or task.budget.deadline.passed:
             break
         part, box = task[at], Box.ball(x[at], trial[at], domain=reach.domain, norm=reach.norm)
         ends, _ = search(part, box, box.project(last[at])[None], seed=seed + index)
@@ -199,10 +199,10 @@ def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor
         active = right & (state.low < (1 - reach.tolerance) * state.high)
         active &= (state.low < reach.upper) & (state.high > floor)
         at = active.nonzero()[:, 0]
-        if at.numel() == 0:
+        if at.numel() == 0 or task.budget.deadline.passed:
             break
         box = Box.ball(x[at], state.trial[at], domain=reach.domain, norm=reach.norm)
-        ends, values = search(task[at], box, box.project(last[at])[None], seed=task.effort.seed + index)
+        ends, values = search(task[at], box, box.project(last[at])[None], seed=task.budget.seed + index)
         value, which = values.max(0)
         last[at] = ends[which, torch.arange(at.numel(), device=at.device)]
         found = zero.index_copy(0, at, value)
@@ -217,7 +217,7 @@ def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reac
     ``times`` counts the calls before for the same task: no noise confirms twice.
     """
     x, unmoved = own.x, torch.zeros_like(own.margin).masked_fill(~own.succeeds, torch.inf)
-    result = AttackRadius(unmoved, x, own.margin, own.error, own.runner_up)
+    result = AttackRadius(unmoved, x, own.margin, own.error, own.rival)
     at = radius.isfinite().nonzero()[:, 0]
     if at.numel() == 0:
         return result
@@ -225,7 +225,7 @@ def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reac
     ray = _Ray(x[at], found[at] - x[at], radius[at], reach)
     row = choose(part, found[at][None])[1]
     share = _crossing(part, ray, row)
-    fields = [getattr(result, name).clone() for name in ("radius", "x", "margin", "error", "runner_up")]
+    fields = [getattr(result, name).clone() for name in ("radius", "x", "margin", "error", "rival")]
     for index, stretch in enumerate(_STRETCHES):
         left = share.isfinite().nonzero()[:, 0]
         if left.numel() == 0:
@@ -233,7 +233,7 @@ def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reac
         end = ray[left].at(share[left] * stretch)
         new = measured(part[left], end, row[left], 1 + times * len(_STRETCHES) + index)
         good = left[new.succeeds]
-        values = (ray[left].distance(end), end, new.margin, new.error, new.runner_up)
+        values = (ray[left].distance(end), end, new.margin, new.error, new.rival)
         for whole, value in zip(fields, values, strict=True):
             whole[at[good]] = value[new.succeeds]
         share = share.index_fill(0, good, torch.inf)

@@ -10,7 +10,7 @@ points: each point sees the right law, what is odd in the noise cancels (nearly 
 narrow), and the estimate is a smooth function of x. Means are taken of logarithms by log-sum-exp, so that probabilities
 far below the smallest number still have a gradient. Nothing here proves a bound.
 
-That is for plain networks; any other chain is sampled layer by layer (:mod:`bnndp.attack.pathwise`), and an ensemble is the
+That is for plain networks; any other chain is sampled layer by layer (``pathwise.py``), and an ensemble is the
 mixture of its members, each with its own noise.
 """
 
@@ -25,7 +25,7 @@ from bnndp.attack.draws import Chain, evaluate
 from bnndp.attack.noise import REPLICATES, AnyNoise, Noise, Part, gaussian_noise, layer_noise, mixed
 from bnndp.attack.pathwise import noise_width, step
 from bnndp.attack.sampling import MEMORY, Estimate, gather, piece_size, pre_activation
-from bnndp.engine.chunks import beyond_caches
+from bnndp.engine.chunks import cache_size
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 
@@ -80,7 +80,7 @@ def log_means(
 ) -> Tensor:
     """``log E p`` by each replicate, in pieces that fit into ``memory`` bytes: (replicates, ..., classes)."""
     points = x.reshape(-1, x.shape[-1])
-    size = piece_size(network, noise, beyond_caches(memory, x.device), tensors=8)
+    size = piece_size(network, noise, cache_size(memory, x.device), tensors=8)
     with torch.no_grad():
         parts = []
         for index in range(noise.replicates):
@@ -112,7 +112,7 @@ def odds_direction(
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of the largest of the log odds, with all replicates of the noise."""
-    size = piece_size(network, noise, beyond_caches(memory, x.device), tensors=4 * (network.depth + 1))
+    size = piece_size(network, noise, cache_size(memory, x.device), tensors=4 * (network.depth + 1))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         with torch.enable_grad():

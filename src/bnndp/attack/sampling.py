@@ -14,7 +14,7 @@ error. Nothing here proves a bound: estimates and, up to rounding, exact values 
 
 That is for plain networks. Any other chain is cut in three: its end that is linear in the mean (mean weights, averages,
 dropout of mean one), the activation before it with the layer it sees, whose outputs are Gaussians each by itself given
-the layer below and are integrated out, and what is below, which is sampled (:mod:`bnndp.attack.pathwise`). Where something is
+the layer below and are integrated out, and what is below, which is sampled (``pathwise.py``). Where something is
 sampled below and the mean of the activation has no quick closed form, an unbiased rule of degree three is used.
 An ensemble is the weighted mean of its members, each with its own noise; members without variance are exact.
 """
@@ -31,7 +31,7 @@ from torch import Tensor
 from bnndp.attack.draws import Chain, evaluate
 from bnndp.attack.noise import REPLICATES, AnyNoise, Mixture, Noise, Part, gaussian_noise, layer_noise, mixed
 from bnndp.attack.pathwise import breadth, integrated, marginals, noise_width, step, symmetric
-from bnndp.engine.chunks import beyond_caches
+from bnndp.engine.chunks import cache_size
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten, Linear
 from bnndp.maths.normal import cdf, pdf
@@ -178,7 +178,7 @@ def estimate(
 ) -> Estimate:
     """Mean and standard error of the outputs at any number of points, in pieces that fit into ``memory`` bytes."""
     points = x.reshape(-1, x.shape[-1])
-    size = piece_size(network, noise, beyond_caches(memory, x.device), tensors=8)
+    size = piece_size(network, noise, cache_size(memory, x.device), tensors=8)
     with torch.no_grad():
         parts = []
         for index in range(noise.replicates):
@@ -203,7 +203,7 @@ def ascent_direction(
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of ``rows . E f(x)``, estimated with all replicates of the noise."""
-    size = piece_size(network, noise, beyond_caches(memory, x.device), tensors=8 * max(1, network.depth))
+    size = piece_size(network, noise, cache_size(memory, x.device), tensors=8 * max(1, network.depth))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         total, slope = torch.zeros_like(points[:, 0]), torch.zeros_like(points)

@@ -32,8 +32,9 @@ from bnndp.attack.sampled_softmax import (
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
+from bnndp.options import NEVER, Deadline
 
-__all__ = ["EFFORT", "NARROW", "Effort", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
+__all__ = ["BUDGET", "NARROW", "AttackBudget", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
 
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
@@ -43,7 +44,7 @@ _FINALISTS = 4  # ends of climbs that are compared with the choosing noise
 _MOMENTUM = 0.25
 _LAST_STEP = 0.02  # of the half-width of the region; the first is the whole
 _RETURN = 0.25  # first step of a climb that goes on from the end of another
-_SEEDS = 64  # of the noises of one effort
+_SEEDS = 64  # of the noises of one budget
 _MANY = 63  # the last of them: of many climbing draws
 _MEMORY = 2**28  # bytes for the starting points of the regions attacked at a time
 
@@ -51,8 +52,8 @@ _Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard to search: climbs for each of the strongest rows, their steps, draws while climbing and at the end."""
+class AttackBudget:
+    """How hard to attack: climbs for each of the strongest rows, their steps, draws while climbing and at the end."""
 
     restarts: int = 8
     steps: int = 12
@@ -60,6 +61,7 @@ class Effort:
     draws: int = 32
     samples: int = 4096
     seed: int = 0
+    deadline: Deadline = NEVER  # when it passes, the search ends with what it has
 
     def __post_init__(self) -> None:
         for name in ("restarts", "steps", "targets", "draws", "samples"):
@@ -69,33 +71,33 @@ class Effort:
             raise InputError(f"seed must be at least 0, got {self.seed!r}.")
 
 
-EFFORT = Effort()
+BUDGET = AttackBudget()
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to attack: the rows and the classes they stand for; with what effort, and on which noise."""
+    """What to attack: the rows and the classes they stand for; with what budget, and on which noise."""
 
     network: Posterior
     rows: Tensor  # (batch, rows, classes)
     classes: Tensor  # (batch, rows)
-    effort: Effort
+    budget: AttackBudget
     narrow: bool
     climb: AnyNoise
     choose: AnyNoise
 
     @classmethod
-    def make(cls, network: Posterior, rows: Tensor, classes: Tensor, effort: Effort, *, narrow: bool) -> Task:
+    def make(cls, network: Posterior, rows: Tensor, classes: Tensor, budget: AttackBudget, *, narrow: bool) -> Task:
         """The task with noise drawn for it."""
-        draws = effort.draws
+        draws = budget.draws
         climb = (
-            mean_path(network) if narrow else draw_softmax_noise(network, draws, seed=_seed(effort, 0), replicates=1)
+            mean_path(network) if narrow else draw_softmax_noise(network, draws, seed=_seed(budget, 0), replicates=1)
         )
-        return cls(network, rows, classes, effort, narrow, climb, _fresh(network, effort, narrow, 1))
+        return cls(network, rows, classes, budget, narrow, climb, _fresh(network, budget, narrow, 1))
 
     def fresh(self, index: int) -> AnyNoise:
         """AnyNoise for the measurement ``index``, independent of all other."""
-        return _fresh(self.network, self.effort, self.narrow, 2 + index)
+        return _fresh(self.network, self.budget, self.narrow, 2 + index)
 
     def __getitem__(self, index: Tensor) -> Task:
         """The task for some of its inputs."""
@@ -104,7 +106,7 @@ class Task:
 
 def many_draws(task: Task, times: int) -> AnyNoise:
     """Climbing noise of ``times`` as many draws, of the posterior also where it is narrow."""
-    return draw_softmax_noise(task.network, times * task.effort.draws, seed=_seed(task.effort, _MANY), replicates=1)
+    return draw_softmax_noise(task.network, times * task.budget.draws, seed=_seed(task.budget, _MANY), replicates=1)
 
 
 def search(task: Task, box: Box, warm: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
@@ -112,21 +114,21 @@ def search(task: Task, box: Box, warm: Tensor, *, seed: int) -> tuple[Tensor, Te
 
     ``warm`` (points, batch, n) are starting points inside the regions, beside :func:`bnndp.attack.inside.candidates`.
     """
-    effort = task.effort
+    budget = task.budget
     starts = torch.cat([warm, candidates(box, seed=seed)])
     odds = log_odds(log_means(task.network, starts, task.climb)[0], task.rows)  # (starts, batch, rows)
     top, first = odds.max(0)  # (batch, rows) each
     rows = top.topk(min(_SCOUTS, top.shape[1]), dim=1).indices.T  # (scouts, batch)
     x = _take(starts, first.T.gather(0, rows))
-    x, value = _ascend(task, box, x, rows, first_step=torch.ones_like(x[..., :1]), steps=max(1, effort.steps // 2))
-    order = value.topk(min(effort.targets, value.shape[0]), dim=0).indices  # (targets, batch)
+    x, value = _ascend(task, box, x, rows, first_step=torch.ones_like(x[..., :1]), steps=max(1, budget.steps // 2))
+    order = value.topk(min(budget.targets, value.shape[0]), dim=0).indices  # (targets, batch)
     rows, scouted = rows.gather(0, order), _take(x, order)
-    others = _others(odds, rows, effort.restarts - 1, seed)
+    others = _others(odds, rows, budget.restarts - 1, seed)
     x = torch.cat([scouted, _take(starts, others)])
     step = torch.ones_like(x[..., :1])
     step[: scouted.shape[0]] = _RETURN
-    rows = torch.cat([rows, rows.repeat(effort.restarts - 1, 1)])
-    x, value = _ascend(task, box, x, rows, first_step=step, steps=effort.steps)
+    rows = torch.cat([rows, rows.repeat(budget.restarts - 1, 1)])
+    x, value = _ascend(task, box, x, rows, first_step=step, steps=budget.steps)
     best = value.topk(min(_FINALISTS, value.shape[0]), dim=0).indices
     return _polish(task, box, _take(x, best), rows.gather(0, best))
 
@@ -188,7 +190,7 @@ def _polish(task: Task, box: Box, x: Tensor, rows: Tensor) -> tuple[Tensor, Tens
     """
     objective = _objective(task, rows)
     far = (torch.arange(x.shape[0], device=x.device) % 2 == 0)[:, None, None].expand(*rows.shape, 1)
-    x = climb(box, x, objective, far=far, steps=task.effort.steps)
+    x = climb(box, x, objective, far=far, steps=task.budget.steps)
     return x, objective(x)[0][..., 0]
 
 
@@ -231,10 +233,10 @@ def _narrow(network: Posterior, x: Tensor) -> Tensor:
     return change.abs().amax(-1) <= NARROW
 
 
-def _fresh(network: Posterior, effort: Effort, narrow: bool, index: int) -> AnyNoise:
-    samples = max(128, effort.samples // 16) if narrow else effort.samples
-    return draw_softmax_noise(network, samples, seed=_seed(effort, index))
+def _fresh(network: Posterior, budget: AttackBudget, narrow: bool, index: int) -> AnyNoise:
+    samples = max(128, budget.samples // 16) if narrow else budget.samples
+    return draw_softmax_noise(network, samples, seed=_seed(budget, index))
 
 
-def _seed(effort: Effort, index: int) -> int:
-    return _SEEDS * effort.seed + index
+def _seed(budget: AttackBudget, index: int) -> int:
+    return _SEEDS * budget.seed + index

@@ -12,9 +12,9 @@ import typer
 import typer.core
 
 if TYPE_CHECKING:
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.messages import Messages
 
-__all__ = ["Certificates", "FolderInRun", "Issuing", "Written", "certificate_folder", "expect_checkable"]
+__all__ = ["Certificates", "FolderInRun", "Issuing", "certificate_folder", "expect_checkable"]
 
 _OWN = ""  # the folder of the run
 _FOLDER = "certificates"  # its name there
@@ -66,28 +66,15 @@ def expect_checkable(folder: Path | None, norm: str, other: str | None = None) -
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """How many certificates there are, where, and what they say, in words."""
-
-    count: int
-    folder: Path
-    told: str
-
-    def summary(self) -> dict[str, Any]:
-        """For programs."""
-        return {"written": self.count, "folder": str(self.folder)}
-
-
-@dataclass(frozen=True, slots=True)
 class Issuing:
     """The certificates of one model file into a folder."""
 
     network: Any
     model: Path
     folder: Path
-    manner: Manner
+    messages: Messages
 
-    def of_boxes(self, box: Any, label: Any, effort: str) -> Written:
+    def of_boxes(self, box: Any, label: Any, effort: str) -> dict[str, Any]:
         """The ranges of all outputs, or of all classes with the leads of the label."""
         from bnndp.certificates.issue import Office, interval_claim, probability_claim
         from bnndp.questions.decision import decide
@@ -106,7 +93,7 @@ class Issuing:
             told = f", the decision proved for {kept}"
         return self._told(found, told)
 
-    def of_radii(self, x: Any, done: Any, domain: Any) -> Written:
+    def of_radii(self, x: Any, done: Any, domain: Any) -> dict[str, Any]:
         """The decisions on balls, as large as the checker proves them up to the radii."""
         from bnndp.certificates.issue import Office
 
@@ -123,16 +110,18 @@ class Issuing:
         mean = f", mean radius {sum(radii) / len(found):.6g} (0 where there is none)" if radii else ""
         return self._told(found, mean)
 
-    def _told(self, found: list[Any], more: str) -> Written:
+    def _told(self, found: list[Any], more: str) -> dict[str, Any]:
+        """The entry of the summary, which is also told in words."""
         count = sum(one is not None for one in found)
-        return Written(count, self.folder, f"certificates: {count} of {len(found)} in {self.folder}{more}")
+        self.messages.table(f"certificates: {count} of {len(found)} in {self.folder}{more}")
+        return {"certificates": {"written": count, "folder": str(self.folder)}}
 
     def _written(self, issued: Iterable[Any], total: int) -> list[Any]:
         """What is proved of each input (None: no certificate); ``index.jsonl`` in the folder says it in full."""
         from bnndp.files.posterior import write_whole
 
         found, lines = [], []
-        with self.manner.progress("certificates", total) as advance:
+        with self.messages.progress("certificates", total) as advance:
             for one in issued:
                 found.append(None if one.path is None else one.at_least)
                 row = {"index": one.index, "certificate": None if one.path is None else one.path.name}

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.invocation import Invocation
+    from bnndp.cli.messages import Messages
     from bnndp.errors import CertError
     from bnndp.training.fit import Fitted, Plan, Watcher
 
@@ -140,8 +141,9 @@ def train(  # noqa: PLR0913 (the options of the command)
     for bit. The table has the figures of the test part, which was not used before; calibration is the mean error of the
     stated probabilities.
     """
-    from bnndp.cli.labelled import shown_store
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.inputs import data_store
+    from bnndp.cli.invocation import Invocation
+    from bnndp.cli.messages import Messages
     from bnndp.errors import CertError, InputError
     from bnndp.files.posterior import save
     from bnndp.layers import Dropout
@@ -173,14 +175,14 @@ def train(  # noqa: PLR0913 (the options of the command)
         laplace=laplace,
         init_std=init_std,
     )
-    manner = Manner(json, quiet)
+    messages = Messages(json, quiet)
     _check_writable(out)
-    with shown_store(data_dir, manner) as store:
+    with data_store(data_dir, messages) as store:
         parts = Parts.load(plan, store)
     checkpoint = out.with_name(f"{out.name}.checkpoint")
-    with _named_when_stopped(checkpoint, context.find_object(list), restart=restart):
+    with _named_when_stopped(checkpoint, context.find_object(Invocation), restart=restart):
         try:
-            with _watched(plan, manner) as watcher:
+            with _watched(plan, messages) as watcher:
                 fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
         except CertError as error:
             if not str(error).startswith(str(checkpoint)):
@@ -189,8 +191,8 @@ def train(  # noqa: PLR0913 (the options of the command)
         save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
     for path in checkpoint_paths(plan, checkpoint):
         path.unlink(missing_ok=True)
-    manner.table(_table(fitted))
-    manner.summary(_summary(fitted, out))
+    messages.table(_table(fitted))
+    messages.summary(_summary(fitted, out))
 
 
 def _sizes(hidden: str) -> tuple[int, int]:
@@ -202,25 +204,25 @@ def _sizes(hidden: str) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _watched(plan: Plan, manner: Manner) -> Iterator[Watcher]:
+def _watched(plan: Plan, messages: Messages) -> Iterator[Watcher]:
     """A bar over the steps of both passes, and a line on stderr if the training does not start at its beginning."""
-    with manner.progress("train", plan.all_steps) as advance:
+    with messages.progress("train", plan.all_steps) as advance:
         done = {"noise": 0, "train": 0}
 
         def watch(stage: str, step: int) -> None:
             if stage == "train" and not done["train"] and step > 1:
-                manner.tell(f"resumed at step {step - 1}.")
+                messages.tell(f"resumed at step {step - 1}.")
             advance(step - done[stage])
             done[stage] = step
 
         yield watch
     if not done["train"]:
-        manner.tell("resumed after the last step.")
+        messages.tell("resumed after the last step.")
 
 
 @contextlib.contextmanager
-def _named_when_stopped(checkpoint: Path, remarks: list[str] | None, *, restart: bool) -> Iterator[None]:
-    """Of a training that is told to stop, add to ``remarks`` (of :func:`bnndp.cli.main.main`) how to go on with it.
+def _named_when_stopped(checkpoint: Path, invocation: Invocation | None, *, restart: bool) -> Iterator[None]:
+    """Of a training that is told to stop, say how to go on with it.
 
     A checkpoint that --restart was to replace, and that is still the old one, is not of this training.
     """
@@ -228,9 +230,9 @@ def _named_when_stopped(checkpoint: Path, remarks: list[str] | None, *, restart:
     try:
         yield
     except BaseException:
-        if remarks is not None and _stamp(checkpoint) not in (None, before):
+        if invocation is not None and _stamp(checkpoint) not in (None, before):
             command = "the same command without --restart" if restart else "the same command"
-            remarks.append(f"{command} goes on from {checkpoint}")
+            invocation.remarks.append(f"{command} goes on from {checkpoint}")
         raise
 
 

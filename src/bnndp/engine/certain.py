@@ -21,52 +21,82 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.margins import Margins
-from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows
+from bnndp.engine.passes import Branchable, Margins, Planes, finite, known
+from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.rounding import TINY, UNIT, gamma
-from bnndp.network import BayesianNetwork
 
-__all__ = ["bound", "certain", "margins"]
+__all__ = ["CertainPass"]
 
 _CACHED = 2**24  # bytes of the largest matrix held at a time on a CPU; fresh pages for larger ones cost more than sums
 _FEW = 0.9  # of the rows of a layer: if no box needs more, rows are picked
 
 
-def certain(network: BayesianNetwork) -> bool:
-    """Whether this pass knows the network: dense, ReLU, at least one hidden layer, no variance anywhere."""
-    return network.plain and network.depth > 0 and not network.random
+@dataclass(frozen=True, eq=False)
+class CertainPass:
+    """Bounds of a chain of Linear and Relu with at least one hidden layer and no variance anywhere."""
 
+    name: ClassVar[str] = "moment"
+    moments: ClassVar[bool] = True
+    random: ClassVar[bool] = False
+    gaussian: ClassVar[bool] = False
+    tailed: ClassVar[bool] = False
+    costly_tails: ClassVar[bool] = False
 
-def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
-    """Affine functions of x below and above the output of ``network`` for every x of each box."""
-    *hidden, output = network.seen
-    chain, n = _chain(hidden, box), output.n_out
-    found = _affine(_both(output.weight_mean), _both(output.bias_mean), chain, box)
-    return AffineBounds(
-        Affine(found.matrix[:, :n], found.offset[:, :n]), Affine(-found.matrix[:, n:], -found.offset[:, n:]), box
-    )
+    linears: tuple[Linear, ...]
+    box: Box
 
+    @cached_property
+    def _chain(self) -> list[_Hinges]:
+        return _chain(self.linears[:-1], self.box)
 
-def margins(network: BayesianNetwork, box: Box, reference: Tensor) -> Margins:  # reference (batch, references)
-    """The least margins of the classes ``reference`` over every class on each box; nothing varies."""
-    *hidden, output = network.seen
-    chain = _chain(hidden, box)
-    weight = (output.weight_mean[reference][:, :, None] - output.weight_mean).flatten(1, 2)  # (batch, rows, n)
-    bias = (output.bias_mean[reference][:, :, None] - output.bias_mean).flatten(1, 2)  # (batch, rows)
-    z = chain[-1].after
-    size = apply_rows(weight.abs(), z.upper) + bias.abs()
-    apart = apply_rows(weight.clamp_min(0), z.lower) + apply_rows(weight.clamp_max(0), z.upper) + bias
-    apart = _known(apart - gamma(2 * output.n_in + 8) * size - TINY)
-    least = torch.maximum(_least(weight, bias, chain, box), apart)
-    least = _known(least - 4 * UNIT * size - TINY)  # the differences of the rows are rounded themselves
-    least = torch.where((weight == 0).all(-1) & (bias == 0), 0.0, least)  # a class over itself, or over its equal
-    return Margins(least, torch.zeros_like(least)).reshape(*reference.shape, -1)
+    @property
+    def branchable(self) -> Branchable | None:
+        """The moment pass, whose planes can be climbed; it is begun only if it is asked."""
+        return DensePass(self.linears, self.box)
+
+    def affine(self, rows: Tensor) -> Planes:
+        """By the rows carried down to x, and by the ranges of the last hidden layer."""
+        outputs = output_rows(self.linears[-1], rows)
+        bias = lowered_bias(outputs, self._chain[-1].after)
+        found = _affine(outputs.weight, bias, self._chain, self.box)
+        planes = self.box.minimum(found.matrix, found.offset)
+        return Planes(found, self._with_interval(planes, outputs), (self.name,) * self.box.batch)
+
+    def least(self, rows: Tensor) -> Tensor:
+        """The same without the functions."""
+        outputs = output_rows(self.linears[-1], rows)
+        bias = lowered_bias(outputs, self._chain[-1].after)
+        return self._with_interval(_least(outputs.weight, bias, self._chain, self.box), outputs)
+
+    def _with_interval(self, planes: Tensor, outputs: OutputRows) -> Tensor:
+        return torch.maximum(known(planes), known(interval_mean(outputs, self._chain[-1].after)))
+
+    def variance(self, rows: Tensor) -> Tensor:
+        """There is none."""
+        return self.box.lower.new_zeros(self.box.batch, rows.shape[-2])
+
+    def output_variance(self) -> Interval:
+        """There is none."""
+        none = self.box.lower.new_zeros(self.box.batch, self.linears[-1].n_out)
+        return Interval(none, none)
+
+    def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:
+        """Two moments say all."""
+        return torch.ones_like(margins.mean)
+
+    def softmax(self, rows: Tensor) -> Tensor | None:
+        """Only by margins."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +155,7 @@ def _interval(layer: Linear, below: Interval, scale: Tensor, size: Tensor) -> In
     value = apply_rows(layer.weight_mean, middle) + layer.bias_mean
     spread = apply_rows(layer.weight_mean.abs(), reach)
     spread = spread + gamma(3 * layer.n_in + 16) * scale + TINY * (1 + size.sum(-1, keepdim=True))
-    return Interval(_known(value - spread), -_known(-value - spread))
+    return Interval(known(value - spread), -known(-value - spread))
 
 
 def _in_ball(layer: Linear, y: Interval, box: Box) -> Interval:
@@ -153,7 +183,7 @@ def _refined(layer: Linear, coarse: Interval, chain: list[_Hinges], box: Box) ->
 
 def _meet(y: Interval, least: Tensor) -> Interval:  # (batch, 2 n)
     """The intersection with lower bounds of y and of -y."""
-    low, negated = _known(least).chunk(2, -1)
+    low, negated = known(least).chunk(2, -1)
     return Interval(torch.maximum(y.lower, low), torch.minimum(y.upper, -negated))
 
 
@@ -198,18 +228,14 @@ def _least(
         else:
             affine = _carried(rows, below)
             found.append(box[part].minimum(affine.matrix, affine.offset))
-    return _known(torch.cat(found))
+    return known(torch.cat(found))
 
 
-def _affine(weight: Tensor, bias: Tensor, chain: list[_Hinges], box: Box) -> Affine:  # (rows, n), (rows,)
-    """Affine functions of x below ``weight @ z + bias``; the constant minus infinity where there is none."""
-    pieces = _pieces(box, weight.shape[0], chain)
-    parts = [_carried((weight, bias), [hinges[part] for hinges in chain]) for part in pieces]
-    matrix, offset = torch.cat([part.matrix for part in parts]), torch.cat([part.offset for part in parts])
-    fine = offset.isfinite() & matrix.sum(-1).isfinite()  # a sum is finite only if its terms are
-    if bool(fine.all()):
-        return Affine(matrix, offset)
-    return Affine(torch.where(fine[..., None], matrix, 0.0), torch.where(fine, offset, -torch.inf))
+def _affine(weight: Tensor, bias: Tensor, chain: list[_Hinges], box: Box) -> Affine:
+    """Affine functions of x below ``weight @ z + bias``, as of :func:`_least`; minus infinity where there is none."""
+    pieces = _pieces(box, weight.shape[-2], chain)
+    parts = [_carried(_rows(weight, bias, None, part), [hinges[part] for hinges in chain]) for part in pieces]
+    return finite(Affine(torch.cat([part.matrix for part in parts]), torch.cat([part.offset for part in parts])))
 
 
 def _pieces(box: Box, rows: int, chain: list[_Hinges]) -> Iterator[slice]:
@@ -222,7 +248,7 @@ def _pieces(box: Box, rows: int, chain: list[_Hinges]) -> Iterator[slice]:
 def _rows(weight: Tensor, bias: Tensor, picked: Tensor | None, part: slice) -> tuple[Tensor, Tensor]:
     """The rows and their constants for some boxes."""
     if picked is None:
-        return (weight, bias) if weight.ndim == 2 else (weight[part], bias[part])
+        return weight if weight.ndim == 2 else weight[part], bias if bias.ndim == 1 else bias[part]
     return _both(weight[picked[part]], 1), _both(bias[picked[part]], 1)
 
 
@@ -267,8 +293,3 @@ def _middle(lower: Tensor, upper: Tensor) -> Tensor:
 def _both(rows: Tensor, dim: int = 0) -> Tensor:
     """Rows, then their negatives."""
     return torch.cat([rows, -rows], dim)
-
-
-def _known(lower: Tensor) -> Tensor:
-    """Minus infinity for whatever is no number or overflowed."""
-    return torch.where(lower.isfinite(), lower, -torch.inf)

@@ -1,38 +1,42 @@
-"""How much is held at a time on a device: sizes that suit a CPU and its caches grow with the memory of another device.
+"""Chunks: how much is computed at a time. Sizes that suit a CPU and its caches grow with the memory of another device.
 
-A GPU needs large pieces, because every operation has to be begun by the host. The sizes follow from the device alone,
-not from what is free on it at the moment: the same command gives the same pieces, and so the same bits.
+A GPU needs large chunks, because every operation has to be begun by the host. The sizes follow from the device alone,
+not from what is free on it at the moment: the same command gives the same chunks, and so the same bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
-from bnndp.options import Options
+from bnndp.options import Deadline
 
-__all__ = ["beyond_caches", "fitted", "pieces", "room"]
+__all__ = ["by_chunks", "cache_size", "chunks", "device_size", "indices_of", "timed_chunks"]
 
-_PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the pieces of a CPU once more
+_PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the chunks of a CPU once more
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
-_BOXES = 256  # in a piece on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
+_BOXES = 256  # in a chunk on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
+_SHARE, _LEAST_TIME, _GROWTH = 0.1, 0.3, 4  # of a chunk: of the time left to a deadline, seconds, times the last
+_NUMBERS = 2**16  # in the matrices of each box made at a time: in the caches of a CPU
 
 
-def room(usual: int, device: torch.device) -> int:
-    """So many numbers or bytes on ``device`` where a CPU takes ``usual``."""
+def device_size(usual: int, device: torch.device) -> int:
+    """The number of bytes or entries for ``device`` where a CPU takes ``usual``."""
     return usual * _units(device)
 
 
-def beyond_caches(usual: int, device: torch.device) -> int:
+def cache_size(usual: int, device: torch.device) -> int:
     """The same for sizes that were chosen to stay in the caches of a CPU."""
     return usual if device.type == "cpu" else usual * _CACHES * _units(device)
 
 
-def pieces(batch: int, most: int, device: torch.device) -> list[slice]:
+def chunks(batch: int, most: int, device: torch.device) -> list[slice]:
     """Slices of a batch, of at most ``most`` boxes: on a CPU of no more than suit its caches and threads.
 
-    >>> pieces(5, 2, torch.device("cuda"))
+    >>> chunks(5, 2, torch.device("cuda"))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     size = most
@@ -42,14 +46,51 @@ def pieces(batch: int, most: int, device: torch.device) -> list[slice]:
     return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]
 
 
-def fitted(options: Options, device: torch.device) -> Options:
-    """The options with the memory that ``device`` has room for, unless the user has chosen one.
+def timed_chunks(batch: int, most: int, device: torch.device, deadline: Deadline) -> Iterator[slice]:
+    """The same until a deadline, if there is one: then a chunk is to take a small share of the time that is left.
 
-    >>> fitted(Options(), torch.device("cpu")) == Options()
-    True
+    The first is a single box, the next as many as that share allows by the time of the one before. Nothing comes after
+    the deadline, which is overrun by one small chunk at most.
+
+    >>> list(timed_chunks(3, 2, torch.device("cpu"), Deadline()))
+    [slice(0, 2, None), slice(2, 3, None)]
     """
-    memory = options.memory if "memory" in options.own else room(options.memory, device)
-    return options if memory == options.memory else replace(options, memory=memory)
+    if deadline.at is None:
+        yield from chunks(batch, most, device)
+        return
+    start, size = 0, 1
+    while start < batch and not deadline.passed:
+        begun, stop = time.monotonic(), min(start + size, batch)
+        yield slice(start, stop)
+        now = time.monotonic()
+        aim, per_box = max(_LEAST_TIME, _SHARE * (deadline.at - now)), max(now - begun, 1e-6) / (stop - start)
+        start, size = stop, max(1, min(int(aim / per_box), _GROWTH * size, most))
+
+
+def by_chunks(function: Callable[..., Tensor], numbers: int, *tensors: Tensor) -> Tensor:
+    """``function(*tensors)``, computed for a few boxes at a time; all tensors have a leading axis of boxes.
+
+    ``numbers`` are those in the largest matrix of one box. Such matrices are larger than all else in a pass, and should
+    stay in the caches.
+
+    >>> by_chunks(lambda a, b: (a[:, :, None] * b[:, None]).amax(-1), 2, torch.ones(5, 2), torch.eye(5)[:, :2]).shape
+    torch.Size([5, 2])
+    """
+    first = tensors[0]
+    size = max(1, cache_size(_NUMBERS, first.device) // max(1, numbers))
+    if first.shape[0] <= size:
+        return function(*tensors)
+    return torch.cat([function(*some) for some in zip(*(t.split(size) for t in tensors), strict=True)])
+
+
+def indices_of(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) of integers
+    """The indices at which the mask is true, of each box as many as of that with most of them: some may be others.
+
+    >>> indices_of(torch.tensor([[False, True, False], [True, False, True]])).shape
+    torch.Size([2, 2])
+    """
+    most = int(mask.sum(-1).amax()) if mask.shape[0] else 0
+    return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, :most]
 
 
 def _units(device: torch.device) -> int:

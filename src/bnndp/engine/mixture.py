@@ -1,40 +1,82 @@
-r"""Weighted sums over the members of an ensemble: affine in x, and added before they are minimised over a box.
+r"""Mixtures: weighted sums over the members of an ensemble, affine in x, added before they are minimised over a box.
 
 :math:`\min_x\sum_kw_kf_k(x)\ge\sum_kw_k\min_xf_k(x)`, and the left side needs functions of x that can be added: affine
-ones (Adams et al. 2023, remark on ensembles). For a regression network they are its bounds. For a classifier
-(``mixture_rows.py``) for example :math:`A\cdot p\ge A_c-\sum_{i\ne c}(A_c-A_i)_+\,\sigma(-D_i)` with the margins
-:math:`D_i=\zeta_c-\zeta_i`. A plane :math:`\pi_i(x)\le\mathbb ED_i(x)` is known, and
-:math:`\mathbb E\sigma(-D_i)` is at most a decreasing function of it; so a line of slope :math:`-\beta\le0` above that
-function on the range of :math:`\pi_i` gives :math:`\mathbb E\sigma(-D_i(x))\le\alpha-\beta\,\pi_i(x)` (``tail_lines``).
+ones (Adams et al. 2023, remark on ensembles). A network is a mixture of one member. Members that are alike go through
+one pass together: every box is repeated for each of them, member by member, and the weights of the layers get an axis
+of members (``general/stacked.py``).
 
 The members' weights have a sum of one up to :math:`2^{-51}`; what that changes is covered like rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bnndp.activations import Sigmoid
-from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.engine.passes import Pass, Planes
+from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
-from bnndp.maths.logistic import logistic_tail
-from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
+from bnndp.maths.rounding import TINY, gamma
 
-__all__ = [
-    "SHARES", "Lines", "LowerSum", "MemberMargins", "mixed", "of_affine", "plane_size", "summed", "tail_lines",
-    "weighted_interval",
-]  # fmt: skip
+__all__ = ["LowerSum", "Mixture", "Part", "of_affine", "plane_size", "summed", "weighted_interval"]
 
-SHARES = (0.05, 0.5)
-"""Where on the range of a plane its line is chosen to be lowest; every share gives a bound, the better one counts."""
 
-_CALM = 0.05  # up to this variance the parabolas that touch are as good as any
-_STEPS = 8  # of the grid for lines above a bound that is neither convex nor concave
-_HALF_BEND = 0.0481126  # sqrt(3) / 36, rounded up: half of the largest curvature of the logistic function
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Members that go through a pass together: its batch holds all boxes of the first, then of the second."""
+
+    weights: Tensor  # (members,)
+    bounds: Pass
+
+    def again(self, values: Tensor) -> Tensor:  # (batch, ...) -> (members * batch, ...)
+        """What is asked of every box, for each member."""
+        count = len(self.weights)
+        return values if count == 1 else values.repeat(count, *(1,) * (values.ndim - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The passes over the members of a mixture on some boxes, made one after the other whenever they are asked for."""
+
+    box: Box
+    outputs: int
+    members: int  # of positive weight
+    capacity: int  # boxes of one member that fit the memory
+    passes: Callable[[Box], Iterator[Part]]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is anything to add."""
+        return self.members > 1
+
+    def parts(self) -> Iterator[Part]:
+        """The members, some at a time."""
+        return self.passes(self.box)
+
+    def alone(self) -> Pass:
+        """The pass over the only member."""
+        return next(self.parts()).bounds
+
+    def __getitem__(self, index: Tensor) -> Mixture:
+        """The mixture on the boxes at ``index``."""
+        return replace(self, box=self.box[index])
+
+    def affine(self, rows: Tensor) -> Planes:  # (rows, outputs)
+        """Functions of x below the mean of ``rows . f(x)`` over members and posteriors, as of ``Pass.affine``."""
+        if not self.several:
+            return self.alone().affine(rows)
+        total, names = LowerSum.zero(self.box, rows.shape[-2]), []
+        for part in self.parts():
+            planes = part.bounds.affine(rows)
+            total = total.plus(part.weights, of_affine(planes.affine, part.bounds.box))
+            names.append(planes.method[: self.box.batch])
+        plane = total.rounded()
+        each = (sorted({word for name in of_box for word in name.split("+")}) for of_box in zip(*names, strict=True))
+        least = self.box.minimum(plane.matrix, plane.offset)
+        return Planes(plane, least, tuple("+".join(words) for words in each))
 
 
 def summed(weights: Tensor, values: Tensor) -> Tensor:  # (members,), (members * batch, ...) -> (batch, ...)
@@ -87,132 +129,13 @@ def plane_size(plane: Affine, box: Box) -> Tensor:
     return torch.linalg.vector_norm(plane.matrix, ord=1, dim=-1) * largest + plane.offset.abs()
 
 
-def mixed(parts: Iterable[tuple[Tensor, AffineBounds]], box: Box, outputs: int) -> AffineBounds:
-    """Affine bounds of the weighted sum from those of its parts, rounded outward.
-
-    A part has weights (members,) and bounds on the boxes repeated for each of its members.
-    """
-    low = high = LowerSum.zero(box, outputs)
-    for weights, part in parts:
-        low = low.plus(weights, of_affine(part.lower, part.region))
-        high = high.plus(-weights, of_affine(part.upper, part.region))
-    below, above = low.rounded(), high.rounded()
-    return AffineBounds(below, Affine(-above.matrix, -above.offset), box)
-
-
 def weighted_interval(parts: Iterable[tuple[Tensor, Interval]]) -> Interval:
-    """The weighted sum of intervals of non-negative numbers, rounded outward; parts as those of :func:`mixed`."""
+    """The weighted sum of intervals of non-negative numbers, rounded outward.
+
+    A part has weights (members,) and an interval of batch members * batch.
+    """
     pairs = list(parts)
     slack = gamma(2 * sum(len(weights) for weights, _ in pairs) + 16)
     low = torch.stack([summed(weights, part.lower) for weights, part in pairs]).sum(0)
     high = torch.stack([summed(weights, part.upper) for weights, part in pairs]).sum(0)
     return Interval((low * (1 - slack) - TINY).clamp_min(0), high * (1 + slack) + TINY)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberMargins:
-    """What is known of the margins D of some reference classes of one member, for every x of each box.
-
-    Of several members at once the batch holds all boxes of the first, then all of the second, and so on. All but the
-    planes are (batch, references, classes). The planes have finite coefficients; where nothing is known they are zero,
-    and ``least`` is minus infinity.
-    """
-
-    plane: Affine  # (batch, references * classes): functions of x below E D
-    least: Tensor  # E D is at least this; not below the least value of the plane
-    middle: Tensor  # value of the plane in the middle of the box, roughly
-    most: Tensor  # the plane is at most this
-    size: Tensor  # |matrix| |x| + |offset| of the plane is at most this
-    variance: Tensor  # Var D is at most this
-    tails: Tensor  # E sigma(-D) is at most this on the whole box
-    random: bool  # whether D is random at all
-    gaussian: bool  # whether D is Gaussian
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """``E sigma(-D_i(x)) <= intercept - slope plane_i(x)`` with slopes >= 0: (batch, references, classes) each."""
-
-    intercept: Tensor
-    slope: Tensor
-
-
-def tail_lines(known: MemberMargins) -> tuple[Lines, ...]:
-    r"""Lines that are proved to lie above :math:`\mathbb E\sigma(-D)`: for each of SHARES the lowest at that share.
-
-    D is any random variable whose mean is at least :math:`d\in[a,b]`, of at most this variance V. The lines are
-
-    * the constant ``tails``, which holds for all means from a on;
-    * lines above :math:`\sigma(-d)`, raised by :math:`\tfrac{\sqrt3}{36}V` (the parabola that touches at d);
-    * for Gaussian D and :math:`a\ge0` the chord: the mean is convex there (``engine/general/margins.py``);
-    * else on a grid :math:`g_i`: with values :math:`T_i\ge\mathbb E\sigma(-D)` for means from :math:`g_i` on, a falling
-      line that is at least :math:`T_i` at :math:`g_{i+1}` is above on the whole step.
-    """
-    a, b, fine = _ends(known)
-    spread = torch.where(fine, known.variance, 0.0) if known.random else torch.zeros_like(a)
-    constant = known.tails.nan_to_num(1.0).clamp_max(1.0)
-    found = [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
-    if known.gaussian and known.random:
-        found.append(_gaussian_chord(a, b, spread))
-    elif known.random and bool((spread > _CALM).any()):
-        found.append(_grid_line(a, b, spread))
-    size = torch.maximum(a.abs(), b.abs())
-    safe = [(top + ELEMENTARY * (1 + tilt * size), tilt) for top, tilt in found]
-    flat = Lines(torch.where(fine, constant, 1.0), torch.zeros_like(a))
-    return tuple(_lowest(flat, safe, a + share * (b - a), fine) for share in SHARES)
-
-
-def _lowest(best: Lines, others: list[tuple[Tensor, Tensor]], at: Tensor, fine: Tensor) -> Lines:
-    """The line with the least value at ``at``; NaN never."""
-    for top, tilt in others:
-        take = fine & (top - tilt * at < best.intercept - best.slope * at)
-        best = Lines(torch.where(take, top, best.intercept), torch.where(take, tilt, best.slope))
-    return best
-
-
-def _ends(known: MemberMargins) -> tuple[Tensor, Tensor, Tensor]:
-    """Range [a, b] of the larger of plane and least mean, and where it is known at all; zero elsewhere."""
-    fine = known.least.isfinite() & known.most.isfinite() & (known.variance.isfinite() | (not known.random))
-    a = torch.where(fine, known.least, 0.0)
-    return a, torch.maximum(torch.where(fine, known.most, 0.0), a), fine
-
-
-def _above_logistic(a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
-    r"""Lines :math:`\alpha-\beta d\ge\sigma(-d)` on [a, b], with the slopes of the chord, of the middle and of a.
-
-    :math:`h(d)=\sigma(-d)+\beta d` has its one local maximum where :math:`\sigma(d)\sigma(-d)=\beta` and d < 0, so its
-    largest value is there, if that lies between, or at an end. An error of d there counts by its square.
-    """
-    middle = 0.5 * a + 0.5 * b
-    chord = (torch.sigmoid(-a) - torch.sigmoid(-b)) / (b - a).clamp_min(TINY)
-    found = []
-    for slope in (torch.minimum(chord, _density(a)), chord, _density(middle)):
-        beta = slope.nan_to_num(0.0).clamp(0.0, 0.25)
-        p = 2 * beta / (1 + (1 - 4 * beta).clamp_min(0).sqrt())  # sigma(d) at the local maximum
-        top = (p / (1 - p)).clamp_min(TINY).log().clamp(a, b)
-        value = torch.stack([torch.sigmoid(-d) + beta * d for d in (a, b, top)]).amax(0)
-        found.append((value, beta))
-    return found
-
-
-def _density(d: Tensor) -> Tensor:
-    return torch.sigmoid(d) * torch.sigmoid(-d)
-
-
-def _gaussian_chord(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """The chord of E sigma(-d - sqrt(V) xi), convex for d >= 0; infinite where a < 0 (the variance is not exact)."""
-    phi, root = Sigmoid(), variance.clamp_max(1e200).sqrt()
-    ends = [phi.mean(-d, root) + phi.error(-d, root) for d in (a, b)]
-    slope = ((ends[0] - ends[1]) / (b - a).clamp_min(TINY)).clamp(0.0, 0.25)
-    top = torch.maximum(ends[0] + slope * a, ends[1] + slope * b)
-    return torch.where(a >= 0, top, torch.inf), slope
-
-
-def _grid_line(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    share = torch.arange(_STEPS + 1, dtype=a.dtype, device=a.device) / _STEPS
-    points = (a[..., None] + share * (b - a)[..., None]).clamp(a[..., None], b[..., None])  # (..., steps + 1)
-    points[..., -1] = b
-    tails = logistic_tail(points, variance[..., None].expand_as(points))
-    slope = ((tails[..., 0] - tails[..., -1]) / (b - a).clamp_min(TINY)).clamp(0.0, 1.0)
-    top = (tails[..., :-1] + slope[..., None] * points[..., 1:]).amax(-1)
-    return top, slope

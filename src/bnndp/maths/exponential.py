@@ -18,7 +18,7 @@ from torch import Tensor
 from bnndp.maths.normal import INV_SQRT_2PI
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["Tilted", "chernoff_constant", "lipschitz", "log_moment", "sub_gaussian", "tilted"]
+__all__ = ["Tilted", "chernoff_constant", "chernoff_gaussian", "lipschitz", "log_moment", "sub_gaussian", "tilted"]
 
 _SQRT1_2 = math.sqrt(0.5)
 _LOG_PEAK = math.log(INV_SQRT_2PI)
@@ -42,6 +42,17 @@ class Tilted:
     second: Tensor  # E Z^2 = dL/dc
     in_mean: Tensor  # dL/dm
     in_std: Tensor  # dL/dr
+
+
+def chernoff_gaussian(mean: Tensor, variance: Tensor) -> Tensor:  # (...) each
+    r"""U >= E sigma(-D) of a Gaussian D with at least this mean and at most this variance, by one exponential moment.
+
+    :math:`\mathbb E\sigma(-D)\le c(\lambda)\,\mathbb Ee^{-\lambda D}=c(\lambda)e^{-\lambda d+\lambda^2V/2}` for
+    :math:`\lambda\ge0`; for a larger mean or a smaller variance the right side is smaller.
+    """
+    lam = (mean / variance.clamp_min(TINY)).clamp(1e-3, 1)
+    total = -lam * mean + 0.5 * lam.square() * variance
+    return chernoff_constant(lam) * torch.exp(total + ELEMENTARY * (lam * mean.abs() + variance)) + TINY
 
 
 def chernoff_constant(lam: Tensor) -> Tensor:

@@ -130,6 +130,21 @@ class BayesianNetwork:
         return sum(is_activation(layer) for layer in flat(self.layers))
 
     @property
+    def members(self) -> tuple[BayesianNetwork, ...]:
+        """A network is a mixture of one: itself."""
+        return (self,)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The weights of the members: (1,)."""
+        return torch.ones(1, dtype=torch.float64)
+
+    @property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the members that go through a pass together."""
+        return ((0,),)
+
+    @property
     def random(self) -> bool:
         """Whether any layer has a variance."""
         return any(layer.random for layer in self.layers)

@@ -11,8 +11,8 @@ from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.questions.certify import adversarial_robustness
 from bnndp.questions.decision import robust_decision
+from bnndp.questions.robustness import adversarial_robustness
 from bnndp.questions.verdict import Verdict
 
 __all__ = ["NotRobust", "assert_robust"]
@@ -53,8 +53,8 @@ def assert_robust(  # noqa: PLR0913 (the question, and how hard to try)
     >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.21)
     >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.19)
     Traceback (most recent call last):
-    bnndp.questions.assertions.NotRobust: 0 of 1 inputs certified, a share of 1 asked for: the mean output changes by at most \
-0.19 on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
+    bnndp.questions.assertions.NotRobust: 0 of 1 inputs certified, a share of 1 asked for: the mean output changes by \
+at most 0.19 on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
     """
     if not 0 < share <= 1:
         raise InputError(f"share must lie above 0 and be at most 1, got {share!r}.")

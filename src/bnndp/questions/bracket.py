@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bnndp.options import NEVER, Deadline
+
 __all__ = ["Bracket", "Value", "narrowed"]
 
 Value = Callable[[Tensor, Tensor], Tensor]
@@ -145,15 +147,17 @@ class Bracket:
         return torch.where(falls & (bent > self.low) & (bent < self.high), bent, line)
 
 
-def narrowed(value_at: Value, state: Bracket, upper: float, tolerance: float) -> Iterator[Bracket]:
+def narrowed(
+    value_at: Value, state: Bracket, upper: float, tolerance: float, deadline: Deadline = NEVER
+) -> Iterator[Bracket]:
     """Narrow the brackets of the largest radius at which ``value_at`` is positive, trial by trial.
 
-    ``tolerance`` is relative to the radius, ``upper`` is the largest tried.
+    ``tolerance`` is relative to the radius, ``upper`` is the largest tried. No trial begins after the deadline.
     """
     yield state
     for index in range(_TRIALS):
         active = state.open(upper, tolerance)
-        if not bool(active.any()):
+        if not bool(active.any()) or deadline.passed:
             break
         trial = state.trial(upper, tolerance, bold=index >= _USUAL and index % 2 == 0)
         state = _tried(value_at, state, trial, active)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.attack import Effort, decision_rows, evade
+from bnndp.attack import AttackBudget, decision_rows, evade
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
@@ -56,7 +56,7 @@ class Decision:
         return html_table(f"Decisions on {len(self.verdict)} regions", columns)
 
 
-def decide(network: Posterior, x: Tensor, *, weights: Tensor | None = None, seed: int = 0) -> Tensor:
+def decide(network: Posterior, x: Tensor, *, losses: Tensor | None = None, seed: int = 0) -> Tensor:
     """The decision of the network at each x (batch, n), estimated from 4096 draws of the posterior: (batch,)."""
     point = Box(x, x).lower
     if point.shape[1] != network.n_in:
@@ -64,16 +64,16 @@ def decide(network: Posterior, x: Tensor, *, weights: Tensor | None = None, seed
             f"x has {point.shape[1]} inputs, the network takes {network.n_in}; check the order of the axes."
         )
     probability = estimate_softmax(network, point, draw_softmax_noise(network, _DRAWS, seed=seed)).mean
-    if weights is None:
+    if losses is None:
         return probability.argmax(-1)
-    losses = torch.as_tensor(weights, dtype=torch.float64, device=point.device)
-    return (probability @ losses.mT).argmin(-1)
+    matrix = torch.as_tensor(losses, dtype=torch.float64, device=point.device)
+    return (probability @ matrix.mT).argmin(-1)
 
 
-def labels_of(network: Posterior, x: Tensor, label: Tensor | int | None, weights: Tensor | None) -> Tensor:
+def labels_of(network: Posterior, x: Tensor, label: Tensor | int | None, losses: Tensor | None) -> Tensor:
     """The labels (batch,) that are asked about: those given, one for all, or the network's own decisions."""
     if label is None:
-        return decide(network, x, weights=weights)
+        return decide(network, x, losses=losses)
     given = torch.as_tensor(label, device=x.device)
     if given.ndim == 0:
         return given.expand(x.shape[0])
@@ -90,7 +90,7 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
     box: Box,
     label: Tensor | int | None = None,
     *,
-    weights: Tensor | None = None,  # (classes, classes)
+    losses: Tensor | None = None,  # (classes, classes)
     options: Options | None = None,
     seed: int = 0,
 ) -> Decision:
@@ -98,7 +98,7 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
 
     ``seed`` is that of the attack.
     """
-    options = options or Options()
+    options = (options or Options()).started()
     expect_classifier(network)
     points = Box(x, x).lower
     if points.shape != box.lower.shape:
@@ -107,8 +107,8 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
         )
     if not bool(box.contains(points).all()):
         raise InputError("each point x must lie in its region; give the region around it.")
-    asked = labels_of(network, points, label, weights)
-    rows = decision_rows(asked, network.n_out, weights)[0]
+    asked = labels_of(network, points, label, losses)
+    rows = decision_rows(asked, network.n_out, losses)[0]
     with torch.no_grad():
         bound = bound_rows(network, box, rows, asked, options)
     bound = torch.maximum(bound, rows.amin(-1)).amin(-1)  # no average of probabilities is below its least coefficient
@@ -116,20 +116,22 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
     witness, margin, error, rival = points.clone(), nothing, nothing.clone(), asked.clone()
     proved = torch.zeros_like(bound, dtype=torch.bool)
     left = ~(bound > 0)
-    if bool(left.any()):
-        found = evade(network, box[left], asked[left], weights=weights, effort=Effort(seed=seed))
-        witness[left], margin[left], error[left], rival[left] = found.x, found.margin, found.error, found.runner_up
-        proved[left] = _is_proved(network, found.x, asked[left], found.runner_up, weights, options)
+    if bool(left.any()) and not options.deadline.passed:
+        found = evade(
+            network, box[left], asked[left], losses=losses, budget=AttackBudget(seed=seed, deadline=options.deadline)
+        )
+        witness[left], margin[left], error[left], rival[left] = found.x, found.margin, found.error, found.rival
+        proved[left] = _is_proved(network, found.x, asked[left], found.rival, losses, options)
     broken = (margin + error < 0) | proved
     verdict = tuple(judge(proved=p, broken=b) for p, b in zip((bound > 0).tolist(), broken.tolist(), strict=True))
     return Decision(verdict, asked, bound, witness, margin, error, rival, tuple(proved.tolist()))
 
 
 def _is_proved(
-    network: Posterior, x: Tensor, label: Tensor, rival: Tensor, weights: Tensor | None, options: Options
+    network: Posterior, x: Tensor, label: Tensor, rival: Tensor, losses: Tensor | None, options: Options
 ) -> Tensor:
     """Whether the bounds at the input x prove that ``rival`` is ahead of ``label`` there: (batch,)."""
-    rows, others = decision_rows(rival, network.n_out, weights)  # L_k - L_rival for every k but the rival
+    rows, others = decision_rows(rival, network.n_out, losses)  # L_k - L_rival for every k but the rival
     row = rows[others == label[:, None]][:, None]  # that of the label: positive where the rival is ahead
     with torch.no_grad():
         return bound_rows(network, Box(x, x), row, rival, options)[:, 0] > 0

@@ -55,7 +55,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of every input: as in :class:`bnndp.questions.radius.Radius`, with the decision of the network at the input."""
+    """The results of every input, as in ``Radius``, with the decision of the network at the input."""
 
     label: Tensor  # (points,)
     decision: Tensor  # (points,), by sampling
@@ -163,7 +163,8 @@ def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
     """
     options = options or Options()
     if progress is None:
-        return last(better_evaluations(network, x, label, domain, search=search, options=options), options.time_limit)
+        options = options.started()
+        return last(better_evaluations(network, x, label, domain, search=search, options=options), options.deadline)
     points, found = torch.as_tensor(x, dtype=torch.float64), []
     limit = None if options.time_limit is None else options.time_limit * _WATCHED / max(len(points), _WATCHED)
     shared = replace(options, time_limit=limit)
@@ -191,7 +192,7 @@ def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on 
     expect_classifier(network)
     start = None
     if known is None:
-        decision = decide(network, x, weights=search.weights)
+        decision = decide(network, x, losses=search.losses)
         given = decision if label is None else torch.as_tensor(label, device=decision.device)
         if given.shape != decision.shape:
             raise InputError(

@@ -17,17 +17,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bnndp.attack import Effort, Reach, attack_radius, decision_rows
+from bnndp.attack import AttackBudget, Reach, attack_radius, decision_rows
 from bnndp.attack.linearised import linear_radius
-from bnndp.engine.methods import plan
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-from bnndp.options import Options
+from bnndp.options import Deadline, Options
 from bnndp.questions.bracket import Bracket, narrowed
 from bnndp.questions.decision import expect_classifier, labels_of
 from bnndp.questions.notebook import html_table
 from bnndp.questions.softmax import bound_rows, quick_rows
+from bnndp.tighten.choice import plan
 from bnndp.tighten.effort import last
 
 __all__ = ["Radius", "Search", "better_radii", "certified_radius"]
@@ -39,7 +39,7 @@ _BEGIN = 0.8  # of the linearised radius: where the search begins
 class Search:
     """Which balls are asked about and how finely: ``tolerance`` is relative to the radius, ``upper`` the largest tried.
 
-    ``attack`` also looks for the smallest radius at which the decision changes. ``weights`` are the losses of a
+    ``attack`` also looks for the smallest radius at which the decision changes. ``losses`` are those of a
     misclassification, decision by true class (see :mod:`bnndp.questions.decision`); None: all alike. ``seed`` is that
     of the attack.
     """
@@ -48,7 +48,7 @@ class Search:
     upper: float = 1.0
     tolerance: float = 0.01
     attack: bool = True
-    weights: Tensor | None = None  # (classes, classes)
+    losses: Tensor | None = None  # (classes, classes)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -101,10 +101,12 @@ def certified_radius(
 ) -> Radius:
     """The largest radius certified for each x, within the tolerance of the search, and the attack's.
 
-    When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
+    When ``options.time_limit`` is over what was reached by then is the answer: an input whose search had not begun has
+    no radius (NaN), one whose attack had not ended none of the attack. On Ctrl-C it is what was reached after the
+    search by one pass.
     """
-    options = options or Options()
-    return last(better_radii(network, x, label, domain, search=search, options=options), options.time_limit)
+    options = (options or Options()).started()
+    return last(better_radii(network, x, label, domain, search=search, options=options), options.deadline)
 
 
 def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go on from)
@@ -119,25 +121,23 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
 ) -> Iterator[Radius]:
     """The answers of :func:`certified_radius` as they get better: one pass and the attack first, then every trial.
 
-    With ``known``, an earlier answer to the same question, the first pass and the attack are left out. The time limit
-    is for the caller to keep.
+    With ``known``, an earlier answer to the same question, the first pass and the attack are left out.
     """
-    search, options = search or Search(), options or Options()
+    search, options = search or Search(), (options or Options()).started()
     expect_classifier(network)
     points = Box.ball(x, 0.0, domain=domain, norm=search.norm).lower
     if points.shape[1] != network.n_in:
         raise InputError(
             f"x has {points.shape[1]} inputs, the network takes {network.n_in}; check the order of the axes."
         )
-    asked = labels_of(network, points, label if known is None else known.label, search.weights)
-    balls = _Balls(network, points, decision_rows(asked, network.n_out, search.weights)[0], asked, domain, search)
+    asked = labels_of(network, points, label if known is None else known.label, search.losses)
+    balls = _Balls(network, points, decision_rows(asked, network.n_out, search.losses)[0], asked, domain, search)
     first, *others = (stage.options for stage in plan(network, options))
     if known is None:
         start = _BEGIN * linear_radius(network, points, balls.rows, search.norm)
         *_, found = balls.searched_first(start.clamp_max(search.upper), first)
-        known = _attacked(
-            network, points, Radius(asked, found.radius, points[:, 0] * torch.nan, points), domain, search
-        )
+        unattacked = Radius(asked, found.radius, points[:, 0] * torch.nan, points)
+        known = _attacked(network, points, unattacked, domain, search, options.deadline)
     yield known
     for how in others:
         for found in balls.searched(Bracket.again(known.radius, known.attack), how):
@@ -158,7 +158,7 @@ class _Balls:
 
     def searched(self, state: Bracket, how: Options) -> Iterator[Bracket]:
         """The brackets as they narrow."""
-        return narrowed(partial(self._value_at, how=how), state, self.search.upper, self.search.tolerance)
+        return narrowed(partial(self._value_at, how=how), state, *self._fine, how.deadline)
 
     def searched_first(self, start: Tensor, how: Options) -> Iterator[Bracket]:  # start (batch,)
         """The same from the start: by two moments, then from there by all bounds where these may hold further out.
@@ -167,14 +167,18 @@ class _Balls:
         """
         state = Bracket.empty(start)
         hopeful = torch.zeros_like(self.label, dtype=torch.bool)  # more may be certified at the upper end
-        value_at, fine = partial(self._quick_at, how=how, hopeful=hopeful), (self.search.upper, self.search.tolerance)
-        for state in narrowed(value_at, state, *fine):  # noqa: B020 (the latest is what the next search begins with)
+        value_at = partial(self._quick_at, how=how, hopeful=hopeful)
+        for state in narrowed(value_at, state, *self._fine, how.deadline):  # noqa: B020 (the latest is what the next search begins with)
             yield state
         at = hopeful.nonzero()[:, 0]
         if at.numel():
             value = torch.full_like(state.low, -torch.inf)
             value[at] = self._value_at(state.high[at], at, how)
             yield from self.searched(state.again_at(value, hopeful), how)
+
+    @property
+    def _fine(self) -> tuple[float, float]:
+        return self.search.upper, self.search.tolerance
 
     def _ball(self, radius: Tensor, at: Tensor) -> Box:
         return Box.ball(self.points[at], radius, domain=self.domain, norm=self.search.norm)
@@ -193,16 +197,25 @@ class _Balls:
 
 
 def _attacked(
-    network: Posterior, x: Tensor, found: Radius, domain: tuple[float, float] | None, search: Search
+    network: Posterior,
+    x: Tensor,
+    found: Radius,
+    domain: tuple[float, float] | None,
+    search: Search,
+    deadline: Deadline,
 ) -> Radius:
-    """With the radii of an attack, where one is asked for; what is proved up to the largest radius is not attacked."""
+    """With the radii of an attack, where one is asked for; what is proved up to the largest radius is not attacked.
+
+    An attack that the deadline has ended before it found anything says nothing: its radius is NaN.
+    """
     if not search.attack:
         return found
     at = (~(found.radius >= search.upper)).nonzero()[:, 0]
     attack, witness, rival = torch.full_like(found.attack, torch.inf), x.clone(), found.label.clone()
     reach = Reach(domain=domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
-    effort = Effort(seed=search.seed)
+    budget = AttackBudget(seed=search.seed, deadline=deadline)
     if at.numel():
-        broken = attack_radius(network, x[at], found.label[at], weights=search.weights, reach=reach, effort=effort)
-        attack[at], witness[at], rival[at] = broken.radius, broken.x, broken.runner_up
+        broken = attack_radius(network, x[at], found.label[at], losses=search.losses, reach=reach, budget=budget)
+        radius = torch.where(broken.radius.isinf(), torch.nan, broken.radius) if deadline.passed else broken.radius
+        attack[at], witness[at], rival[at] = radius, broken.x, broken.rival
     return replace(found, attack=attack, witness=witness, rival=rival)

@@ -1,9 +1,12 @@
-"""One pass for classification: bounds of the expected softmax on a batch of boxes, cut into pieces that fit the memory.
+"""The expected softmax of a classifier on boxes: the range of each class's probability, and bounds of combinations.
 
-Two questions are answered, each by the method of the options: the range of every class's probability, and a lower
-bound of given combinations of them, which is what a decision needs (docs/theory.md, section 7). For an ensemble the
-bounds of the members are added as affine functions of x, before they are minimised (``mixture.py``).
+What a decision needs are lower bounds of combinations (rows) of the class probabilities (docs/theory.md, section 7).
+They come from the margins of the logits: their means and variances by the pass, exponential moments where only the
+spread of the margins keeps two moments from deciding, and the signs of neurons where a pass can be branched. Over the
+members of a mixture they are added as affine functions of x, before they are minimised (``softmax_sums.py``).
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,58 +14,67 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine import certain
-from bnndp.engine.chunks import fitted, pieces
-from bnndp.engine.dense.margins import Margins, margins
-from bnndp.engine.general.forward import hidden
-from bnndp.engine.general.margins import gaussian_tails, margins_above
-from bnndp.engine.margins_to_softmax import class_interval, row_bound
-from bnndp.engine.methods import expect_moment, members_together, plan
-from bnndp.engine.mixture_softmax import CALM, as_seen, mixture_bound, mixture_classes, strongest_tails
-from bnndp.engine.tails.tails import hoped_tails, useful_tails
+from bnndp.engine.margins import gaussian_tails, margins
+from bnndp.engine.mixture import Mixture
+from bnndp.engine.passes import Branchable, Margins, Pass
+from bnndp.engine.tails.tails import hoped_tails
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.softmax import consistent, union_bound
-from bnndp.network import BayesianNetwork, Ensemble, Posterior, dense_structure
+from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.paper import softmax as partition
-from bnndp.tighten.branching import Claim, branch
+from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails
+from bnndp.questions.mixture_softmax import mixture_classes, mixture_rows
+from bnndp.tighten.branching import Branching, branch
+from bnndp.tighten.choice import chunked, plan
 from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
 
 __all__ = ["bound_rows", "expected_softmax", "quick_rows"]
 
-_FLOATS_A_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix, as in methods.py
 _BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _BRANCH_STEPS = 10  # of ascent on each cell, at least
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """A lower bound of ``rows . E softmax`` on each box is asked for, by the margins of the class ``label``."""
+class _Asked:
+    """Combinations of class probabilities that are asked about on each box, by the margins of the class ``label``."""
 
-    network: Posterior
-    box: Box
     rows: Tensor  # (batch, rows, classes)
-    label: Tensor  # (batch,)
+    label: Tensor  # (batch,): the class whose margins are used, the largest where the rows should hold
 
-    def __getitem__(self, index: Tensor | slice) -> "_Question":
-        return replace(self, box=self.box[index], rows=self.rows[index], label=self.label[index])
+    def __getitem__(self, index: Tensor | slice) -> _Asked:
+        """Those of some boxes."""
+        return _Asked(self.rows[index], self.label[index])
 
 
 def expected_softmax(network: Posterior, box: Box, options: Options) -> tuple[Interval, tuple[str, ...]]:
     """Bounds (batch, classes) of E softmax for every x of each box, and the method that gave them."""
-    _check(network, box)
-    network, box = _as_seen(network, box)
-    options = fitted(options, box.lower.device)
-    parts, names = [], []
-    size = _piece_size(network, options, references=network.n_out)
-    for piece in pieces(box.batch, size, box.lower.device):
-        interval, name = _classes(network, box[piece], options, size)
-        parts.append(interval)
-        names += [name] * (piece.stop - piece.start)
-    return Interval(torch.cat([p.lower for p in parts]), torch.cat([p.upper for p in parts])), tuple(names)
+    _expect_classes(network)
+    low = box.lower.new_zeros(box.batch, network.n_out)
+    high, names = torch.ones_like(low), ["none"] * box.batch
+    for part, passes in chunked(network, box, options, rows=network.n_out**2):
+        found, name = mixture_classes(passes) if passes.several else _classes(passes.alone(), passes.outputs)
+        low[part], high[part] = found.lower, found.upper
+        names[part] = [name] * (part.stop - part.start)
+    return Interval(low, high), tuple(names)
+
+
+def _classes(bounds: Pass, classes: int) -> tuple[Interval, str]:
+    """The ranges of one network, by the margins of every class and by the pass itself."""
+    found: list[Interval] = []
+    box = bounds.box
+    if bounds.moments:
+        every = torch.arange(classes, device=box.lower.device).expand(box.batch, -1)
+        known = margins(bounds, every, classes)
+        tails = torch.minimum(gaussian_tails(bounds, known), strongest_tails(bounds, known))
+        found.append(class_interval(known, tails))
+    own = own_classes(bounds, classes)
+    found += [] if own is None else [own]
+    low = torch.stack([interval.lower for interval in found]).amax(0)
+    high = torch.stack([interval.upper for interval in found]).amin(0)
+    return Interval(*consistent(low, high)), bounds.name
 
 
 def bound_rows(
@@ -72,206 +84,117 @@ def bound_rows(
     label: Tensor,  # (batch,): the class whose margins are used, the largest where the rows should hold
     options: Options,
 ) -> Tensor:  # (batch, rows)
-    """Lower bound of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known.
+    """Lower bounds of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known.
 
     An effort above low is spent only on boxes of which a row is not positive yet, stage by stage.
     """
-    _check(network, box)
-    network, box = _as_seen(network, box)
-    options = fitted(options, box.lower.device)
-    asked = _Question(network, box, rows, label)
+    _expect_classes(network)
+    asked, options = _Asked(rows, label), options.started()
     if options.effort == "low":
-        return _on_cells(asked, options)
-    return last(_better_rows(asked, options), options.time_limit)
+        return _on_cells(network, box, asked, options)
+    return last(_better_rows(network, box, asked, options), options.deadline)
 
 
-def quick_rows(
-    network: Posterior,
-    box: Box,
-    rows: Tensor,  # (batch, rows, classes)
-    label: Tensor,  # (batch,)
-    options: Options,
-) -> tuple[Tensor, Tensor]:
-    """:func:`bound_rows` by two moments of the margins (batch, rows), and where it may do better yet (batch,).
+def quick_rows(network: Posterior, box: Box, rows: Tensor, label: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """:func:`bound_rows` without what costs many times a pass, and where that may do better yet: (batch,).
 
-    With two hidden layers exponential moments cost many times a pass, and least if they are asked for many boxes at
-    once. In all other cases, and where more than a pass is wanted, these are the bounds of :func:`bound_rows`.
+    Exponential moments through two hidden layers cost least if they are asked for many boxes at once.
     """
-    simple = options.method in ("auto", "moment") and options.effort == "low" and options.refine == 1
-    if not simple or isinstance(network, Ensemble) or not network.plain or network.depth != 2:
-        bound = bound_rows(network, box, rows, label, options)
-        return bound, torch.zeros_like(label, dtype=torch.bool)
-    _check(network, box)
-    network, box = as_seen(network, box)
-    options = fitted(options, box.lower.device)
-    size = _piece_size(network, options, references=1)
-    found = [
-        _two_moments(network, box[piece], rows[piece], label[piece], options)[1:]
-        for piece in pieces(box.batch, size, box.lower.device)
-    ]
-    bound, hopeful = (torch.cat(part) for part in zip(*found, strict=True))
-    return bound.nan_to_num(-torch.inf, neginf=-torch.inf), hopeful
+    if options.effort != "low" or options.refine > 1:
+        return bound_rows(network, box, rows, label, options), torch.zeros_like(label, dtype=torch.bool)
+    _expect_classes(network)
+    return _bound(network, box, _Asked(rows, label), options, costly=False)
 
 
-def _better_rows(asked: _Question, options: Options) -> Iterator[Tensor]:
+def _better_rows(network: Posterior, box: Box, asked: _Asked, options: Options) -> Iterator[Tensor]:
     """The bounds (batch, rows) after every stage of the effort; each is the best so far."""
-    first, *others = plan(asked.network, options)
-    bound = _on_cells(asked, first.options)
+    first, *others = plan(network, options)
+    bound = _on_cells(network, box, asked, first.options)
     yield bound
     for stage in others:
         at = (~(bound > 0).all(-1)).nonzero()[:, 0]
         if at.numel() == 0:
             return
-        bound = bound.index_copy(0, at, torch.maximum(bound[at], _on_cells(asked[at], stage.options)))
+        found = _on_cells(network, box[at], asked[at], stage.options)
+        bound = bound.index_copy(0, at, torch.maximum(bound[at], found))
         yield bound
 
 
-def _on_cells(asked: _Question, options: Options) -> Tensor:
+def _on_cells(network: Posterior, box: Box, asked: _Asked, options: Options) -> Tensor:
     """Bounds (batch, rows), by cells of the boxes where the options allow some and a row is not positive."""
-    whole = _bound(asked, options)
+    whole, _ = _bound(network, box, asked, options)
     if options.refine == 1:
         return whole
     plain = replace(options, branch=1)  # signs and cells at once do not pay
-    return halve(lambda cells, owner: _bound(replace(asked[owner], box=cells), plain), asked.box, whole, options.refine)
+
+    def on_cells(cells: Box, owner: Tensor) -> Tensor:
+        return _bound(network, cells, asked[owner], plain)[0]
+
+    return halve(on_cells, box, whole, options.refine, options.deadline)
 
 
-def _bound(asked: _Question, options: Options) -> Tensor:
-    network = asked.network
-    size = _piece_size(network, options, references=1)
+def _bound(
+    network: Posterior, box: Box, asked: _Asked, options: Options, *, costly: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Bounds (batch, rows), and boxes (batch,) of which more would be known by what is ``costly`` and was left out."""
+    bound = torch.full_like(asked.rows[..., 0], -torch.inf)
+    hopeful = torch.zeros_like(asked.label, dtype=torch.bool)
+    for part, passes in chunked(network, box, options, rows=network.n_out):
+        if passes.several:
+            found = mixture_rows(passes, asked.rows[part], asked.label[part])
+        else:
+            found, hopeful[part] = _rows(passes, asked[part], options, costly=costly)
+        bound[part] = found.nan_to_num(-torch.inf, neginf=-torch.inf)
+    return bound, hopeful
 
-    def of_piece(piece: slice) -> Tensor:
-        part = asked[piece]
-        if isinstance(network, Ensemble):
-            together = members_together(part.box, size, options)
-            return mixture_bound(network, part.box, part.rows, part.label, options, together=together)
-        return _rows(network, part.box, part.rows, part.label, options)
 
-    found = [of_piece(piece) for piece in pieces(asked.box.batch, size, asked.rows.device)]
-    return torch.cat(found).nan_to_num(-torch.inf, neginf=-torch.inf)
+def _rows(passes: Mixture, asked: _Asked, options: Options, *, costly: bool) -> tuple[Tensor, Tensor]:
+    """The same for one network, on boxes that fit the memory."""
+    bounds, rows, label = passes.alone(), asked.rows, asked.label
+    own, left = bounds.softmax(rows), torch.zeros_like(label, dtype=torch.bool)
+    bound = torch.full_like(rows[..., 0], -torch.inf) if own is None else own.nan_to_num(-torch.inf, neginf=-torch.inf)
+    if not bounds.moments:
+        return bound, left
+    known = margins(bounds, label[:, None], rows.shape[-1])
+    tails = gaussian_tails(bounds, known)[:, 0]
+    bound = torch.fmax(bound, row_bound(rows, known, label, tails))
+    if bounds.tailed:
+        hopeful = ~(bound > 0).all(-1) & _hopeful(known, tails, asked)
+        at = hopeful.nonzero()[:, 0]
+        if bounds.costly_tails and not costly:
+            left = hopeful
+        elif at.numel():
+            more = torch.minimum(tails[at], bounds.tails(at, label[at], known[at].reshape(at.numel(), -1)))
+            bound[at] = torch.fmax(bound[at], row_bound(rows[at], known[at], label[at], more))
+    if options.branch > 1 and bounds.branchable is not None:
+        how = Branching(options.branch, max(options.optimise, _BRANCH_STEPS), passes.capacity, options.deadline)
+        bound = _branched(bounds.branchable, asked, known, bound, how)
+    return bound, left
 
 
-def _check(network: Posterior, box: Box) -> None:
-    if box.n != network.n_in:
-        raise InputError(
-            f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
-        )
+def _hopeful(known: Margins, tails: Tensor, asked: _Asked) -> Tensor:
+    """Boxes (batch,) whose rows might be positive by exponential moments."""
+    best = torch.minimum(tails, hoped_tails(known.mean[:, 0], known.variance[:, 0]))
+    hope = union_bound(asked.rows, best, asked.label)
+    return (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
+
+
+def _branched(bounds: Branchable, asked: _Asked, known: Margins, bound: Tensor, how: Branching) -> Tensor:
+    """The bounds (batch, rows), better where the margins are calm and cells of known signs decide."""
+    left = ~(bound > 0).all(-1) & (known.variance.amax((-1, -2)) <= _BRANCHED)
+    at = left.nonzero()[:, 0]
+    if at.numel() == 0:
+        return bound
+
+    def value(found: Margins, owner: Tensor) -> Tensor:
+        part = asked[at[owner]]
+        return row_bound(part.rows, found, part.label).amin(-1)
+
+    least = branch(bounds.restricted(at, ()), asked.label[at], known[at], value, how)
+    # The least row on the box bounds them all.
+    return bound.index_copy(0, at, torch.maximum(bound[at], least[:, None]))
+
+
+def _expect_classes(network: Posterior) -> None:
     if network.n_out < 2:
         raise InputError(f"a classifier needs at least 2 logits, the network has {network.n_out}.")
-
-
-def _as_seen(network: Posterior, box: Box) -> tuple[Posterior, Box]:
-    """In terms of what the first layer sees; the members of an ensemble see each their own."""
-    return (network, box) if isinstance(network, Ensemble) else as_seen(network, box)
-
-
-def _piece_size(network: Posterior, options: Options, *, references: int) -> int:
-    """How many boxes at a time keep the intermediate tensors within ``options.memory`` bytes.
-
-    Of an ensemble it is that of one member; where boxes are fewer, several members go together.
-    """
-    if isinstance(network, Ensemble):
-        return min(_piece_size(member, options, references=references) for member in network.examples)
-    if not network.plain and dense_structure(network) is None:
-        return max(1, options.memory // (8 * _FLOATS_A_ENTRY * references * network.n_out * network.widest))
-    sizes = network.sizes
-    widest, rows = max(sizes[1:-1], default=1), references * network.n_out
-    # Rows of the hidden layers are carried to the inputs a few boxes at a time (engine/dense/backward.py).
-    size = 8 * _FLOATS_A_ENTRY * (max(rows, 2 * widest) * widest + 2 * sizes[0])
-    if options.optimise or options.branch > 1:  # what the gradient keeps
-        size = max(size, 8 * _FLOATS_A_ENTRY * 4 * rows * (sizes[0] + widest))
-    if options.method in ("partition", "best"):
-        size = max(size, partition.footprint(network, options.cells))
-    return max(1, options.memory // size)
-
-
-def _classes(network: Posterior, box: Box, options: Options, size: int) -> tuple[Interval, str]:
-    """On boxes that fit the memory with room for ``size`` of them."""
-    if isinstance(network, Ensemble):
-        return mixture_classes(network, box, options, together=members_together(box, size, options))
-    if not network.plain:
-        expect_moment(network, options)
-    found: list[Interval] = []
-    if options.method != "partition":
-        found.append(_moment_classes(network, box, options))
-    if options.method in ("partition", "best"):
-        found.append(partition.bound_softmax(network, box, cells=options.cells).probability)
-    low = torch.stack([interval.lower for interval in found]).amax(0)
-    high = torch.stack([interval.upper for interval in found]).amin(0)
-    name = {"partition": "partition", "best": "moment+partition"}.get(options.method, "moment")
-    return Interval(*consistent(low, high)), name
-
-
-def _moment_classes(network: BayesianNetwork, box: Box, options: Options) -> Interval:
-    classes = network.n_out
-    if not network.plain:
-        return _general_classes(network, box, options.optimise)
-    every = torch.arange(classes, device=box.lower.device)
-    known = _margins(network, box, every.expand(box.batch, -1), options.optimise)
-    return class_interval(known, strongest_tails(network, box, known))
-
-
-def _margins(network: BayesianNetwork, box: Box, reference: Tensor, steps: int) -> Margins:
-    """Of a plain network, with planes optimised by ``steps`` steps; without variance there are no moments to take."""
-    if not certain.certain(network):
-        return margins(network, box, reference, steps=steps)
-    found = certain.margins(network, box, reference)
-    if not steps:
-        return found
-    return Margins(torch.maximum(found.mean, margins(network, box, reference, steps=steps).mean), found.variance)
-
-
-def _general_classes(network: BayesianNetwork, box: Box, steps: int) -> Interval:
-    """The same for networks of any layers."""
-    every = torch.arange(network.n_out, device=box.lower.device)
-    passed = hidden(network, box)
-    known = margins_above(passed, every.expand(box.batch, -1), steps=steps)
-    return class_interval(known, gaussian_tails(passed, known))
-
-
-def _general_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, steps: int) -> Tensor:
-    passed = hidden(network, box)
-    known = margins_above(passed, label[:, None], steps=steps)
-    return row_bound(rows, known, label, gaussian_tails(passed, known)[:, 0])
-
-
-def _rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
-    if not network.plain:
-        expect_moment(network, options)
-    found: list[Tensor] = []
-    if options.method != "partition":
-        found.append(_moment_rows(network, box, rows, label, options))
-    if options.method in ("partition", "best"):
-        found.append(partition.bound_rows(network, box, rows, cells=options.cells))
-    return torch.stack([bound.nan_to_num(-torch.inf, neginf=-torch.inf) for bound in found]).amax(0)
-
-
-def _two_moments(
-    network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options
-) -> tuple[Margins, Tensor, Tensor]:
-    """Of a plain network: margins, the bounds (batch, rows) that they give, and where more moments may say more."""
-    known = _margins(network, box, label[:, None], options.optimise)
-    bound = row_bound(rows, known, label)
-    hope = union_bound(rows, hoped_tails(known.mean[:, 0], known.variance[:, 0]), label)
-    hopeful = ~(bound > 0).all(-1) & (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
-    return known, bound, hopeful
-
-
-def _moment_rows(network: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, options: Options) -> Tensor:
-    """By moments; by exponential moments too where only the spread of the margins keeps that from deciding."""
-    if not network.plain:
-        return _general_rows(network, box, rows, label, options.optimise)
-    known, bound, hopeful = _two_moments(network, box, rows, label, options)
-    at = hopeful.nonzero()[:, 0]
-    if at.numel():
-        part = known[at]
-        tails = useful_tails(network, box[at], label[at], part.mean[:, 0], part.variance[:, 0])
-        again = row_bound(rows[at], part, label[at], tails)
-        bound[at] = torch.maximum(bound[at], again)
-    if options.branch > 1 and network.depth:
-        left = ~(bound > 0).all(-1) & (known.variance.amax((-1, -2)) <= _BRANCHED)
-        at = left.nonzero()[:, 0]
-        if at.numel():
-            steps, piece = max(options.optimise, _BRANCH_STEPS), _piece_size(network, options, references=1)
-            least = branch(Claim(network, box[at], rows[at], label[at]), cells=options.branch, steps=steps, piece=piece)
-            bound[at] = torch.maximum(bound[at], least[:, None])  # the least row on the box bounds them all
-    return bound

@@ -23,7 +23,7 @@ from bnndp.files.posterior import sync_folder, write_whole
 from bnndp.runs.lines import numbers
 from bnndp.runs.witnesses import Witnesses
 
-__all__ = ["EXPORTS", "Exports", "Row", "npz", "write_summary"]
+__all__ = ["EXPORTS", "Exports", "Row", "npz", "whole_file", "write_summary"]
 
 Row = Mapping[str, Any]
 """What is known of one input, in values that JSON knows; all rows of a run have the same keys."""
@@ -69,28 +69,24 @@ class Exports:
 
     def __enter__(self) -> Exports:
         with self._stack as stack, _faults_of(self.folder):
-            self._rows = stack.enter_context(_whole(self.folder / ROWS))
-            self._table = _Table(stack.enter_context(_whole(self.folder / TABLE)))
+            self._rows = stack.enter_context(whole_file(self.folder / ROWS))
+            self._table = _Table(stack.enter_context(whole_file(self.folder / TABLE)))
             self._frame = stack.enter_context(_frame(self.folder / FRAME))
             self._witnesses = stack.enter_context(_kept_witnesses(self.folder / WITNESSES))
             self._stack = stack.pop_all()
         return self
 
-    def write(self, row: Row) -> None:
-        """Add one row, and its witness if it has one."""
+    def write(self, row: Row, beside: Row | None = None) -> None:
+        """Add one row, and the witness that it has, or that stands ``beside`` it."""
         with _faults_of(self.folder):
             self._rows.write(json.dumps(row, allow_nan=False) + "\n")
             cells = {name: value for name, value in row.items() if name != _LEFT_OUT}
             self._table.write(cells)
             if self._frame is not None:
                 self._frame.write(cells)
-        if row.get(_LEFT_OUT) is not None:
-            self.witness(row["index"], row["rival"], np.array(numbers(row[_LEFT_OUT])))
-
-    def witness(self, index: int, rival: int, x: np.ndarray) -> None:  # x (inputs,)
-        """Add the witness of an input."""
-        with _faults_of(self.folder):
-            self._witnesses.add(index, rival, x)
+            held = beside or row
+            if held.get(_LEFT_OUT) is not None:
+                self._witnesses.add(row["index"], held["rival"], np.array(numbers(held[_LEFT_OUT])))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -134,8 +130,8 @@ def _scratch(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _whole(path: Path) -> Iterator[io.TextIOWrapper]:
-    """A text file that appears when it is whole."""
+def whole_file(path: Path) -> Iterator[io.TextIOWrapper]:
+    """A text file that appears under its name when it is whole; until then an older one stays as it was."""
     with _scratch(path) as scratch, scratch.open("x", encoding="utf-8", newline="") as file:
         yield file
 

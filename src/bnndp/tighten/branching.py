@@ -2,42 +2,41 @@ r"""Branching on the signs of mean pre-activations: on each cell a neuron is kno
 
 Where a mean M_i(x) may have either sign on the box, the chord above :math:`g(M_i,\rho)` is loose by up to its height at
 zero. On the cell of the x with :math:`M_i(x)\ge0`, and on that with :math:`M_i(x)\le0`, the range of M_i is halved and
-the relaxation is nearly exact, while the sign enters the bound through a multiplier (``backward.Choice``). The cells
-cover the box, so the least bound over them holds on the whole box. For nearly deterministic networks this is
+the relaxation is nearly exact, while the sign enters the bound through a multiplier (``engine/passes.Slopes``). The
+cells cover the box, so the least bound over them holds on the whole box. For nearly deterministic networks this is
 branch and bound as in beta-CROWN (Wang et al. 2021), here for the mean of a Bayesian network.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.backward import Choice, lower_bound
-from bnndp.engine.dense.forward import HiddenLayers, Parameters, hidden_layers
-from bnndp.engine.dense.margins import MarginRows, Margins, margin_rows, margins_above
-from bnndp.engine.dense.optimise import best_choice
-from bnndp.engine.margins_to_softmax import row_bound
-from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork
+from bnndp.engine.chunks import timed_chunks
+from bnndp.engine.margins import margin_rows, without_own
+from bnndp.engine.passes import Branchable, Margins, Slopes
+from bnndp.options import Deadline
+from bnndp.tighten.slopes import climb
 
-__all__ = ["Claim", "branch"]
+__all__ = ["Branching", "branch"]
 
 _ROWS = 3  # margins of a cell that are bounded anew: the least ones of the cell it was cut from
 
+Value = Callable[[Margins, Tensor], Tensor]
+"""The least row bound (cells,) of what is claimed, from margins (cells, 1, classes) on cells of the boxes (cells,)."""
+
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What is to be bounded: ``rows . E softmax`` on each box, by the margins of the class ``label``."""
+class Branching:
+    """How far to go: at most ``cells`` cells per box, ``steps`` of ascent on each, ``chunk`` of them at a time."""
 
-    network: BayesianNetwork
-    box: Box
-    rows: Tensor  # (batch, rows, classes)
-    label: Tensor  # (batch,)
-
-    def __getitem__(self, index: Tensor) -> Claim:
-        return replace(self, box=self.box[index], rows=self.rows[index], label=self.label[index])
+    cells: int
+    steps: int
+    chunk: int
+    deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +52,52 @@ class _Cells:
 
     def __getitem__(self, index: Tensor) -> _Cells:
         signs = tuple(s[index] for s in self.signs)
-        parts = (part[index] for part in (self.margins, self.value, self.layer, self.neuron))
-        return _Cells(self.owner[index], signs, *parts)  # type: ignore[arg-type]
-
-    def joined(self, other: _Cells) -> _Cells:
-        signs = tuple(torch.cat(pair) for pair in zip(self.signs, other.signs, strict=True))
-        margins = Margins(
-            torch.cat([self.margins.mean, other.margins.mean]),
-            torch.cat([self.margins.variance, other.margins.variance]),
+        return _Cells(
+            self.owner[index], signs, self.margins[index], self.value[index], self.layer[index], self.neuron[index]
         )
-        value, layer, neuron = (
-            torch.cat([getattr(self, name), getattr(other, name)]) for name in ("value", "layer", "neuron")
-        )
-        return _Cells(torch.cat([self.owner, other.owner]), signs, margins, value, layer, neuron)
 
 
-def branch(claim: Claim, *, cells: int, steps: int, piece: int) -> Tensor:
-    """Lower bound (batch,) of the least row on each box, from at most ``cells`` cells a box.
+def _joined(parts: list[_Cells]) -> _Cells:
+    signs = tuple(torch.cat(same) for same in zip(*(part.signs for part in parts), strict=True))
+    margins = Margins(
+        torch.cat([part.margins.mean for part in parts]), torch.cat([part.margins.variance for part in parts])
+    )
+    owner, value, layer, neuron = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("owner", "value", "layer", "neuron")
+    )
+    return _Cells(owner, signs, margins, value, layer, neuron)
 
-    The planes of each cell are optimised by ``steps`` steps; ``piece`` cells are bounded at a time. Cells that are
-    decided are not cut, and a box is left alone once all its cells are.
+
+def branch(bounds: Branchable, label: Tensor, known: Margins, value: Value, how: Branching) -> Tensor:
+    """Lower bound (batch,) of the least row on each box; ``known`` (batch, 1, classes) are its margins of ``label``.
+
+    Cells that are decided are not cut, and a box is left alone once all its cells are. When the deadline passes, cells
+    that were to be cut stay as they are.
     """
-    batch, device = claim.box.batch, claim.box.lower.device
-    widths = [layer.n_out for layer in claim.network.seen[:-1]]
+    claim = _Claim(bounds, label, known.mean.shape[-1], value, how)
+    batch, device = label.shape[0], label.device
     owner = torch.arange(batch, device=device)
-    signs = tuple(torch.zeros(batch, n, dtype=torch.int8, device=device) for n in widths)
-    leaves = _bounded(claim, owner, signs, None, steps, piece)
-    while True:
+    signs = tuple(torch.zeros(batch, n, dtype=torch.int8, device=device) for n in bounds.widths)
+    leaves = claim.bounded(owner, signs, None)
+    while leaves is not None:
         count = torch.bincount(leaves.owner, minlength=batch)
-        hopeless = _any_of(leaves.owner[~(leaves.value > 0) & (leaves.layer < 0)], batch)
+        hopeless = torch.bincount(leaves.owner[~(leaves.value > 0) & (leaves.layer < 0)], minlength=batch) > 0
         ready = ~(leaves.value > 0) & ~hopeless[leaves.owner]
         wanted = torch.bincount(leaves.owner[ready], minlength=batch)
-        ready &= (count + wanted <= cells)[leaves.owner]
+        ready &= (count + wanted <= how.cells)[leaves.owner]
         if not bool(ready.any()):
-            return leaves.value.new_full((batch,), torch.inf).scatter_reduce(0, leaves.owner, leaves.value, "amin")
+            break
         cut = leaves[ready]
         halves = [_cut(cut, side) for side in (1, -1)]
-        owner = cut.owner.repeat(2)
         signs = tuple(torch.cat(pair) for pair in zip(*halves, strict=True))
         before = Margins(cut.margins.mean.repeat(2, 1), cut.margins.variance.repeat(2, 1))
-        leaves = leaves[~ready].joined(_bounded(claim, owner, signs, before, steps, piece))
-
-
-def _any_of(owner: Tensor, batch: int) -> Tensor:
-    return torch.bincount(owner, minlength=batch) > 0
+        found = claim.bounded(cut.owner.repeat(2), signs, before)
+        if found is None:
+            break
+        leaves = _joined([leaves[~ready], found])
+    if leaves is None:
+        return known.mean.new_full((batch,), -torch.inf)
+    return leaves.value.new_full((batch,), torch.inf).scatter_reduce(0, leaves.owner, leaves.value, "amin")
 
 
 def _cut(cells: _Cells, side: int) -> tuple[Tensor, ...]:
@@ -108,35 +109,42 @@ def _cut(cells: _Cells, side: int) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _bounded(
-    claim: Claim, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None, steps: int, piece: int
-) -> _Cells:
-    parts = [
-        _piece(claim[o], o, tuple(s[i] for s in signs), None if before is None else before[i], steps)
-        for i in torch.arange(owner.shape[0], device=owner.device).split(piece)
-        for o in (owner[i],)
-    ]
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.joined(part)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What is to be bounded on cells of the boxes of a pass."""
+
+    bounds: Branchable
+    label: Tensor  # (batch,)
+    classes: int
+    value: Value
+    how: Branching
+
+    def bounded(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells | None:
+        """The bounds on all cells, a chunk at a time; None if the deadline passes before all are known."""
+        parts, done = [], 0
+        for i in timed_chunks(owner.shape[0], self.how.chunk, owner.device, self.how.deadline):
+            parts.append(self._chunk(owner[i], tuple(s[i] for s in signs), None if before is None else before[i]))
+            done = i.stop
+        return _joined(parts) if done == owner.shape[0] else None
+
+    def _chunk(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells:
+        bounds, label = self.bounds.restricted(owner, signs), self.label[owner]
+        rows, classes = margin_rows(label[:, None], self.classes), _every(label, self.classes)
+        if before is not None:
+            classes = _least(before, label)
+            rows = rows.gather(1, classes[..., None].expand(-1, -1, self.classes))
+        planes, slopes = climb(bounds, rows, self.how.steps, self.how.deadline)
+        with torch.no_grad():
+            found = Margins(planes.least, bounds.variance(rows))
+            margins = _merged(before, found, classes) if before is not None else found
+            margins = without_own(margins, label[:, None], self.classes)
+            value = torch.where(bounds.empty, torch.inf, self.value(margins, owner).nan_to_num(-torch.inf))
+        layer, neuron = _next(bounds, rows, slopes, found.mean)
+        return _Cells(owner, signs, margins.reshape(owner.shape[0], -1), value, layer, neuron)
 
 
-def _piece(claim: Claim, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None, steps: int) -> _Cells:
-    *hidden, output = claim.network.seen
-    with torch.no_grad():
-        layers = hidden_layers(hidden, claim.box, Parameters(signs=signs), take_last_apart=True)
-        rows = margin_rows(output, claim.label[:, None])
-        chosen = None if before is None else _least(before, claim.label)
-        part = rows if chosen is None else _gather(rows, chosen)
-    choice = best_choice(part.weight, part.bias, layers, steps)
-    with torch.no_grad():
-        found = margins_above(part, layers, choice)
-        margins = found if before is None or chosen is None else _merged(before, found, chosen)
-        bound = row_bound(claim.rows, margins.reshape(claim.box.batch, 1, -1), claim.label).amin(-1)
-        value = torch.where(layers.empty, torch.inf, bound.nan_to_num(-torch.inf))
-    layer, neuron = _next(part, layers, choice, found.mean)
-    return _Cells(owner, signs, margins, value, layer, neuron)
+def _every(label: Tensor, classes: int) -> Tensor:
+    return torch.arange(classes, device=label.device).expand(label.shape[0], -1)
 
 
 def _least(before: Margins, label: Tensor) -> Tensor:
@@ -145,45 +153,21 @@ def _least(before: Margins, label: Tensor) -> Tensor:
     return rank.topk(min(_ROWS, rank.shape[1]), largest=False).indices
 
 
-def _gather(rows: MarginRows, chosen: Tensor) -> MarginRows:
-    wide = chosen[..., None].expand(-1, -1, rows.weight.shape[-1])
-    return MarginRows(
-        rows.weight.gather(1, wide),
-        rows.variance.gather(1, wide),
-        rows.bias.gather(1, chosen),
-        rows.bias_variance.gather(1, chosen),
-    )
-
-
-def _merged(before: Margins, found: Margins, chosen: Tensor) -> Margins:
+def _merged(before: Margins, found: Margins, classes: Tensor) -> Margins:
     """What held on the larger cell, and what was found on this one."""
-    mean = before.mean.scatter(1, chosen, torch.maximum(found.mean, before.mean.gather(1, chosen)))
-    variance = before.variance.scatter(1, chosen, torch.minimum(found.variance, before.variance.gather(1, chosen)))
+    mean = before.mean.scatter(1, classes, torch.maximum(found.mean, before.mean.gather(1, classes)))
+    variance = before.variance.scatter(1, classes, torch.minimum(found.variance, before.variance.gather(1, classes)))
     return Margins(mean, variance)
 
 
-def _next(rows: MarginRows, layers: HiddenLayers, choice: Choice, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The neuron whose chord costs the least margin most: its layer and index (cells,); -1 where all signs are known.
-
-    The cost is the coefficient of the chord in the bound times its height above zero at M = 0.
-    """
-    own = rows.weight.abs().amax(-1) == 0  # the margin of a class with itself
+def _next(bounds: Branchable, rows: Tensor, slopes: Slopes | None, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """The neuron whose sign costs the least margin most: its layer and index (cells,); -1 where all are known."""
+    if slopes is None:
+        nothing = torch.full_like(mean[:, 0], -1, dtype=torch.int64)
+        return nothing, nothing
+    own = (rows == 0).all(-1)  # the margin of a class with itself
     worst = mean.masked_fill(own, torch.inf).argmin(-1)
-    tops = [layers.first.upper.offset, *(h.relaxation.upper_offset for h in layers.chain)]
-    with torch.enable_grad():
-        leaf = [top.detach().requires_grad_() for top in tops]
-        first = replace(layers.first, upper=replace(layers.first.upper, offset=leaf[0]))
-        relaxed = [
-            (layer, replace(relaxation, upper_offset=top), scale)
-            for (layer, relaxation, scale), top in zip(layers.relaxed, leaf[1:], strict=True)
-        ]
-        bound = lower_bound(rows.weight, rows.bias, relaxed, first, layers.box, choice)
-        value = layers.box.minimum(bound.matrix, bound.offset).gather(1, worst[:, None])
-        slopes = torch.autograd.grad(value.sum(), leaf)
-    scores = []
-    for slope, top, m, signs in zip(slopes, tops, layers.ranges, layers.signs, strict=True):
-        unknown = (m.lower < 0) & (m.upper > 0) & (signs == 0)
-        scores.append(torch.where(unknown, -slope * top.clamp_min(0), -torch.inf).nan_to_num(-torch.inf))
+    scores = bounds.branching_scores(rows, slopes, worst)
     best = torch.cat(scores, -1).max(-1)
     offsets = torch.tensor([0, *(s.shape[1] for s in scores)], device=mean.device).cumsum(0)
     layer = torch.bucketize(best.indices, offsets[1:], right=True)

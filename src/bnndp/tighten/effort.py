@@ -7,13 +7,12 @@ level never gives a worse bound, and every answer on the way is a valid one: the
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bnndp.options import LEVELS, Options
+from bnndp.options import LEVELS, Deadline, Options
 
 __all__ = ["Stage", "last", "stages"]
 
@@ -61,15 +60,15 @@ def stages(options: Options, task: str, n_in: int, depth: int) -> tuple[Stage, .
     return tuple(merged.values())
 
 
-def last(answers: Iterator[Answer], time_limit: float | None = None) -> Answer:
+def last(answers: Iterator[Answer], deadline: Deadline) -> Answer:
     """The last of better and better answers: when there are no more, the time is over, or Ctrl-C is pressed.
 
-    The first answer is always waited for. An interruption after it is answered by a warning, not by an exception.
+    The first answer is always waited for: whoever makes it keeps the deadline. An interruption after it is answered by
+    a warning, not by an exception.
     """
-    start = time.monotonic()
     best = next(answers)
     try:
-        while time_limit is None or time.monotonic() - start < time_limit:
+        while not deadline.passed:
             found = next(answers, None)
             if found is None:
                 break

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from bnndp.geometry.box import Box
+from bnndp.options import Deadline
+from bnndp.tighten.cells import least_of
 
 __all__ = ["halve"]
 
@@ -20,11 +22,12 @@ RowBound = Callable[[Box, Tensor], Tensor]
 """Lower bounds (cells, rows) on cells of the boxes with these indices (cells,)."""
 
 
-def halve(bound: RowBound, box: Box, whole: Tensor, cells: int) -> Tensor:  # whole (batch, rows)
+def halve(bound: RowBound, box: Box, whole: Tensor, cells: int, deadline: Deadline) -> Tensor:  # whole (batch, rows)
     """Lower bounds (batch, rows) from at most ``cells`` cells a box, at least ``whole``, which holds on whole boxes.
 
     Boxes of which all rows are positive are left alone. A box is given up when its next round would need more cells, or
-    when the bound at the centre of one of them is not positive: no cut can help there.
+    when the bound at the centre of one of them is not positive: no cut can help there. So are all when the deadline
+    passes.
     """
     owner = (~(whole > 0).all(-1)).nonzero()[:, 0]  # (cells,), as are the first axes of the next two
     part, value = box[owner], whole[owner]
@@ -32,14 +35,13 @@ def halve(bound: RowBound, box: Box, whole: Tensor, cells: int) -> Tensor:  # wh
     least = torch.full_like(whole, torch.inf)  # over all cells of a box that are not cut further
 
     def settled(least: Tensor, which: Tensor) -> Tensor:
-        index = owner[which][:, None].expand(-1, whole.shape[1])
-        return least.scatter_reduce(0, index, value[which], "amin")
+        return torch.minimum(least, least_of(value[which], owner[which], box.batch))
 
     while owner.numel():
         wanted = torch.bincount(owner, minlength=box.batch)
         full = count + wanted > cells
         hopeless = torch.bincount(owner[_hopeless(bound, part, owner, full)], minlength=box.batch) > 0
-        stop = (full | hopeless)[owner]
+        stop = (full | hopeless)[owner] | deadline.passed
         least = settled(least, stop)
         owner, part, value = owner[~stop], part[~stop], value[~stop]
         if owner.numel() == 0:

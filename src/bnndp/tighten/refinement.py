@@ -5,19 +5,21 @@ any point of a cell is above the smallest mean of the box, so it says how far th
 lower bound lies above it cannot matter for the lower end and are left alone (and the same above).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.methods import one_pass
 from bnndp.geometry.bounds import Affine, AffineBounds, Interval, PiecewiseAffine
 from bnndp.geometry.box import Ball, Box
-from bnndp.network import Posterior
 from bnndp.options import Options
+from bnndp.tighten.cells import largest_of, least_of, union
 
-__all__ = ["refine"]
+__all__ = ["OnePass", "refine"]
+
+OnePass = Callable[[Box], tuple[AffineBounds, Interval]]
+"""Affine bounds of the mean output and their interval, of one pass over some boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,10 @@ class _Cells:
 
     def ends(self) -> Interval:
         """Smallest lower and largest upper bound over the cells of each box: (boxes, outputs)."""
-        return Interval(
-            _reduce(self.interval.lower, self.owner, self.boxes, "amin"),
-            _reduce(self.interval.upper, self.owner, self.boxes, "amax"),
-        )
+        return union(self.interval, self.owner, self.boxes)
 
 
-def refine(network: Posterior, affine: AffineBounds, interval: Interval, options: Options) -> Iterator[PiecewiseAffine]:
+def refine(one_pass: OnePass, affine: AffineBounds, interval: Interval, options: Options) -> Iterator[PiecewiseAffine]:
     """Split until every box has ``options.refine`` cells or is within the tolerance: the cells after every round.
 
     Cells are within their parents' bounds, so each answer is at least as tight as those before it; the first is after
@@ -55,9 +54,9 @@ def refine(network: Posterior, affine: AffineBounds, interval: Interval, options
     while True:
         cells = replace(cells, reach=_reach(cells))
         chosen = _choose(cells, options)
-        if not bool(chosen.any()):
+        if not bool(chosen.any()) or options.deadline.passed:
             break
-        cells = _split(network, cells, chosen, options)
+        cells = _split(one_pass, cells, chosen)
         yield PiecewiseAffine(cells.affine, cells.interval, cells.owner)
 
 
@@ -94,8 +93,8 @@ def _reach(cells: _Cells) -> Interval:
     above = torch.minimum(_value(high, region, lowest, torch.inf), _value(high, region, middle, torch.inf))
     below = torch.maximum(_value(low, region, highest, -torch.inf), _value(low, region, middle, -torch.inf))
     return Interval(
-        torch.maximum(cells.reach.lower, _reduce(below, cells.owner, cells.boxes, "amax")),
-        torch.minimum(cells.reach.upper, _reduce(above, cells.owner, cells.boxes, "amin")),
+        torch.maximum(cells.reach.lower, largest_of(below, cells.owner, cells.boxes)),
+        torch.minimum(cells.reach.upper, least_of(above, cells.owner, cells.boxes)),
     )
 
 
@@ -112,7 +111,7 @@ def _excess(gap: Tensor, largest: Tensor, tolerance: float) -> Tensor:
     return torch.where((gap > tolerance) & (share > 0.5), share, 0.0)
 
 
-def _split(network: Posterior, cells: _Cells, chosen: Tensor, options: Options) -> _Cells:
+def _split(one_pass: OnePass, cells: _Cells, chosen: Tensor) -> _Cells:
     """Replace the chosen cells by their halves, cut across the longest edge weighted by the slopes."""
     affine, interval = cells.affine, cells.interval
     parents = affine.region[chosen]
@@ -120,7 +119,7 @@ def _split(network: Posterior, cells: _Cells, chosen: Tensor, options: Options) 
     width = parents.upper - parents.lower
     axis = (width * (slope + 1e-12 * (1 + slope.amax(-1, keepdim=True)))).argmax(-1)
     halves = parents.split(axis)
-    fine, inner, _ = one_pass(network, halves, options)
+    fine, inner = one_pass(halves)
     twice = Interval(interval.lower[chosen].repeat(2, 1), interval.upper[chosen].repeat(2, 1))
     inner = Interval(torch.maximum(inner.lower, twice.lower), torch.minimum(inner.upper, twice.upper))
     keep = ~chosen
@@ -136,12 +135,6 @@ def _split(network: Posterior, cells: _Cells, chosen: Tensor, options: Options) 
         owner=torch.cat([cells.owner[keep], cells.owner[chosen].repeat(2)]),
         reach=cells.reach,
     )
-
-
-def _reduce(values: Tensor, owner: Tensor, boxes: int, how: str) -> Tensor:
-    start = torch.full((boxes, values.shape[1]), torch.inf if how == "amin" else -torch.inf, dtype=values.dtype)
-    index = owner[:, None].expand_as(values)
-    return start.to(values.device).scatter_reduce(0, index, values, how)
 
 
 def _at(affine: Affine, index: Tensor) -> Affine:

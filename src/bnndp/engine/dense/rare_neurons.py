@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.pieces import by_pieces, chosen
+from bnndp.engine.chunks import by_chunks, indices_of
 from bnndp.engine.dense.records import Latent, Level, Sources, Tail
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
@@ -74,13 +74,13 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
 
 def _largest(v2: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
     """The largest ``v2[i, l] * noise[l]`` over the sources l of the mask (batch, sources), zero of none: (batch, n)."""
-    at = chosen(mask)
+    at = indices_of(mask)
     if at.shape[1] == 0:
         return torch.zeros_like(noise @ v2.mT)
     of_source = v2.mT.contiguous()
     noise = torch.where(mask, noise, 0.0).gather(1, at)
     numbers = at.shape[1] * v2.shape[0]
-    return by_pieces(lambda row, r: (of_source[row] * r[..., None]).amax(1), numbers, at, noise)
+    return by_chunks(lambda row, r: (of_source[row] * r[..., None]).amax(1), numbers, at, noise)
 
 
 def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:

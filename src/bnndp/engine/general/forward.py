@@ -6,16 +6,15 @@ expectation of its activation and the planes (docs/layers.md). What is random is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import bnndp.engine.general.laws
 from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
-from bnndp.engine.chunks import room
+from bnndp.engine.chunks import device_size
 from bnndp.engine.general.activated import Linearised, activated, activated_signal
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import hinge_of
@@ -31,13 +30,13 @@ from bnndp.engine.general.steps import step
 from bnndp.engine.general.weights import Weights, expect_squares, weights_of
 from bnndp.engine.general.weights import row_variance as noise_of_rows
 from bnndp.errors import UnsupportedLayerError
-from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import WEIGHTED, Residual
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.network import BayesianNetwork, Layer, is_activation
+from bnndp.network import Layer, is_activation
 
-__all__ = ["Passed", "bound", "hidden", "hidden_layers", "interval_rows", "mean_rows", "output_bounds", "row_variance"]
+__all__ = ["Passed", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
 
 _NUMBERS = 2**23  # entries of the matrices of rows held at a time
 _WEIGHTED = (*WEIGHTED, StackedLinear)
@@ -57,13 +56,11 @@ class Passed:
         return self.chain[-1]
 
 
-def hidden(network: BayesianNetwork, box: Box) -> Passed:
-    """The pass up to the last layer with weights."""
-    return hidden_layers(network.layers, network.shapes, box)
-
-
 def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], box: Box) -> Passed:
-    """The same for the layers of a network, or for stacked ones; ``shapes`` are those before each of them."""
+    """The pass up to the last layer with weights, of the layers of a network or of stacked ones.
+
+    ``shapes`` are those before each layer.
+    """
     last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
     chain: list[Node] = [Input(of_box(box))]
     weighted = _walk(layers[: last + 1], shapes, chain, box)
@@ -105,21 +102,6 @@ def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], box: Box)
         grown.append(_activated(Identity(), grown, weighted, box))
     inner = grown[len(chain) :]
     return added(inner, chain[-1]) if inner else added([_on_signal(Identity(), chain)], chain[-1])
-
-
-def bound(network: BayesianNetwork, box: Box) -> AffineBounds:
-    """Affine functions of x below and above the mean output of ``network`` for every x of each box."""
-    return output_bounds(hidden(network, box), mean_rows)
-
-
-def output_bounds(passed: Passed, carried: Callable[[Passed, Tensor], Affine]) -> AffineBounds:
-    """The same from a pass that is known already, with the lower bounds of rows that ``carried`` finds."""
-    n, box = passed.output.weights.n_out, passed.box
-    identity = torch.eye(n, dtype=torch.float64, device=box.lower.device)
-    found = carried(passed, torch.cat([identity, -identity]).expand(box.batch, -1, -1))
-    fine = found.offset.isfinite() & found.matrix.isfinite().all(-1)
-    matrix, offset = torch.where(fine[..., None], found.matrix, 0.0), torch.where(fine, found.offset, -torch.inf)
-    return AffineBounds(Affine(matrix[:, :n], offset[:, :n]), Affine(-matrix[:, n:], -offset[:, n:]), box)
 
 
 def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
@@ -194,7 +176,7 @@ def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
         return coarse
     low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
-    for part, rows in weights.own_rows(room(_NUMBERS, box.lower.device) // box.batch):
+    for part, rows in weights.own_rows(device_size(_NUMBERS, box.lower.device) // box.batch):
         for sign, end in ((1, low), (-1, high)):
             own = rows if sign > 0 else rows.map(torch.neg)
             start = weights.bias[..., part] * sign - gamma(8) * weighted.scale[:, part] - TINY
@@ -206,7 +188,7 @@ def _through(weighted: Weighted) -> tuple[Tensor, Tails]:
     """Var E[m | Y] (batch, n_out) and the tails of m for the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
     central, tails = [], []
-    for _, rows in weighted.weights.own_rows(room(_NUMBERS, weighted.scale.device) // batch):
+    for _, rows in weighted.weights.own_rows(device_size(_NUMBERS, weighted.scale.device) // batch):
         central.append(below.parts(rows)[1].square())
         tails.append(below.tails(rows))
     norms, constant, left = (torch.cat([getattr(t, name) for t in tails], 1) for name in ("norms", "constant", "left"))

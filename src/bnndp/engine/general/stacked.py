@@ -6,7 +6,7 @@ pass it is a batch like any other; only the weights differ between the networks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,8 +18,10 @@ from bnndp.engine.general.signal import Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
+from bnndp.layers import Linear
+from bnndp.network import Layer
 
-__all__ = ["StackedLinear"]
+__all__ = ["StackedLinear", "stacked_layers"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,3 +128,16 @@ class StackedLinear:
 @weights_of.register
 def _(layer: StackedLinear, shape: tuple[int, ...]) -> Weights:
     return layer
+
+
+def stacked_layers(members: Sequence[Sequence[Layer]], boxes: int) -> list[Layer]:
+    """The layers of dense networks without variance that differ in their weights only, for ``boxes`` of each."""
+    stacked: list[Layer] = []
+    for same in zip(*members, strict=True):
+        linears = [layer for layer in same if isinstance(layer, Linear)]
+        if not linears:
+            stacked.append(same[0])
+            continue
+        weight, bias = (torch.stack([getattr(one, name) for one in linears]) for name in ("weight_mean", "bias_mean"))
+        stacked.append(StackedLinear(weight, bias, boxes))
+    return stacked

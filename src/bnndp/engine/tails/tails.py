@@ -4,19 +4,21 @@ They are for margins of large variance, where bounds from two moments are too we
 docs/theory-exponential.md. Three hidden layers and more are not known.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from bnndp.engine.chunks import room
+from bnndp.engine.chunks import device_size
 from bnndp.engine.dense.first import first_ranges
 from bnndp.engine.tails.one_layer import one_layer
 from bnndp.engine.tails.two_layers import TRIALS, two_layers
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
-from bnndp.maths.exponential import chernoff_constant
+from bnndp.layers import Linear
+from bnndp.maths.exponential import chernoff_gaussian
 from bnndp.maths.logistic import logistic_tail
-from bnndp.maths.rounding import ELEMENTARY, TINY
-from bnndp.network import BayesianNetwork
+from bnndp.maths.rounding import TINY
 
 __all__ = ["hoped_tails", "margin_tails", "useful_tails"]
 
@@ -27,31 +29,33 @@ _LIKELY = 0.5  # of the variance, in the guess of what exponential moments may r
 _MOST_NUMBERS = 2**23  # in the largest tensor of a piece of the pairs: what the caches of a CPU hold, more or less
 
 
-def margin_tails(  # noqa: PLR0913 (the last is for those who want few)
-    network: BayesianNetwork,
+def margin_tails(
+    linears: Sequence[Linear],
     box: Box,
     label: Tensor,  # (batch,) of integers: c
     mean: Tensor,  # (batch, classes): E D_j is at least this on the box
-    variance: Tensor,  # (batch, classes): Var D_j is at most this
-    wanted: Tensor | None = None,  # (batch, classes) of booleans; None: all
+    wanted: Tensor,  # (batch, classes) of booleans
     trials: int = TRIALS,  # of lambda, with two hidden layers
 ) -> Tensor:  # (batch, classes)
     """u_j >= E sigma(-D_j) for every x of each box; 1 for j = c, where nothing is known and where none is wanted."""
     if label.shape != (box.batch,):
         raise InputError(f"label must have one class for each of {box.batch} boxes, got shape {tuple(label.shape)}.")
-    wanted = torch.ones_like(mean, dtype=torch.bool) if wanted is None else wanted
     at, rival = wanted.scatter(1, label[:, None], False).nonzero().unbind(1)  # (pairs,) each
     found = torch.ones_like(mean)
-    if network.depth == 0:
-        found[at, rival] = _gaussian(mean[at, rival], variance[at, rival])
-    elif network.depth <= 2:
-        step = max(1, room(_MOST_NUMBERS, mean.device) // (max(network.sizes[:-1]) * network.sizes[-2]))
-        for i, j in zip(at.split(step), rival.split(step), strict=True):
-            found[i, j] = _hidden(network, box[i], label[i], j, mean[i, j], trials)
+    widest = max(layer.n_in for layer in linears)
+    step = max(1, device_size(_MOST_NUMBERS, mean.device) // (widest * linears[-1].n_in))
+    for i, j in zip(at.split(step), rival.split(step), strict=True):
+        found[i, j] = _of_pairs(linears, box[i], label[i], j, mean[i, j], trials)
     return (found.nan_to_num(1.0) + TINY).clamp(0, 1)
 
 
-def useful_tails(network: BayesianNetwork, box: Box, label: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def useful_tails(
+    linears: Sequence[Linear],
+    box: Box,
+    label: Tensor,  # (batch,)
+    mean: Tensor,  # (batch, classes)
+    variance: Tensor,  # (batch, classes): Var D_j is at most this
+) -> Tensor:
     """The bounds of :func:`margin_tails` where they may be below those from two moments; elsewhere 1.
 
     With two hidden layers they cost many times a pass, and on wide boxes they come to nothing: few lambdas are tried
@@ -59,15 +63,15 @@ def useful_tails(network: BayesianNetwork, box: Box, label: Tensor, mean: Tensor
     """
     usual = logistic_tail(mean, variance)
     wanted = usual - torch.sigmoid(-mean) > _WORTH
-    if network.depth != 2:
-        return margin_tails(network, box, label, mean, variance, wanted)
+    if len(linears) <= 2:
+        return margin_tails(linears, box, label, mean, wanted)
     wanted = wanted.scatter(1, label[:, None], False)
-    likely = (usual - _gaussian(mean, _LIKELY * variance)).masked_fill(~wanted, -torch.inf)
+    likely = (usual - chernoff_gaussian(mean, _LIKELY * variance)).masked_fill(~wanted, -torch.inf)
     probe = torch.zeros_like(wanted).scatter(1, likely.argmax(1, keepdim=True), True) & wanted
-    found = margin_tails(network, box, label, mean, variance, probe, trials=_PROBES)
+    found = margin_tails(linears, box, label, mean, probe, trials=_PROBES)
     at = (found < _SAYS).any(-1).nonzero()[:, 0]
     if at.numel():
-        found[at] = margin_tails(network, box[at], label[at], mean[at], variance[at], wanted[at])
+        found[at] = margin_tails(linears, box[at], label[at], mean[at], wanted[at])
     return found
 
 
@@ -76,18 +80,10 @@ def hoped_tails(mean: Tensor, variance: Tensor) -> Tensor:
     return torch.maximum(torch.sigmoid(-mean), logistic_tail(mean, variance) - _GAIN * variance)
 
 
-def _gaussian(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""No hidden layer: D is Gaussian, :math:`\mathbb Ee^{-\lambda D}=e^{-\lambda d+\lambda^2V/2}`."""
-    lam = (mean / variance.clamp_min(TINY)).clamp(1e-3, 1)
-    total = -lam * mean + 0.5 * lam.square() * variance
-    return chernoff_constant(lam) * torch.exp(total + ELEMENTARY * (lam * mean.abs() + variance))
-
-
-def _hidden(network: BayesianNetwork, box: Box, label: Tensor, rival: Tensor, mean: Tensor, trials: int) -> Tensor:
+def _of_pairs(linears: Sequence[Linear], box: Box, label: Tensor, rival: Tensor, mean: Tensor, trials: int) -> Tensor:
     """One pair of classes a box: (batch,) each."""
-    linears = network.seen
     ranges, label, rival = first_ranges(linears[0], box), label[:, None], rival[:, None]
-    if network.depth == 1:
+    if len(linears) == 2:
         return one_layer((linears[0], linears[1]), box, ranges, label, rival)[:, 0]
     layers = (linears[0], linears[1], linears[2])
     return two_layers(layers, box, ranges, label, rival, mean[:, None], trials)[:, 0]

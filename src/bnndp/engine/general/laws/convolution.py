@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bnndp.engine.chunks import room
+from bnndp.engine.chunks import device_size
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
 from bnndp.engine.general.signal import UP, Signal
@@ -120,7 +120,7 @@ class Convolution:
         at_middle, at_radius = self._patches(middle), self._patches(radius + lost * middle.abs())
         one = torch.ones_like(at_middle[:, :1])
         at, further = [], []
-        most = room(_PATCHES, variance.device)
+        most = device_size(_PATCHES, variance.device)
         for part in _split(rows, max(1, most // (batch * variance.numel()))):
             size = part.abs()
             inner = _sums(part, at_middle).abs() + _sums(size, at_radius)

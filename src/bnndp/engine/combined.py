@@ -1,0 +1,119 @@
+"""Passes made of others: of what the first layer sees behind a shift of the inputs, and the better of several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.passes import Branchable, Margins, Pass, Planes, Wrapped
+from bnndp.geometry.bounds import Affine, Interval
+from bnndp.geometry.box import Box, apply_rows
+from bnndp.maths.rounding import TINY, gamma
+
+__all__ = ["Best", "Shifted"]
+
+
+@dataclass(frozen=True)
+class Shifted(Wrapped):
+    """A pass over ``x - shift``, as one over x: its functions are carried back."""
+
+    shift: Tensor  # (n,), or (batch, n)
+    region: Box  # of x
+
+    @property
+    def box(self) -> Box:
+        """The boxes of x."""
+        return self.region
+
+    def affine(self, rows: Tensor) -> Planes:
+        """``A (x - shift) + b`` as functions of x, rounded down; what they are at least is known before."""
+        found = self.inner.affine(rows)
+        plane, shift = found.affine, self.shift.expand(self.region.batch, -1)
+        size = apply_rows(plane.matrix.abs(), shift.abs()) + plane.offset.abs()
+        lost = gamma(2 * self.region.n + 8) * size + TINY
+        return Planes(
+            Affine(plane.matrix, plane.offset - apply_rows(plane.matrix, shift) - lost), found.least, found.method
+        )
+
+
+@dataclass(frozen=True)
+class Best:
+    """The better of two passes over the same boxes, row by row; ``second`` may know less (``Pass.moments``)."""
+
+    first: Pass
+    second: Pass
+    moments: ClassVar[bool] = True
+    costly_tails: ClassVar[bool] = False  # beside a pass that costs as much
+
+    @property
+    def box(self) -> Box:
+        """The boxes of x."""
+        return self.first.box
+
+    @property
+    def name(self) -> str:
+        """Of both engines."""
+        names = (self.first.name, self.second.name)
+        return names[0] if names[0] == names[1] else "+".join(names)
+
+    @property
+    def random(self) -> bool:
+        """Whether the outputs vary at all."""
+        return self.first.random
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether the outputs are Gaussian."""
+        return self.first.gaussian
+
+    @property
+    def tailed(self) -> bool:
+        """Whether there are exponential moments of the margins."""
+        return self.first.tailed
+
+    @property
+    def branchable(self) -> Branchable | None:
+        """The pass on whose cells a decision can be branched."""
+        return self.first.branchable or self.second.branchable
+
+    def affine(self, rows: Tensor) -> Planes:
+        """The functions with the larger least value; the method of a box is that of all its rows, or both."""
+        a = self.first.affine(rows)
+        if not self.second.moments and rows.ndim != 2:  # rows of each box are no outputs
+            return a
+        b = self.second.affine(rows)
+        first, second = (self.box.minimum(each.affine.matrix, each.affine.offset) for each in (a, b))
+        better = second > first  # (batch, rows); false for NaN
+        found = Affine(
+            torch.where(better[..., None], b.affine.matrix, a.affine.matrix),
+            torch.where(better, b.affine.offset, a.affine.offset),
+        )
+        counts = zip(better.sum(-1).tolist(), a.method, b.method, strict=True)
+        every = better.shape[-1]
+        names = tuple(x if n == 0 or x == y else y if n == every else f"{x}+{y}" for n, x, y in counts)
+        return Planes(found, torch.maximum(a.least, b.least), names)
+
+    def least(self, rows: Tensor) -> Tensor:
+        """The larger of both lower bounds."""
+        first = self.first.least(rows)
+        return torch.maximum(first, self.second.least(rows)) if self.second.moments else first
+
+    def variance(self, rows: Tensor) -> Tensor:
+        """Of the first pass."""
+        return self.first.variance(rows)
+
+    def output_variance(self) -> Interval:
+        """Of the first pass."""
+        return self.first.output_variance()
+
+    def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:
+        """Of the first pass."""
+        return self.first.tails(at, label, margins)
+
+    def softmax(self, rows: Tensor) -> Tensor | None:
+        """Of either."""
+        first, second = self.first.softmax(rows), self.second.softmax(rows)
+        return second if first is None else first if second is None else torch.fmax(first, second)

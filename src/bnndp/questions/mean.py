@@ -1,0 +1,79 @@
+"""The mean output of a network on boxes: affine bounds of one pass, and refinement by splitting.
+
+The mean of a Bayesian network at x is the value function V_0(x) of a dynamic program over its layers (Adams et al.
+2023, Theorem ``Theorem:ValueIteration``). A pass gives affine functions below and above V_0 on a box; their smallest
+and largest values bound the mean for every x of the box, over the whole posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from bnndp.engine.mixture import Mixture
+from bnndp.engine.passes import both_signs, finite, known
+from bnndp.geometry.bounds import Affine, AffineBounds, Interval
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
+from bnndp.options import Options
+from bnndp.questions.bounds import Bounds
+from bnndp.tighten.cells import union
+from bnndp.tighten.choice import chunked
+from bnndp.tighten.refinement import refine
+
+__all__ = ["mean", "one_pass", "output_bounds", "sides"]
+
+
+def mean(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
+    """Bounds of the mean output: of one pass, then after every round of splitting."""
+    found = one_pass(network, box, options)
+    yield found
+    if options.refine == 1 or found.affine is None:
+        return
+
+    def again(cells: Box) -> tuple[AffineBounds, Interval]:
+        inner = one_pass(network, cells, options)
+        return inner.affine or _nothing(cells, network.n_out), Interval(inner.lower, inner.upper)
+
+    for cells in refine(again, found.affine, Interval(found.lower, found.upper), options):
+        ends = union(cells.interval, cells.owner, box.batch)
+        yield replace(found, lower=ends.lower, upper=ends.upper, cells=cells)
+
+
+def one_pass(network: Posterior, box: Box, options: Options) -> Bounds:
+    """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
+    bounds = _nothing(box, network.n_out)
+    lower, upper = (torch.full_like(bounds.lower.offset, end) for end in (-torch.inf, torch.inf))
+    methods: list[str] = []
+    for part, passes in chunked(network, box, options, rows=2 * network.n_out):
+        affine, interval, names = output_bounds(passes)
+        lower[part], upper[part] = interval.lower, interval.upper
+        methods += names
+        for whole, piece in ((bounds.lower, affine.lower), (bounds.upper, affine.upper)):
+            whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
+    methods += ["none"] * (box.batch - len(methods))
+    return Bounds(lower, upper, bounds, tuple(methods))
+
+
+def output_bounds(passes: Mixture) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
+    """Affine bounds of every output on the boxes of some passes, their interval, and the methods of the boxes."""
+    n, box = passes.outputs, passes.box
+    found = passes.affine(both_signs(n, box))
+    least = known(found.least)
+    return sides(found.affine, box), Interval(least[:, :n], -least[:, n:]), found.method
+
+
+def sides(found: Affine, box: Box) -> AffineBounds:
+    """Lower and upper functions from lower ones of ``both_signs``; infinite where a number is none."""
+    plane, n = finite(found), found.offset.shape[1] // 2
+    low = Affine(plane.matrix[:, :n], plane.offset[:, :n])
+    return AffineBounds(low, Affine(-plane.matrix[:, n:], -plane.offset[:, n:]), box)
+
+
+def _nothing(box: Box, outputs: int) -> AffineBounds:
+    """Functions that bound nothing; chunks are written into them, as the bounds of many boxes fill the memory."""
+    zero, flat = box.lower.new_zeros, (box.batch, outputs)
+    low, high = (Affine(zero(*flat, box.n), box.lower.new_full(flat, end)) for end in (-torch.inf, torch.inf))
+    return AffineBounds(low, high, box)

@@ -1,0 +1,94 @@
+"""Adversarial robustness of regression: how far the mean output may change within a region around a point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.attack.inside import inside_range
+from bnndp.errors import InputError
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.network import Posterior
+from bnndp.options import Options
+from bnndp.questions.certify import asked_options, certify, expect
+from bnndp.questions.verdict import Verdict, judge
+
+__all__ = ["Robustness", "adversarial_robustness"]
+
+
+@dataclass(frozen=True, slots=True)
+class Robustness:
+    """Answer to Definition ``def:AdversarialRObustness`` for a batch of points and regions.
+
+    ``change`` is a proved upper bound of the change of the mean output within each region, ``found`` a proved lower
+    bound of the largest change, attained at ``witness``. What is certified is not attacked: there ``found`` is 0 and
+    ``witness`` the point itself.
+    """
+
+    verdict: tuple[Verdict, ...]
+    change: Tensor  # (batch,): the mean output changes by at most this within the region
+    found: Tensor  # (batch,): it provably changes by at least this between x* and ``witness``; 0 where it was certified
+    witness: Tensor  # (batch, n): the input of the region at which that change was found, x* itself where certified
+
+
+def adversarial_robustness(
+    network: Posterior,
+    x: Tensor,  # (n,) or (batch, n): the points x*
+    box: Box,
+    gamma: float,
+    *,
+    norm: float = math.inf,
+    options: Options | None = None,
+) -> Robustness:
+    """Whether ``|| y(x') - y(x) ||_norm <= gamma`` for the mean output y and every x' of the region around each x.
+
+    CERTIFIED and FALSIFIED are both proved: the first by the bounds on the region, the second by the bounds at the
+    point and at an input found by attack. Only what is not certified is attacked.
+    """
+    if not gamma >= 0:
+        raise InputError(f"gamma must be >= 0, got {gamma!r}.")
+    if not norm >= 1:
+        raise InputError(f"norm must be >= 1, got {norm!r}.")
+    options = asked_options(options)
+    expect("box", box, Box, "give bnndp.Box.ball(x, eps)")
+    if network.task != "regression":
+        raise InputError(f"gamma bounds the change of a regression network; for {network.task} use robust_decision.")
+    point = Box(x, x)
+    if point.lower.shape != box.lower.shape:
+        raise InputError(
+            f"x has shape {tuple(point.lower.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+        )
+    if not bool(box.contains(point.lower).all()):
+        raise InputError("each point x must lie in its region; give the region around it.")
+    at, region = certify(network, point, options), certify(network, box, options)
+    largest = torch.maximum(region.upper - at.lower, at.upper - region.lower).clamp_min(0)
+    change = _norm(largest, norm) * (1 + 1e-12)
+    found, witness = torch.zeros_like(change), point.lower.clone()
+    left = ~(change <= gamma)
+    if bool(left.any()):
+        found[left], witness[left] = _attack(
+            network, box[left], Interval(at.lower[left], at.upper[left]), norm, options
+        )
+    pairs = zip(change.tolist(), found.tolist(), strict=True)
+    verdict = tuple(judge(proved=c <= gamma, broken=f > gamma) for c, f in pairs)
+    return Robustness(verdict, change, found, witness)
+
+
+def _attack(network: Posterior, box: Box, at: Interval, norm: float, options: Options) -> tuple[Tensor, Tensor]:
+    """The largest change from the point with bounds ``at`` that can be proved, and the input where it is: per box."""
+    inside = inside_range(network, box)
+    candidates = torch.cat([inside.x_lower, inside.x_upper], dim=1)  # (batch, 2 outputs, n)
+    batch, several, n = candidates.shape
+    there = certify(network, Box(candidates.reshape(-1, n), candidates.reshape(-1, n)), options)
+    low, high = (end.reshape(batch, several, -1) for end in (there.lower, there.upper))
+    smallest = torch.maximum(low - at.upper[:, None], at.lower[:, None] - high).clamp_min(0)
+    found, index = (_norm(smallest, norm) * (1 - 1e-12)).max(dim=1)
+    return found, candidates[torch.arange(batch), index]
+
+
+def _norm(values: Tensor, norm: float) -> Tensor:
+    return torch.linalg.vector_norm(values, ord=norm, dim=-1)

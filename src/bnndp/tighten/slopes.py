@@ -1,0 +1,84 @@
+"""Slopes by gradient ascent: each row of each box gets the lower planes that bound it best.
+
+The lower plane of a neuron may touch at any point, and on a cell of known signs any multiplier of a sign may be used
+(``engine/passes.Slopes``). The lower bound of a row at the worst x of its box is a function of all of them. It is
+climbed by Adam from the planes of one pass, all rows and boxes at once, with the upper planes and the ranges of the
+means as they are (the slopes of alpha-CROWN, Xu et al. 2021, in the smooth setting). Whatever the search finds is a
+bound: every choice holds, and the best value seen is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.passes import Climbable, Planes, Slopes, Wrapped
+from bnndp.geometry.bounds import Affine
+from bnndp.options import Deadline
+
+__all__ = ["Sloped", "climb"]
+
+_RATE, _DECAY = 0.5, 0.93  # of the first step, and from each to the next
+_MULTIPLIER_RATE = 0.1  # of the multipliers, in units of the largest coefficient of a row
+
+
+@dataclass(frozen=True)
+class Sloped(Wrapped):
+    """A pass whose planes are optimised, row by row, by at most ``steps`` steps."""
+
+    inner: Climbable
+    steps: int
+    deadline: Deadline
+
+    def affine(self, rows: Tensor) -> Planes:
+        """The best planes found; no worse than those of one pass."""
+        return climb(self.inner, rows, self.steps, self.deadline)[0]
+
+    def least(self, rows: Tensor) -> Tensor:
+        """Their least values."""
+        return self.affine(rows).least
+
+
+def climb(bounds: Climbable, rows: Tensor, steps: int, deadline: Deadline) -> tuple[Planes, Slopes | None]:
+    """The best planes below ``rows . E f`` that ``steps`` steps find, and their slopes; None: there is no choice."""
+    with torch.no_grad():
+        found, box = bounds.affine(rows), bounds.box
+        choice = bounds.slopes(rows)
+        if choice is None or not steps:
+            return found, None if choice is None else choice[0]
+        best, start = choice
+        plane, value = found.affine, box.minimum(found.affine.matrix, found.affine.offset)
+        free = start.map([tensor.requires_grad_() for tensor in start.tensors])
+    climber = _climber(free, bounds.multiplier_scale(rows))
+    for step in range(steps + 1):
+        with torch.enable_grad():
+            trial = bounds.affine_at(rows, free)
+            reached = box.minimum(trial.matrix, trial.offset)
+            loss = -reached.nan_to_num(0.0, neginf=0.0, posinf=0.0).sum()
+        with torch.no_grad():
+            better = reached > value  # false for NaN
+            value = torch.where(better, reached, value)
+            plane = Affine(
+                torch.where(better[..., None], trial.matrix, plane.matrix),
+                torch.where(better, trial.offset, plane.offset),
+            )
+            pairs = zip(free.tensors, best.tensors, strict=True)
+            best = best.map([torch.where(better[..., None], new, old) for new, old in pairs])
+        if step == steps or deadline.passed:
+            break
+        climber.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        climber.step()
+        for group in climber.param_groups:
+            group["lr"] *= _DECAY
+    return Planes(plane, torch.maximum(found.least, value), found.method), best
+
+
+def _climber(free: Slopes, scale: float) -> torch.optim.Adam:
+    groups = [
+        {"params": list(free.tangents), "lr": _RATE},
+        {"params": list(free.multipliers), "lr": _MULTIPLIER_RATE * scale},
+    ]
+    return torch.optim.Adam([group for group in groups if group["params"]])
