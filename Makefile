@@ -101,7 +101,7 @@ bench-floor: $(READY)  ## radii of MNIST images a second, beside the floor of th
 	$(BIN)/python -m benchmarks.floor $(MODEL) $(ARGS)
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
-	$(BIN)/python -m benchmarks.classification $(ARGS)
+	$(BIN)/python -m benchmarks.radii $(ARGS)
 
 bench-layers: $(READY)  ## other activations, posteriors and convolutions: tightness, radii, ensembles
 	$(BIN)/python -m benchmarks.layers $(ARGS)
@@ -112,7 +112,7 @@ bench-engines: $(READY)  ## the workers of a Ray cluster on this machine beside 
 
 tightness: export OMP_NUM_THREADS := 1
 tightness: $(READY)  ## certified against inside, and which step of the proof costs how much of the gap
-	$(BIN)/python -m benchmarks.gap $(ARGS)
+	$(BIN)/python -m benchmarks.tightness $(ARGS)
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
 	$(BIN)/python -m benchmarks.fuzz.regression $(ARGS)
@@ -148,27 +148,24 @@ campaign-faults: export OMP_NUM_THREADS := 1
 campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no false claim is certified; hostile numbers
 	$(BIN)/python -m benchmarks.fuzz.faults $(ARGS)
 	$(BIN)/python -O -W error -m benchmarks.fuzz.faults --claims 1 $(ARGS)
-	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
+	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults tests/benchmarks/fuzz/test_faults.py
 
 campaign-formulas: export OMP_NUM_THREADS := 1
-campaign-formulas: export PYTHONPATH := tests
 campaign-formulas: $(READY)  ## every closed formula that bounds rest on against ball arithmetic, at random points
-	$(BIN)/python -m benchmarks.fuzz.formulas.__main__ $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.formulas $(ARGS)
 
-seeded-faults: export PYTHONPATH := tools
 seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a time: its tests must fail
-	$(BIN)/python -m seeded_faults $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults $(ARGS)
 
-mutants: export PYTHONPATH := tools
-mutants: $(READY)  ## the same with random mutants of maths, moment, partition and the checker
-	$(BIN)/python -m benchmarks.fuzz.seeded_faults.mutants $(ARGS)
+mutants: $(READY)  ## the same with random mutants of maths, engine, paper and the checker, six of each module
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults --mutants 6 $(ARGS)
 
-REPRODUCE = $(BIN)/bnndp reproduce
-REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks
+REPRODUCE = $(BIN)/python -m benchmarks.paper
+REPRODUCED = --baselines --cache .cache/networks
 
 reproduce: $(READY)  ## the paper's tables and figures beside ours, into docs/results (two to three hours)
-	for name in table-1a table-1b; do $(REPRODUCE) $$name $(REPRODUCED) --out docs/results $(ARGS) || exit; done
-	for name in table-2 figure-1 figure-3; do $(REPRODUCE) $$name --cache .cache/networks --out docs/results $(ARGS) || exit; done
+	for name in table-1a table-1b table-2 figure-1 figure-3; do \
+	  $(REPRODUCE) $$name $(REPRODUCED) --out docs/results $(ARGS) || exit; done
 
 reproduce-quick: $(READY)  ## the same for layers of 64 and 10 inputs, into reproduction/ (below 10 minutes)
 	$(REPRODUCE) table-1b --quick $(REPRODUCED) --out reproduction $(ARGS) & \
@@ -178,4 +175,4 @@ reproduce-quick: $(READY)  ## the same for layers of 64 and 10 inputs, into repr
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
-	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks support tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import bnndp.files.posterior
+from benchmarks.networks import authors
 from bnndp.cli.radii import RadiusJob
 from bnndp.data import mnist
 from bnndp.options import Options
@@ -42,18 +43,10 @@ _ASKED = 0.8
 
 def job_of(model: Path | None, images: int) -> RadiusJob:
     test = mnist("test")
-    network, x, label = bnndp.files.posterior.load(model or _vogn()), test.x[:images].clone(), test.y[:images]
+    network = authors("mnist_2x64_vogn") if model is None else bnndp.files.posterior.load(model)
+    x, label = test.x[:images].clone(), test.y[:images]
     how = Search(attack=False)
     return RadiusJob("radius", network, Options(), label, "mnist (test)", x=x, domain=(0.0, 1.0), how=how)
-
-
-def _vogn() -> Path:
-    folder = os.environ.get("BNNDP_DATA")
-    if not folder:
-        raise SystemExit(
-            "set BNNDP_DATA to the folder of the data sets, beside which the posteriors lie, or give --model"
-        )
-    return Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors"
 
 
 def timed(crew: Crew | None, job: RadiusJob) -> tuple[float, dict[int, Any]]:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from support.hostile_files import Case, good_network, malformed, malicious, sealed_flips
 
-from benchmarks.fuzz.files_cases import Case, good_network, malformed, malicious, sealed_flips
 from bnndp.errors import ModelFileError
 from bnndp.files.posterior import load, save
 from bnndp.importers.architecture import Architecture
@@ -143,7 +143,7 @@ def _libraries() -> int:
         program = "import torch, safetensors.torch, resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
         _libraries.found = int(result.stdout) * 1024  # type: ignore[attr-defined]
-    return _libraries.found  # type: ignore[attr-defined, no-any-return]
+    return _libraries.found  # type: ignore[attr-defined]
 
 
 def flips_unnoticed(folder: Path, step: int = 1) -> tuple[int, int]:
@@ -164,6 +164,7 @@ def flips_unnoticed(folder: Path, step: int = 1) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="malformed files")
+    parser.add_argument("--step", type=int, default=1, help="flip every so many bits only")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     trials: list[Trial] = []
@@ -180,7 +181,7 @@ def main() -> int:
                 trials.append(open_file(case, folder / f"converted-{index}", mark, "convert"))
                 trials.append(open_file(case, folder / f"child-{index}", mark, "child"))
             print(":", end="", flush=True)
-        missed, tried = flips_unnoticed(folder)
+        missed, tried = flips_unnoticed(folder, given.step)
     return _report(trials, missed, tried)
 
 

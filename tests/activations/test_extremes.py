@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from flint import arb, ctx
-from tests.activations.truths import elu
+from support.activation_truths import elu
 
 from bnndp.activations import Elu, HardTanh, LeakyRelu, Relu
 from bnndp.activations.activation import Activation

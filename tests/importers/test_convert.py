@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.fuzz.files_cases import malicious
+from support.hostile_files import malicious
 from safetensors.torch import load_file, save_file
 from support.foreign_states import RELUS, SAID
 from torch import Tensor

@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
-from benchmarks.paper.__main__ import reproduce
 
 from bnndp.cli.certificates import FolderInRun
 from bnndp.cli.certify import certify
@@ -63,7 +62,6 @@ _add(train)
 _add(convert)
 _add(report)
 _add(explore)
-_add(reproduce)
 _add(demo)
 
 

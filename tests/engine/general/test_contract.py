@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.fuzz.layers import examine
-from benchmarks.fuzz.layers_cases import ACTS, DENSE_KINDS, KINDS, Case, activation, dense, make_case
-from benchmarks.fuzz.layers_oracle import draw_layers
-from benchmarks.fuzz.regression_cases import Dice
+from support.dice import Dice
+from support.layer_draws import draw_layers
+from support.layer_judge import examine
+from support.layer_networks import ACTS, DENSE_KINDS, KINDS, Case, activation, dense, make_case
 from torch import Tensor
 
 from bnndp.activations import Relu
@@ -140,7 +140,7 @@ def test_bounds_hold_for_draws_on_random_boxes(kind: str, act: str) -> None:
 
 def test_a_broken_bound_is_found_by_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of the campaign sees a bound that lies by a fifth."""
-    import benchmarks.fuzz.layers as campaign
+    import support.layer_judge as campaign
 
     layer = Linear(torch.ones(3, 2), torch.ones(3, 2), torch.zeros(3), torch.zeros(3))
     x = torch.ones(1, 2, dtype=torch.float64)

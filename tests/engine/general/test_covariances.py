@@ -151,7 +151,7 @@ def test_means_and_covariances_of_linear_chains(below: str, kinds: tuple[str, ..
 
 
 def _nodes(network: BayesianNetwork) -> list[int]:
-    from benchmarks.fuzz.layers import node_layers
+    from support.layer_judge import node_layers
 
     return node_layers(network)
 

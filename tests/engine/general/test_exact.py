@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.fuzz.layers import node_layers
-from benchmarks.fuzz.layers_cases import ACTS, activation
 from support import records
+from support.layer_judge import node_layers
+from support.layer_networks import ACTS, activation
 from torch import Tensor
 from torch.nn import functional
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.fuzz.layers_cases import ACTS, activation
+from support.layer_networks import ACTS, activation
 from tests.engine.general.laws import Law, laws, of_gaussian
 
 from bnndp.engine.general import expectation
