@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.hostile_files import malicious
 from safetensors.torch import load_file, save_file
 from support.foreign_states import RELUS, SAID
+from support.hostile_files import malicious
 from torch import Tensor
 
 import bnndp
