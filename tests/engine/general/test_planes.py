@@ -9,8 +9,12 @@ from support.layer_networks import ACTS, activation
 from tests.engine.general.explicit_laws import of_gaussian
 from tests.marks import slow_but
 
+from bnndp.activations import Gelu, HardTanh, LeakyRelu, Relu, Tanh
+from bnndp.activations.activation import Activation
 from bnndp.engine.general.expectation import around
-from bnndp.engine.general.planes import planes, planes_of_fixed
+from bnndp.engine.general.planes import planes, planes_of_exact, planes_of_fixed
+from bnndp.engine.general.pre_activation import pre_of_signal
+from bnndp.engine.general.signal import fixed
 from bnndp.geometry.bounds import Interval
 
 FAST = tuple(act for act in ACTS if act != "piecewise_affine")
@@ -65,3 +69,22 @@ def test_a_kink_at_zero_with_ranges_that_underflow_still_has_a_bound() -> None:
         phi = activation(act)
         found = planes(phi, x, around(phi, x))
         assert bool(found.range.lower.isfinite() & found.range.upper.isfinite()), act
+
+
+@pytest.mark.parametrize("phi", (Relu(), LeakyRelu(0.1), HardTanh(), Tanh(), Gelu()), ids=lambda phi: phi.kind)
+def test_planes_of_values_without_spread_enclose_the_activation(phi: Activation) -> None:
+    a = torch.tensor([-9.0, -1.5, -1.0, -0.7, -1e-9, 0.0, 0.4, 1.0, 3.0], dtype=torch.float64)
+    width = torch.tensor([0.0, 1e-9, 0.7, 2.5, 12.0], dtype=torch.float64)
+    low, wide = (grid.reshape(1, -1) for grid in torch.meshgrid(a, width, indexing="ij"))
+    found = planes_of_exact(phi, pre_of_signal(fixed(Interval(low, low + wide))))
+    for share in torch.linspace(0, 1, 301, dtype=torch.float64):
+        t = (low + share * wide).clamp(low, low + wide)
+        value = phi(t)
+        assert bool((found.lower_alpha * t + found.lower_offset <= value).all())
+        assert bool((found.upper_alpha * t + found.upper_offset >= value).all())
+        assert bool(((found.range.lower <= value) & (value <= found.range.upper)).all())
+    if isinstance(phi, Relu):  # the best lines there are: the chord, and in the middle the function itself
+        middle, end = low + 0.5 * wide, low + wide
+        above = 0.5 * (phi(low) + phi(end))
+        assert torch.allclose(found.upper_alpha * middle + found.upper_offset, above, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(found.lower_alpha * middle + found.lower_offset, phi(middle), rtol=1e-12, atol=1e-12)
