@@ -40,6 +40,13 @@ def test_tails_are_those_of_the_normal_law(mean: float) -> None:
     assert (found <= exact + 1e-9).all() if mean > 0 else (found == 1).all()
 
 
+@pytest.mark.parametrize("scale", [1e90, 1e100, 1e101, 1e150, 1e154])
+def test_tails_of_huge_margins(scale: float) -> None:
+    """A deviation of 2.4 times the mean: about a third of D is below zero, whatever its unit."""
+    given = Margins(torch.full((1, 1, 1), scale, dtype=F64), torch.full((1, 1, 1), 6 * scale * scale, dtype=F64))
+    assert gaussian_tails(bounds(random=False), given).item() >= 0.34
+
+
 def test_margins_that_are_not_gaussian_or_not_known_have_no_tails() -> None:
     given = Margins(torch.full((1, 1, 2), 5.0, dtype=F64), torch.tensor([[[1.0, 2.0]]], dtype=F64))
     assert (gaussian_tails(bounds(random=True), given) == 1).all()

@@ -13,6 +13,7 @@ from support.passes import holds
 from support.records import conv, linear, normal
 from tests.conftest import make_network
 from tests.marks import slow_but
+from tests.questions.cases import interval
 
 from bnndp.activations import Gelu, HardTanh, LeakyRelu, Relu, Tanh
 from bnndp.activations.activation import Activation
@@ -22,16 +23,11 @@ from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Flatten, Linear
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
-from bnndp.questions.bounds import Bounds
 from bnndp.questions.certify import certify
 from bnndp.questions.mean import one_pass
 
 F64 = torch.float64
 ACTIVATIONS = (Relu(), LeakyRelu(0.1), HardTanh(), Tanh(), Gelu())
-
-
-def interval(bounds: Bounds) -> Interval:
-    return Interval(bounds.lower, bounds.upper)
 
 
 @pytest.mark.parametrize("norm", [math.inf, 2.0, 1.0])

@@ -69,6 +69,15 @@ def test_lines_of_gaussian_margins_against_quadrature(variance: float) -> None:
         assert bool((lines.intercept - lines.slope * at)[..., 2] < (others.intercept - others.slope * at)[..., 2])
 
 
+@pytest.mark.parametrize("scale", [1e90, 1e100, 1e101, 1e150])
+def test_lines_of_huge_gaussian_margins(scale: float) -> None:
+    """A deviation of 2.4 times the largest mean: a third of D is below zero, whatever its unit."""
+    a, b = torch.tensor([[[0.9]]], dtype=F64) * scale, torch.tensor([[[1.0]]], dtype=F64) * scale
+    for lines in tail_lines(margins_on(a, b, torch.full_like(a, 6 * scale * scale), random=True, gaussian=True)):
+        for d in (a, b):
+            assert bool((lines.intercept - lines.slope * d >= 0.34).all())
+
+
 def test_nothing_is_said_where_nothing_is_known() -> None:
     a = torch.tensor([[[-torch.inf, 0.0, 1.0]]], dtype=F64)
     most, variance = torch.tensor([[[3.0, torch.inf, 2.0]]], dtype=F64), torch.tensor([[[0.1, 0.1, torch.inf]]])

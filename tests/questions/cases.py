@@ -1,0 +1,21 @@
+"""What several questions are asked about."""
+
+from __future__ import annotations
+
+from support.records import linear
+
+from bnndp.activations import Tanh
+from bnndp.geometry.bounds import Interval
+from bnndp.layers import Dropout
+from bnndp.network import BayesianNetwork
+from bnndp.questions.bounds import Bounds
+
+DEEP = {
+    "relu": BayesianNetwork.from_linears([linear(8, 2, 10), linear(8, 8, 20), linear(2, 8, 30)]),
+    "tanh": BayesianNetwork((linear(8, 2, 40), Tanh(), linear(8, 8, 50), Tanh(), linear(2, 8, 60))),
+    "dropout": BayesianNetwork((linear(8, 2, 70, 0.0), Tanh(), Dropout(0.3), linear(2, 8, 80, 0.0))),
+}
+
+
+def interval(bounds: Bounds) -> Interval:
+    return Interval(bounds.lower, bounds.upper)
