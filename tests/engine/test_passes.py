@@ -16,6 +16,7 @@ from bnndp.engine.certain import CertainPass
 from bnndp.engine.combined import Best, Shifted
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.linear_pass import LinearPass
+from bnndp.engine.dense.output import output_rows
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
 from bnndp.engine.passes import Pass, Slopes, both_signs, finite, known
@@ -111,6 +112,16 @@ def test_output_variances_and_margins_hold(name: str) -> None:
         assert bool((known_margins.mean[b, 0] <= mean.amin(0) + 1e-12).all())
         assert bool((known_margins.variance[b, 0] >= variance.amax(0) * (1 - 1e-9) - 1e-15).all())
         assert known_margins.mean[b, 0, own] == known_margins.variance[b, 0, own] == 0
+
+
+def test_what_underflows_in_rows_of_the_last_layer_is_counted() -> None:
+    """1e-170 squared is no float64; and a mask of booleans times a tiny number is a float32: zero."""
+    one, tiny = torch.ones(2, 2, dtype=F64), torch.full((2, 2), 1e-170, dtype=F64)
+    rows = output_rows(Linear(one, tiny, one[0], tiny[0]), torch.tensor([[1.0, 0.0], [1e-320, -1.0]], dtype=F64))
+    assert bool((rows.variance > 0).all() & (rows.bias_variance > 0).all())
+    assert rows.weight_error[0].tolist() == [0.0, 0.0]  # the row of a single output is exact
+    assert bool((rows.weight_error[1] > 2.2e-16).all() & (rows.bias_error[1] > 2.2e-16))
+    assert bool((output_rows(Linear.fixed(0 * one), rows.weight).weight_error > 0).all())
 
 
 def test_what_is_no_number_is_no_bound() -> None:
