@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.importers.architecture import Architecture
+
 Layers = dict[str, dict[str, Tensor]]
+
+SAID = {"task": "regression", "activation": "relu"}
+"""What tensors do not say of a network with ReLUs."""
+RELUS = Architecture(**SAID)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ def softplus(rho: Tensor) -> Tensor:
 
 def blitz(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies by other names, and the last draw."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for part in ("weight", "bias"):
         for what in ("mu", "rho"):
             if f"{name}.{part}_sampler.{what}" in tensors:
@@ -41,7 +47,7 @@ def blitz(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def torch_uncertainty(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The sampler's names for the same tensors, and the prior."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for part in ("weight", "bias"):
         if f"{name}.{part}_mu" in tensors:
             found |= {
@@ -105,7 +111,7 @@ def random_tensors(library: Library, name: str, shape: tuple[int, ...], biased: 
     """Means near zero, parameters of deviations from -9 to 3."""
     pairs = [(library.weight if len(shape) == 2 else library.kernel or library.weight, shape)]
     pairs += [(library.bias, shape[:1])] if biased else []
-    found = {}
+    found: dict[str, Tensor] = {}
     for (mean, spread), size in pairs:
         found |= {f"{name}.{mean}": torch.randn(size), f"{name}.{spread}": 12 * torch.rand(size) - 9}
     return found | library.more(name, found)

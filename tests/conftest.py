@@ -23,11 +23,12 @@ os.environ["BNNDP_OFFLINE"] = "1"  # no test reaches for the network, nor for wh
 _cache = tempfile.TemporaryDirectory(prefix="bnndp-tests-")  # removed with the process
 os.environ["XDG_CACHE_HOME"] = _cache.name
 
-from support.browser import Browser, find_browser, open_browser  # noqa: E402 (after its folder is on the path)
+from support.browser import Browser, find_browser, open_browser  # noqa: E402 (after the environment is set)
 
 NetworkFactory = Callable[..., BayesianNetwork]
 
-_WHOLE = ("tests", "tools", "faults", "cluster", "cli")  # folders whose tests run with all their cases
+# Folders and files whose tests run with all their cases.
+_WHOLE = {"tests", "faults", "ray_cluster", "cli", "test_faults", "test_files", "test_seeded_faults"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.path.parent.name not in _WHOLE:
+        if not {item.path.parent.name, item.path.stem} & _WHOLE:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left = {
         id(item)

@@ -46,8 +46,8 @@ FLOW = (
     ("__main__",),
 )
 # These hang off the network: they may import one another and the flow; nothing in the flow imports them, but that the
-# command line reads data sets, trains and reproduces the experiments.
-ASIDE = ("data", "demo", "training", "importers", "experiments")
+# command line reads data sets and trains.
+ASIDE = ("data", "demo", "training", "importers")
 
 RANK = {name: rank for rank, level in enumerate(FLOW) for name in level}
 EVERYWHERE = {"torch", "numpy", "safetensors"} | set(sys.stdlib_module_names)
@@ -97,9 +97,7 @@ def _allowed(own: str, other: str) -> bool:
         return True
     if own in ASIDE:
         return other in ASIDE or other in RANK
-    return (other in RANK and RANK[other] < RANK[own]) or (
-        own == "cli" and other in ("data", "training", "importers", "experiments")
-    )
+    return (other in RANK and RANK[other] < RANK[own]) or (own == "cli" and other in ("data", "training", "importers"))
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -145,3 +143,44 @@ def test_the_package_alone_imports_no_heavy_library() -> None:
     program = "import sys, bnndp.cli.main; print(*{'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
+
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("support", "benchmarks", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def outside_faults(file: str, source: str) -> list[str]:
+    """What the imports of a file beside the package break.
+
+    ``support`` is what tests and benchmarks share and imports neither; benchmarks do not import tests, and of the tests
+    only those of benchmarks import benchmarks.
+    """
+    own = file.partition("/")[0]
+    allowed = {"support", own} | ({"benchmarks"} if file.startswith("tests/benchmarks/") else set())
+    parts = {"support", "benchmarks", "tests"}
+    return [f"{file}: imports {name}" for name in imported(source) if name.partition(".")[0] in parts - allowed]
+
+
+@pytest.mark.parametrize("file", OUTSIDE)
+def test_support_benchmarks_and_tests_import_one_way(file: str) -> None:
+    assert outside_faults(file, (ROOT / file).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "faults"),
+    [
+        ("support/dice.py", "from benchmarks.pool import mapped", 1),
+        ("support/dice.py", "from tests.paper import truth", 1),
+        ("benchmarks/fuzz/layers.py", "def f():\n    from tests.paper.truth import plane", 1),
+        ("tests/engine/test_mixture.py", "import benchmarks.fuzz.layers", 1),
+        ("tests/benchmarks/test_floor.py", "import benchmarks.floor\nimport support.dice\nimport tests.paper", 0),
+        ("benchmarks/fuzz/layers.py", "import benchmarks.pool\nimport support.dice\nimport bnndp", 0),
+        ("tests/engine/test_mixture.py", "import support.dice\nimport tests.engine.dense.truth", 0),
+    ],
+)
+def test_a_wrong_import_beside_the_package_is_found(file: str, source: str, faults: int) -> None:
+    assert len(outside_faults(file, source)) == faults

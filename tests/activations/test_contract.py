@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flint import arb, ctx
-from tests.activations.truths import BITS, TRUTHS, Truth, elu, inside, leaky
+from support.activation_truths import BITS, TRUTHS, Truth, elu, inside, leaky
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, Elu, LeakyRelu, PiecewiseAffine

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from flint import arb, ctx
-from tests.activations.truths import elu
+from support.activation_truths import elu
 
 from bnndp.activations import Elu, HardTanh, LeakyRelu, Relu
 from bnndp.activations.activation import Activation
@@ -64,7 +64,7 @@ def test_variance_of_a_network_with_tiny_deviations(u: float, truth: float) -> N
     assert bounds.width.item() < 1e-6
 
 
-KINKED = [(Relu(), 1.0), (LeakyRelu(2.0), 1.0), (HardTanh(), 1.0), (Elu(2.5), 1.5)]
+KINKED: list[tuple[Activation, float]] = [(Relu(), 1.0), (LeakyRelu(2.0), 1.0), (HardTanh(), 1.0), (Elu(2.5), 1.5)]
 
 
 @pytest.mark.parametrize(("phi", "jump"), KINKED, ids=[phi.kind for phi, _ in KINKED])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.fuzz.layers_cases import ACTS, KINDS, make_case
+from support.layer_networks import ACTS, KINDS, make_case
 from torch import Tensor
 
 from bnndp.activations import PiecewiseAffine, Softplus

@@ -19,7 +19,7 @@ from bnndp.data.images import FILES, VARIABLE
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:
-    from conftest import Web
+    from tests.data.conftest import Web
 
 Loader = Callable[..., ClassificationData]
 PUBLISHED_MD5 = {  # of the decompressed files of MNIST

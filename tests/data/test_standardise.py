@@ -203,7 +203,9 @@ class TestOfData:
             assert isinstance(z, RegressionData)
             assert torch.equal(z.x, units.inputs.apply(data.x))
             assert torch.equal(z.y, units.targets.apply(data.y))
+            assert isinstance(data, RegressionData)
             assert z.clean is not None
+            assert data.clean is not None
             assert (units.targets.undo(z.clean) - data.clean).abs().max() < 1e-14
         again = DataStandardisation.fit(units.apply(train))
         assert (again.inputs.scale - 1).abs().max() < 1e-13

@@ -497,7 +497,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
     def fail(_: int) -> None:
         raise failure
 
-    monkeypatch.setattr(files.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     expected: type[BaseException] = ModelFileError if isinstance(failure, OSError) else KeyboardInterrupt
     other = random_network((3, 4, 2), 99)
     with pytest.raises(expected):

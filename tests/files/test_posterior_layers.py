@@ -19,6 +19,7 @@ from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.errors import ModelFileError
 from bnndp.files.posterior import load, save, training_card
 from bnndp.layers import Conv2d, Dropout, Flatten, Linear
+from bnndp.layers.record import Record
 from bnndp.network import BayesianNetwork, Ensemble
 
 NETWORKS = networks()
@@ -100,7 +101,7 @@ def written(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> P
 
 
 def image() -> BayesianNetwork:
-    layers = (
+    layers: tuple[Record, ...] = (
         LAYERS["random conv"][0],
         Relu(),
         LAYERS["fixed average"][0],

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.fuzz.files_cases import malicious
 from safetensors.torch import load_file, save_file
+from support.foreign_states import RELUS, SAID
+from support.hostile_files import malicious
 from torch import Tensor
 
 import bnndp
@@ -34,7 +34,7 @@ from bnndp.layers import Conv2d, Linear
 from bnndp.network import BayesianNetwork
 
 
-def state() -> OrderedDict[str, Tensor]:
+def state() -> dict[str, Tensor]:
     """Of a chain of three dense layers, the second without a bias."""
     torch.manual_seed(5)
     modules = (torch.nn.Linear(3, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2))
@@ -53,7 +53,7 @@ def check_linears(network: object, found: dict[str, Tensor]) -> None:
 
 # By the whole way
 
-ASSUMED = "relu is taken between the layers; tensors do not say what is there. If it is another, give --activation"
+SAID_THERE = ("--task", "regression", "--activation", "relu")
 
 
 def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,8 @@ def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.Ca
 
     source, out = tmp_path / "c.pt", tmp_path / "m.safetensors"
     torch.save({"epoch": 3, "model": state(), "losses": [0.1, 0.2]}, source)
-    arguments = ["convert", str(source), "-o", str(out), "--task", "classification", "--key", "model"]
+    arguments = ["convert", str(source), "-o", str(out), "--task", "classification", "--activation", "relu"]
+    arguments += ["--key", "model"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "BayesianNetwork(3-4-4-2, classification)" in printed
@@ -76,7 +77,6 @@ def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.Ca
         "importer": "state_dict",
         "formula": "weight_mean = weight, bias_mean = bias or 0, all std = 0",
         "layers": ["0", "2", "4"],
-        "remarks": [ASSUMED],
         "choices": {"key": "model"},
         "dtypes": ["float32"],
         "versions": {"bnndp": bnndp.__version__, "torch": metadata.version("torch")},
@@ -85,62 +85,71 @@ def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.Ca
     check_linears(load(out), state())
 
 
-def test_a_task_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bnndp.cli.main import main
-
-    source, out = tmp_path / "c.pt", tmp_path / "m.safetensors"
-    torch.save(state(), source)
-    note = "note: the task is taken to be regression"
-    for options, noted in (((), True), (("--activation", "tanh"), True), (("--task", "regression"), False)):
-        assert main(["convert", str(source), "-o", str(out), *options]) == 0
-        assert (note in capsys.readouterr().out) == noted
-    assert main(["convert", str(out), "-o", str(tmp_path / "again.safetensors")]) == 0
-    assert note not in capsys.readouterr().out  # ours says it by itself
-    torch.save({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
-    assert main(["convert", str(source), "-o", str(out)]) == 0
-    assert note not in capsys.readouterr().out  # one output decides nothing
+ACTIVATION = (
+    "the activation between its layers (--activation KIND or --arch; in Python activation=KIND or an Architecture)"
+)
+TASK = "the task (--task regression or classification; in Python task=)"
 
 
-def test_an_activation_that_nobody_said_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_said_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line that names what to give; nothing is written."""
     from bnndp.cli.main import main
 
     source, out = tmp_path / "c.safetensors", tmp_path / "m.safetensors"
-    layers = '{"layers": [{"type": "linear", "name": "0"}, {"type": "tanh"}, {"type": "linear", "name": "2"},'
-    (tmp_path / "arch.json").write_text(layers + ' {"type": "gelu"}, {"type": "linear", "name": "4"}]}')
     save_file(state(), source)
-    cases: tuple[tuple[tuple[str, ...], str, bool], ...] = (
-        ((), "activation: relu", True),
-        (("--task", "classification"), "activation: relu", True),
-        (("--activation", "relu"), "activation: relu", False),
-        (("--activation", "tanh"), "activation: tanh", False),
-        (("--arch", str(tmp_path / "arch.json")), "activations: tanh, gelu", False),
-    )
-    for options, printed, noted in cases:
+    layers = '"layers": [{"type": "linear", "name": "0"}, {"type": "tanh"}, {"type": "linear", "name": "2"},'
+    layers += ' {"type": "gelu"}, {"type": "linear", "name": "4"}]}'
+    (tmp_path / "arch.json").write_text("{" + layers)
+    (tmp_path / "whole.json").write_text('{"task": "classification", ' + layers)
+    arch, whole = ("--arch", str(tmp_path / "arch.json")), ("--arch", str(tmp_path / "whole.json"))
+    refused: dict[tuple[str, ...], str] = {
+        (): f"{ACTIVATION} and {TASK}",
+        ("--activation", "tanh"): TASK,
+        ("--task", "classification"): ACTIVATION,
+        arch: TASK,
+    }
+    for options, needed in refused.items():
+        assert main(["convert", str(source), "-o", str(out), *options]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(f"nothing is guessed: give {needed}.")
+        assert not out.exists()
+    said: dict[tuple[str, ...], str] = {
+        SAID_THERE: "activation: relu",
+        ("--activation", "tanh", "--task", "classification"): "activation: tanh",
+        (*arch, "--task", "regression"): "activations: tanh, gelu",
+        whole: "activations: tanh, gelu",
+    }
+    for options, printed in said.items():
         assert main(["convert", str(source), "-o", str(out), *options]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert printed in lines
-        assert (f"note: {ASSUMED}" in lines) == noted
-        assert (ASSUMED in (read_model(out).origin or {}).get("remarks", [])) == noted
-    assert main(["convert", str(source), "-o", str(out)]) == 0
-    capsys.readouterr()
-    assert main(["convert", str(out), "-o", str(tmp_path / "again.safetensors")]) == 0
-    assert {"activation: relu", f"note: {ASSUMED}"} <= set(capsys.readouterr().out.splitlines())  # the file keeps it
+        assert not any(line.startswith("note:") for line in lines)
+        task = "classification" if "classification" in options or options == whole else "regression"
+        assert load(out).task == task
+    assert main(["convert", str(out), "-o", str(tmp_path / "again.safetensors")]) == 0  # ours says it by itself
+
+
+def test_a_single_layer_needs_no_activation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bnndp.cli.main import main
+
+    source, out = tmp_path / "c.safetensors", tmp_path / "m.safetensors"
     save_file({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)}, source)
-    assert main(["convert", str(source), "-o", str(out)]) == 0
-    assert "activation: none\n" in (single := capsys.readouterr().out)
-    assert ASSUMED not in single  # there is nothing between the layers
+    assert main(["convert", str(source), "-o", str(out)]) == 2
+    assert f"give {TASK}" in capsys.readouterr().err
+    assert main(["convert", str(source), "-o", str(out), "--task", "regression"]) == 0
+    assert "activation: none\n" in capsys.readouterr().out
 
 
 def test_several_entries_with_tensors_are_not_one_network(tmp_path: Path) -> None:
     torch.save({"model": state(), "ema": state()}, tmp_path / "c.pt")
     with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key model or ema"):
-        convert(tmp_path / "c.pt")
+        convert(tmp_path / "c.pt", RELUS)
 
 
 def test_an_old_file_of_16_bit_numbers(tmp_path: Path) -> None:
     halves = {name: tensor.bfloat16() for name, tensor in state().items()}
     torch.save(halves, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    check_linears(convert(tmp_path / "old.pt").posterior, halves)
+    check_linears(convert(tmp_path / "old.pt", RELUS).posterior, halves)
 
 
 def test_the_child_alone_runs_nothing(tmp_path: Path) -> None:
@@ -155,7 +164,7 @@ def test_the_child_alone_runs_nothing(tmp_path: Path) -> None:
 def test_views_that_claim_more_than_the_file_are_refused(tmp_path: Path) -> None:
     torch.save({"0.weight": torch.ones(1).expand(10**5, 10**5)}, tmp_path / "f.pt")
     with pytest.raises(ModelFileError, match="save plain tensors, not views"):
-        convert(tmp_path / "f.pt")
+        convert(tmp_path / "f.pt", RELUS)
 
 
 # The parent trusts nothing that the child says; a child of our own takes its place
@@ -284,7 +293,7 @@ def test_no_code_of_the_package_opens_pickles_otherwise() -> None:
     """
     calls, modules = set(), set()
     package = Path(bnndp.__file__).parent
-    worker = package / "cluster" / "worker.py"
+    worker = package / "runs" / "ray_cluster" / "worker.py"
     uses = re.findall(r"pickle\.\w+\([^)]*\)", worker.read_text(encoding="utf-8"))
     assert uses == ["pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)", "pickle.loads(self.content)"]
     for path in set(package.rglob("*.py")) - {worker}:
@@ -335,7 +344,7 @@ def own_tensors(network: BayesianNetwork) -> dict[str, Tensor]:
 def test_our_own_names_in_a_safetensors_file(tmp_path: Path) -> None:
     network = own_network()
     save_file(own_tensors(network), tmp_path / "f.safetensors")
-    found = convert(tmp_path / "f.safetensors")
+    found = convert(tmp_path / "f.safetensors", RELUS)
     assert found.posterior.digest() == network.digest()
     assert found.origin is not None
     assert found.origin["importer"] == "bnndp"
@@ -348,7 +357,7 @@ def test_layers_of_a_safetensors_file_are_not_in_its_order(tmp_path: Path) -> No
     modules = [module for _ in range(7) for module in (torch.nn.Linear(2, 2), torch.nn.ReLU())][:-1]
     tensors = torch.nn.Sequential(*modules).state_dict()
     save_file(tensors, tmp_path / "f.safetensors")
-    found = convert(tmp_path / "f.safetensors").posterior
+    found = convert(tmp_path / "f.safetensors", RELUS).posterior
     assert isinstance(found, BayesianNetwork)
     for layer, index in zip(found.linears, range(0, 14, 2), strict=True):
         assert torch.equal(layer.weight_mean, tensors[f"{index}.weight"].double())
@@ -360,28 +369,31 @@ def test_a_mapping_that_was_sorted_by_name_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(
         ModelFileError, match="come in the order 0, 1, 10, 11, 2, 3, which is not that of their numbers"
     ):
-        bnndp.importers.from_tensors(load_file(tmp_path / "f.safetensors"))
-    assert bnndp.importers.from_tensors(tensors).digest() == convert(tmp_path / "f.safetensors").posterior.digest()
+        bnndp.importers.from_tensors(load_file(tmp_path / "f.safetensors"), **SAID)
+    assert (
+        bnndp.importers.from_tensors(tensors, **SAID).digest()
+        == convert(tmp_path / "f.safetensors", RELUS).posterior.digest()
+    )
 
 
 def test_an_order_that_is_not_sure_is_refused(tmp_path: Path) -> None:
     sizes = {"input": (3, 4), "hidden": (4, 4), "output": (4, 1)}
     tensors = {f"{name}.weight": torch.randn(n_out, n_in) for name, (n_in, n_out) in sizes.items()}
     save_file(tensors, tmp_path / "f.safetensors")
-    found = convert(tmp_path / "f.safetensors")
-    assert found.posterior.digest() == bnndp.importers.from_tensors(tensors).digest()
+    found = convert(tmp_path / "f.safetensors", RELUS)
+    assert found.posterior.digest() == bnndp.importers.from_tensors(tensors, **SAID).digest()
     assert found.origin is not None
     assert found.origin["layers"] == list(sizes)
     save_file(tensors | {"more.weight": torch.ones(4, 4)}, tmp_path / "f.safetensors")
     with pytest.raises(
         ModelFileError, match=r"keeps no order of its layers, .* fit in more than one order; give --arch"
     ):
-        convert(tmp_path / "f.safetensors")
+        convert(tmp_path / "f.safetensors", RELUS)
     layers = [{"type": "linear", "name": name} for name in ("input", "more", "hidden", "output")]
-    assert convert(tmp_path / "f.safetensors", Architecture(layers=tuple(layers))).posterior.n_out == 1
+    assert convert(tmp_path / "f.safetensors", Architecture("regression", layers=tuple(layers))).posterior.n_out == 1
     save_file(tensors | {"more.weight": torch.ones(5, 5)}, tmp_path / "f.safetensors")
     with pytest.raises(ModelFileError, match="fit in no order"):
-        convert(tmp_path / "f.safetensors")
+        convert(tmp_path / "f.safetensors", RELUS)
 
 
 DESCRIPTION: dict[str, Any] = {
@@ -470,20 +482,20 @@ def test_tensors_that_make_no_network_are_refused(case: str, tmp_path: Path) -> 
     change, words = BAD_TENSORS[case]
     save_file(change(dict(state())), tmp_path / "f")
     with pytest.raises(ModelFileError) as caught:
-        convert(tmp_path / "f")
+        convert(tmp_path / "f", RELUS)
     assert str(caught.value).startswith(f"{tmp_path / 'f'}: cannot be converted: ")
     assert words in str(caught.value)
 
 
 def test_a_single_layer_has_no_name(tmp_path: Path) -> None:
     save_file(dict(torch.nn.Linear(2, 1).state_dict()), tmp_path / "f")
-    assert repr(convert(tmp_path / "f").posterior) == "BayesianNetwork(2-1, regression)"
+    assert repr(convert(tmp_path / "f", Architecture("regression")).posterior) == "BayesianNetwork(2-1, regression)"
 
 
 def test_other_activations_and_unknown_ones() -> None:
     foreign = Foreign(dict(state()))
     tensors = importer_for(foreign).read(foreign, Choices()).members[0]
-    found = Architecture(activation="tanh").network(tensors)
+    found = Architecture("regression", "tanh").network(tensors)
     assert [layer.kind for layer in found.layers] == ["linear", "tanh", "linear", "tanh", "linear"]
     with pytest.raises(InputError, match="activation must be one of"):
         Architecture(activation="leaky_relu")  # it has a setting
@@ -519,6 +531,7 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
 
     (tmp_path / "f").write_bytes(b"")
     model, out = "m.safetensors", "out.safetensors"
+    (tmp_path / "a.json").write_text('{"layers": [], "task": "regression"}')
     save(own_network(), tmp_path / model)
     before = (tmp_path / model).read_bytes()
     for arguments, words in {
@@ -540,5 +553,5 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
         assert line.count("\n") == 1
         assert words in line
     assert (tmp_path / model).read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", model]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "f", model]
     assert load(tmp_path / model).digest()

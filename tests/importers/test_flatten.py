@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.foreign_states import RELUS
 
 from bnndp.errors import ModelFileError
 from bnndp.importers.build import posterior_of
@@ -97,7 +98,7 @@ def test_every_importer_answers_any_names() -> None:
         for importer in IMPORTERS:
             assert importer.knows(foreign) in (True, False)
             with contextlib.suppress(ModelFileError):  # the only fault that there may be
-                posterior_of(importer.read(foreign, Choices()))
+                posterior_of(importer.read(foreign, Choices()), RELUS)
                 raise AssertionError(f"{importer.name} made a network of that")
 
 

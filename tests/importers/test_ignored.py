@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.foreign_states import RELUS, SAID
 from torch import Tensor
 
 import bnndp
@@ -15,6 +16,7 @@ from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
+from bnndp.importers.foreign import Choices
 from bnndp.importers.ignored import without
 
 
@@ -30,10 +32,22 @@ def plain() -> dict[str, Tensor]:
     return {"0.weight": torch.randn(8, 2), "0.bias": torch.randn(8), "2.weight": torch.randn(1, 8)}
 
 
+def test_no_names_are_no_choice_whichever_empty_tuple_they_are() -> None:
+    """In Python 3.10 ``tuple(each for each in ())`` is another object than ``()``."""
+
+    class Names(tuple[str, ...]):
+        """A second empty tuple, in every version."""
+
+        __slots__ = ()
+
+    assert Choices(ignore=Names()).made == ()
+    assert Choices(ignore=("a",), bias=False).made == ("bias", "ignore")
+
+
 def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "guide.safetensors", tmp_path / "m.safetensors"
     save_file(guide(), source)
-    command = ["convert", str(source), "-o", str(out)]
+    command = ["convert", str(source), "-o", str(out), "--task", "regression", "--activation", "relu"]
     assert main(command) == 2
     assert "leave it out by --ignore sigma" in capsys.readouterr().err
     assert main([*command, "--ignore", "sigma"]) == 0
@@ -43,15 +57,15 @@ def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found.origin["choices"] == {"ignore": ["sigma"]}
     assert "left out, as --ignore says: sigma" in found.origin["remarks"]
     without_noise = {name: value for name, value in guide().items() if "sigma" not in name}
-    assert found.posterior.digest() == bnndp.importers.from_pyro(without_noise).digest()
+    assert found.posterior.digest() == bnndp.importers.from_pyro(without_noise, **SAID).digest()
 
 
 def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
     save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
-    found = convert(tmp_path / "s.safetensors", asked=Asked(ignore=("log_sigma", "head.tau")))
-    assert found.posterior.digest() == bnndp.importers.from_tensors(plain()).digest()
+    found = convert(tmp_path / "s.safetensors", RELUS, asked=Asked(ignore=("log_sigma", "head.tau")))
+    assert found.posterior.digest() == bnndp.importers.from_tensors(plain(), **SAID).digest()
     with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
-        convert(tmp_path / "s.safetensors", asked=Asked(ignore=("log_sigma",)))
+        convert(tmp_path / "s.safetensors", RELUS, asked=Asked(ignore=("log_sigma",)))
 
 
 def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
@@ -61,9 +75,9 @@ def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
     save_file(first | {"log_sigma": torch.zeros(1)}, tmp_path / "n.safetensors")
     beside = tmp_path / "n.safetensors"
     with pytest.raises(ModelFileError, match="'log_sigma' of the second file is no weight"):
-        convert(tmp_path / "g.safetensors", asked=Asked(beside=beside))
-    found = convert(tmp_path / "g.safetensors", asked=Asked(beside=beside, ignore=("log_sigma",)))
-    assert found.posterior.digest() == bnndp.importers.from_pyro(last, network=first).digest()
+        convert(tmp_path / "g.safetensors", RELUS, asked=Asked(beside=beside))
+    found = convert(tmp_path / "g.safetensors", RELUS, asked=Asked(beside=beside, ignore=("log_sigma",)))
+    assert found.posterior.digest() == bnndp.importers.from_pyro(last, network=first, **SAID).digest()
 
 
 def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
@@ -77,10 +91,10 @@ def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
 def test_a_name_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     save_file(plain(), tmp_path / "s.safetensors")
     with pytest.raises(ModelFileError, match=r"it has no tensor 'tau' to ignore; its tensors are '0.bias', '0.weight'"):
-        convert(tmp_path / "s.safetensors", asked=Asked(ignore=("tau",)))
+        convert(tmp_path / "s.safetensors", RELUS, asked=Asked(ignore=("tau",)))
     save_file(guide(), tmp_path / "g.safetensors")
     with pytest.raises(ModelFileError, match=r"'tau' of --table or --ignore is no site of the file; its sites are"):
-        convert(tmp_path / "g.safetensors", asked=Asked(ignore=("sigma", "tau")))
+        convert(tmp_path / "g.safetensors", RELUS, asked=Asked(ignore=("sigma", "tau")))
 
 
 def test_a_short_name_is_never_that_of_several_layers() -> None:
@@ -95,21 +109,21 @@ def test_a_short_name_is_never_that_of_several_layers() -> None:
 
 def test_sites_left_out_in_python() -> None:
     """``ignore=`` is what a table says."""
-    wanted = bnndp.importers.from_pyro(guide(), table={"ignore": ["sigma"]}).digest()
+    wanted = bnndp.importers.from_pyro(guide(), table={"ignore": ["sigma"]}, **SAID).digest()
     for ignore in ("sigma", ["sigma"], ("sigma",)):
-        assert bnndp.importers.from_pyro(guide(), ignore=ignore).digest() == wanted
+        assert bnndp.importers.from_pyro(guide(), ignore=ignore, **SAID).digest() == wanted
     with pytest.raises(ModelFileError, match=r"in Python by ignore=\['sigma'\]"):
-        bnndp.importers.from_pyro(guide())
+        bnndp.importers.from_pyro(guide(), **SAID)
     with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is no site"):
-        bnndp.importers.from_pyro(guide(), ignore=["sigma", "tau"])
+        bnndp.importers.from_pyro(guide(), ignore=["sigma", "tau"], **SAID)
     with pytest.raises(InputError, match="ignore must be a list of names of sites, got 3"):
-        bnndp.importers.from_pyro(guide(), ignore=3)  # type: ignore[arg-type]
+        bnndp.importers.from_pyro(guide(), ignore=3, **SAID)  # type: ignore[arg-type]
     draws = {"w1": torch.ones(4, 2, 3), "w2": torch.ones(4, 3, 1), "noise": torch.ones(4)}
-    found = bnndp.importers.from_numpyro(draws, ignore="noise").digest()
-    assert found == bnndp.importers.from_numpyro(draws, table={"ignore": ["noise"]}).digest()
+    found = bnndp.importers.from_numpyro(draws, ignore="noise", **SAID).digest()
+    assert found == bnndp.importers.from_numpyro(draws, table={"ignore": ["noise"]}, **SAID).digest()
 
 
 @pytest.mark.parametrize("name", ["guide.pt", Path("guide.pt")])
 def test_a_file_is_not_a_guide(name: object) -> None:
     with pytest.raises(InputError, match=r"'guide.pt' is the name of a file.*bnndp convert FILE -o MODEL.safetensors"):
-        bnndp.importers.from_pyro(name)
+        bnndp.importers.from_pyro(name, **SAID)

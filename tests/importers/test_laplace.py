@@ -127,7 +127,7 @@ def test_kronecker_of_all_layers(seed: int) -> None:
 def test_parameters_that_were_not_trained_have_no_variance() -> None:
     net = network((2, 4, 3), 0)
     with torch.no_grad():
-        net[0].bias.zero_()
+        torch.nn.init.zeros_(net[0].bias)
     mean = torch.cat([vector([net[0].bias]), vector([net[2].weight])])
     found = bnndp.importers.from_laplace(state("Diag", mean, torch.ones(len(mean)), torch.ones(1)), net)
     stds = [bool((each > 0).all()) for layer in found.linears for each in (layer.weight_std, layer.bias_std)]  # type: ignore[union-attr]
@@ -141,17 +141,25 @@ def test_parameters_that_were_not_trained_have_no_variance() -> None:
 
 def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = network((3, 4, 2), 3)
-    given = state("KronLL", vector(net[2].parameters()), matrices(net[2], 3), torch.ones(1))
+    given = state(
+        "KronLL", vector(net[2].parameters()), matrices(net[2], 3), torch.ones(1), likelihood="classification"
+    )
     torch.save(given, tmp_path / "la.pt")
     torch.save(net.state_dict(), tmp_path / "net.pt")
     out = tmp_path / "m.safetensors"
     command = ["convert", str(tmp_path / "la.pt"), "--beside", str(tmp_path / "net.pt"), "-o", str(out)]
-    assert main([*command, "--task", "classification"]) == 0
+    assert main(command) == 2
+    assert "give the activation between its layers (--activation KIND" in capsys.readouterr().err
+    assert main([*command, "--activation", "relu", "--task", "regression"]) == 2
+    line = capsys.readouterr().err
+    assert "the task is said to be regression, but what was trained is for classification" in line
+    assert main([*command, "--activation", "relu"]) == 0  # its likelihood is the task
     printed = capsys.readouterr().out
     assert "read by laplace: factor with columns u_i x v_j" in printed
     assert "pred_type='nn', link_approx='mc'" in printed  # what is certified is not its default prediction
     found = read_model(out)
-    wanted = bnndp.importers.from_laplace(given, net, bnndp.importers.Architecture("classification"))
+    wanted = bnndp.importers.from_laplace(given, net)
+    assert wanted.task == "classification"
     assert found.posterior.digest() == wanted.digest()
 
 

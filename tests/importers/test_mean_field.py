@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.foreign_states import LIBRARIES, Made, dense, posterior, random_tensors, softplus
+from support.foreign_states import LIBRARIES, RELUS, SAID, Made, dense, posterior, random_tensors, softplus
 from torch import Tensor
 
 import bnndp
@@ -41,7 +41,7 @@ def test_values_are_those_of_the_library(name: str, seed: int) -> None:
     random = any(bool((layer["weight_std"] > 0).any()) for layer in made.layers.values())
     if random:
         assert importer_for(Foreign(dict(made.state))).name == name
-    check(bnndp.importers.from_tensors(made.state, importer=name), made)
+    check(bnndp.importers.from_tensors(made.state, importer=name, **SAID), made)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,7 +56,7 @@ def test_a_file_of_each_library(name: str, tmp_path: Path, capsys: pytest.Captur
         torch.save({"epoch": 7, "best_prec1": 0.5, "state_dict": state, "optimizer": adam}, source)
     else:
         save_file(state, source)
-    assert main(["convert", str(source), "-o", str(out)]) == 0
+    assert main(["convert", str(source), "-o", str(out), "--task", "regression", "--activation", "relu"]) == 0
     printed = capsys.readouterr().out
     assert f"read by {name}: " in printed
     assert "part.0: linear" in printed
@@ -72,10 +72,10 @@ def test_a_file_of_each_library(name: str, tmp_path: Path, capsys: pytest.Captur
 def test_prefixes_that_all_names_share_are_cut_off(start: str) -> None:
     made = dense(LIBRARIES["torchbnn"], 3)
     given = {start + name: tensor for name, tensor in made.state.items()}
-    check(bnndp.importers.from_tensors(given), made)
+    check(bnndp.importers.from_tensors(given, **SAID), made)
     names = tuple({"type": "linear", "name": start + name} for name in made.layers)  # as the user knows them
     layers = tuple(entry for name in names for entry in ({"type": "relu"}, name))[1:]
-    check(bnndp.importers.from_tensors(given, Architecture(layers=layers)), made)
+    check(bnndp.importers.from_tensors(given, Architecture("regression", layers=layers)), made)
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict", "whatever"])
@@ -83,7 +83,7 @@ def test_wrappers_of_checkpoints(key: str) -> None:
     made = dense(LIBRARIES["bayesian-cnn"], 3)
     adam = {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"params": [0]}]}
     for beside in ({}, {"optimizer": adam}, {"optimizer_states": [adam], "epoch": 1, "hyper": {"lr": 0.1}}):
-        check(bnndp.importers.from_tensors({key: made.state, **beside}), made)
+        check(bnndp.importers.from_tensors({key: made.state, **beside}, **SAID), made)
 
 
 def test_a_checkpoint_of_lightning() -> None:
@@ -96,10 +96,10 @@ def test_a_checkpoint_of_lightning() -> None:
         "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_k_models": torch.ones(2)}},
         "optimizer_states": [adam],
     }
-    check(bnndp.importers.from_tensors(checkpoint), made)
+    check(bnndp.importers.from_tensors(checkpoint, **SAID), made)
     del checkpoint["pytorch-lightning_version"]
     with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key state_dict or callbacks"):
-        bnndp.importers.from_tensors(checkpoint)
+        bnndp.importers.from_tensors(checkpoint, **SAID)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,7 +118,7 @@ def test_convolutions(name: str) -> None:
     wanted = posterior(library, "conv", tensors)
     assert all(torch.equal(getattr(found.layers[0], field), wanted[field]) for field in FIELDS)
     with pytest.raises(ModelFileError, match="no chain of dense layers; give --arch"):
-        bnndp.importers.from_tensors(tensors)
+        bnndp.importers.from_tensors(tensors, **SAID)
 
 
 # Traps, each by the library it is of
@@ -166,7 +166,9 @@ def test_sigma_of_torch_uncertainty_is_rho() -> None:
 def test_a_negative_sigma_is_refused() -> None:
     table = {"tensors": [{"name": "<layer>.m", "role": "weight_mean"}, {"name": "<layer>.s", "role": "weight_std"}]}
     with pytest.raises(ModelFileError, match=r"'fc.s' as standard deviation: \[0, 1\] is -7.0 .* must be >= 0"):
-        bnndp.importers.from_tensors({"fc.m": torch.zeros(1, 2), "fc.s": torch.tensor([[0.0, -7.0]])}, table=table)
+        bnndp.importers.from_tensors(
+            {"fc.m": torch.zeros(1, 2), "fc.s": torch.tensor([[0.0, -7.0]])}, table=table, **SAID
+        )
 
 
 @pytest.mark.parametrize(
@@ -174,13 +176,13 @@ def test_a_negative_sigma_is_refused() -> None:
 )
 def test_softplus_neither_overflows_nor_loses_small_ones(rho: float, std: float) -> None:
     tensors = {"mu_weight": torch.zeros(1, 1), "rho_weight": torch.full((1, 1), rho)}
-    assert bnndp.importers.from_tensors(tensors).linears[0].weight_std.item() == std
+    assert bnndp.importers.from_tensors(tensors, **SAID).linears[0].weight_std.item() == std
 
 
 def test_exp_that_overflows_is_refused() -> None:
     tensors = {"weight_mu": torch.zeros(1, 1), "weight_log_sigma": torch.full((1, 1), 800.0)}
     with pytest.raises(ModelFileError, match=r"'weight_log_sigma': \[0, 0\] is 800.0 .* no finite exp"):
-        bnndp.importers.from_tensors(tensors)
+        bnndp.importers.from_tensors(tensors, **SAID)
 
 
 def test_the_draw_of_a_frozen_layer_is_not_used() -> None:
@@ -200,7 +202,7 @@ def test_a_missing_tensor_is_noticed(name: str, part: str, which: int) -> None:
     gone = f"{layer}.{getattr(LIBRARIES[name], part)[which]}"
     rest = {key: value for key, value in made.state.items() if key != gone}
     with pytest.raises(ModelFileError, match=r"a tensor is missing|which holds the posterior|lacks") as caught:
-        bnndp.importers.from_tensors(rest, importer=name)
+        bnndp.importers.from_tensors(rest, importer=name, **SAID)
     assert layer in str(caught.value)
 
 
@@ -236,7 +238,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
 def test_files_that_are_refused(case: str) -> None:
     tensors, words = BAD[case]
     with pytest.raises(ModelFileError, match=words):
-        bnndp.importers.from_tensors(tensors)
+        bnndp.importers.from_tensors(tensors, **SAID)
 
 
 def test_a_choice_that_nobody_hears_is_refused(tmp_path: Path) -> None:
@@ -251,11 +253,11 @@ def test_a_choice_that_nobody_hears_is_refused(tmp_path: Path) -> None:
         (Asked(bias=False), "--no-bias"),
     ):
         with pytest.raises(ModelFileError, match=f"read by torchbnn, which has no use for {option}"):
-            convert(tmp_path / "n.pt", asked=asked)
+            convert(tmp_path / "n.pt", RELUS, asked=asked)
     with pytest.raises(InputError, match="there is no importer 'tensorflow'; known: auto, bnndp"):
-        convert(tmp_path / "n.pt", asked=Asked(importer="tensorflow"))
+        convert(tmp_path / "n.pt", RELUS, asked=Asked(importer="tensorflow"))
     with pytest.raises(ModelFileError, match="not known to blitz"):
-        convert(tmp_path / "n.pt", asked=Asked(importer="blitz"))
+        convert(tmp_path / "n.pt", RELUS, asked=Asked(importer="blitz"))
 
 
 def test_no_two_importers_have_one_name() -> None:
@@ -287,7 +289,7 @@ def test_a_table_of_the_user(tmp_path: Path) -> None:
     state["steps_a"] = torch.tensor(3)
     save_file(state, tmp_path / "n.pt")
     (tmp_path / "t.toml").write_text(TABLE)
-    found = convert(tmp_path / "n.pt", asked=Asked(table=tmp_path / "t.toml"))
+    found = convert(tmp_path / "n.pt", RELUS, asked=Asked(table=tmp_path / "t.toml"))
     assert isinstance(found.posterior, BayesianNetwork)
     for name, layer in zip("ab", found.posterior.linears, strict=True):
         assert torch.equal(layer.weight_mean, state[f"w_{name}_loc"].double().T)
@@ -329,4 +331,4 @@ BAD_TABLES: dict[str, tuple[Any, str]] = {
 def test_bad_tables_are_refused(case: str) -> None:
     table, words = BAD_TABLES[case]
     with pytest.raises(ModelFileError, match=words):
-        bnndp.importers.from_tensors({"fc.a": torch.ones(1, 1)}, table=table)
+        bnndp.importers.from_tensors({"fc.a": torch.ones(1, 1)}, table=table, **SAID)

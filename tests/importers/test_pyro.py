@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.foreign_states import RELUS, SAID
 from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
 from torch import Tensor
 from torch.distributions import constraints
@@ -67,9 +68,13 @@ def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     locs, raw = pair(seed)
     state = auto_normal(locs, raw, start="net." if seed % 2 else "")
     assert importer_for(flat(state)).name == "pyro"
-    check_independent(bnndp.importers.from_pyro(state), locs, {name: softplus(value) for name, value in raw.items()})
     check_independent(
-        bnndp.importers.from_pyro(state, scale_transform="exp"), locs, {name: exp(value) for name, value in raw.items()}
+        bnndp.importers.from_pyro(state, **SAID), locs, {name: softplus(value) for name, value in raw.items()}
+    )
+    check_independent(
+        bnndp.importers.from_pyro(state, scale_transform="exp", **SAID),
+        locs,
+        {name: exp(value) for name, value in raw.items()},
     )
 
 
@@ -104,9 +109,9 @@ def test_the_assumed_transform_is_stated() -> None:
 
 def test_large_values_do_not_overflow() -> None:
     state = {"locs.0.weight" + RAW: torch.ones(1, 1), "scales.0.weight" + RAW: torch.full((1, 1), 2e4)}
-    assert bnndp.importers.from_pyro(state).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, **SAID).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
     with pytest.raises(ModelFileError, match="has no finite exp"):
-        bnndp.importers.from_pyro(state, scale_transform="exp")
+        bnndp.importers.from_pyro(state, scale_transform="exp", **SAID)
 
 
 def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +121,8 @@ def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[st
     params |= {f"AutoNormal.scales.{name}": value for name, value in raw.items()}
     kinds = {name: constraints.real if ".locs." in name else constraints.positive for name in params}
     torch.save({"params": params, "constraints": kinds}, tmp_path / "params.pt")
-    assert main(["convert", str(tmp_path / "params.pt"), "-o", str(tmp_path / "m.safetensors")]) == 0
+    command = ["convert", str(tmp_path / "params.pt"), "-o", str(tmp_path / "m.safetensors")]
+    assert main([*command, "--task", "regression", "--activation", "relu"]) == 0
     assert "exp(value)" in capsys.readouterr().out
     found = read_model(tmp_path / "m.safetensors")
     check_independent(found.posterior, locs, {name: exp(value) for name, value in raw.items()})
@@ -150,12 +156,12 @@ def test_the_published_networks(posteriors: Path, name: str) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_tyxe_has_exp(seed: int) -> None:
     locs, raw = pair(seed)
-    state = {}
+    state: dict[str, Tensor] = {}
     for name in locs:
         state |= {f"net.{name}.loc{RAW}": locs[name], f"net.{name}.scale{RAW}": raw[name]}
     assert importer_for(flat(state)).name == "tyxe"
-    check_independent(bnndp.importers.from_pyro(state), locs, {name: exp(value) for name, value in raw.items()})
-    most = bnndp.importers.from_pyro(state, scale_transform="sigmoid 0.1")
+    check_independent(bnndp.importers.from_pyro(state, **SAID), locs, {name: exp(value) for name, value in raw.items()})
+    most = bnndp.importers.from_pyro(state, scale_transform="sigmoid 0.1", **SAID)
     check_independent(most, locs, {name: 0.1 * torch.sigmoid(value.double()) for name, value in raw.items()})
     assert "max_guide_scale" in TyxeGuide().read(flat(state), Choices()).remarks[0]
 
@@ -170,13 +176,15 @@ def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
     state = {"loc": vector(locs), "scale" + RAW: vector(raw)}
     assert importer_for(flat(state)).name == "pyro"
     check_independent(
-        bnndp.importers.from_pyro(state, table=table), locs, {name: softplus(value) for name, value in raw.items()}
+        bnndp.importers.from_pyro(state, table=table, **SAID),
+        locs,
+        {name: softplus(value) for name, value in raw.items()},
     )
     with pytest.raises(ModelFileError, match=r"one vector of .* values for all sites and does not say which is where"):
-        bnndp.importers.from_pyro(state)
+        bnndp.importers.from_pyro(state, **SAID)
     table["sites"] = table["sites"][:-1]  # type: ignore[index]
     with pytest.raises(ModelFileError, match=r"the sites of the table have \d+ values, the vector of the file has \d+"):
-        bnndp.importers.from_pyro(state, table=table)
+        bnndp.importers.from_pyro(state, table=table, **SAID)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -186,7 +194,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, tril = torch.randn(n, generator=generator), torch.randn(n, n, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "scale_tril" + RAW: tril}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SAID).layers[0]  # type: ignore[union-attr]
     assert isinstance(layer, CorrelatedLinear)
     lower = softplus(raw)[:, None] * (tril.double().tril(-1) + torch.eye(n).double())
     assert torch.equal(layer.weight_mean, sites["0.weight"].double())
@@ -196,11 +204,11 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(layer), lower @ lower.mT, rtol=1e-13, atol=1e-13)
     older = {"loc": vector(sites), "scale_tril" + RAW: tril}  # Pyro 1.7 and before: no scale
     for name, function in (("exp", exp), ("softplus", softplus)):
-        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name).layers[0]  # type: ignore[union-attr]
+        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name, **SAID).layers[0]  # type: ignore[union-attr]
         old = tril.double().tril(-1) + torch.diag(function(tril.diagonal()))
         assert torch.equal(found.factor[:, -1], old[size:])
     with pytest.raises(ModelFileError, match=r"give --scale-transform softplus for Pyro 1.7, exp for an older one"):
-        bnndp.importers.from_pyro(older, table=table_of(sites))
+        bnndp.importers.from_pyro(older, table=table_of(sites), **SAID)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -210,7 +218,7 @@ def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, factor = torch.randn(n, generator=generator), torch.randn(n, 2, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "cov_factor": factor}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SAID).layers[0]  # type: ignore[union-attr]
     scale = softplus(raw)
     wanted = scale[:, None] * factor.double()
     size = sites["0.weight"].numel()
@@ -224,15 +232,15 @@ def test_a_covariance_between_layers_is_refused() -> None:
     n = len(vector(sites))
     tril = torch.zeros(n, n)
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(n), "scale_tril" + RAW: tril}
-    network = bnndp.importers.from_pyro(state, table=table_of(sites))
+    network = bnndp.importers.from_pyro(state, table=table_of(sites), **SAID)
     assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]  # type: ignore[union-attr]
     tril[-1, 0] = 1e-30
     with pytest.raises(
         ModelFileError, match=r"weights of the layers '0' and '2' are correlated; only .* within a layer"
     ):
-        bnndp.importers.from_pyro(state, table=table_of(sites))
+        bnndp.importers.from_pyro(state, table=table_of(sites), **SAID)
     table = table_of(sites) | {"ignore": ["2.weight", "2.bias"]}  # the rest, marginally
-    assert bnndp.importers.from_pyro(state, table=table).sizes == (2, 3)  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, table=table, **SAID).sizes == (2, 3)  # type: ignore[union-attr]
 
 
 def test_a_last_layer_beside_a_network_without_variance() -> None:
@@ -240,15 +248,16 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     body = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU())
     sites = {"4.weight": torch.randn(2, 4), "4.bias": torch.randn(2)}
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(10), "scale_tril" + RAW: torch.randn(10, 10)}
-    network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites))
+    network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites), **SAID)
     assert [getattr(layer, "kind", "") for layer in network.layers] == [  # type: ignore[union-attr]
         *("linear", "relu", "linear", "relu", "correlated_linear")
     ]
-    assert torch.equal(network.layers[2].weight_mean, body[2].weight.detach().double())  # type: ignore[union-attr]
+    body_weight = body.get_parameter("2.weight").detach().double()
+    assert torch.equal(network.layers[2].weight_mean, body_weight)  # type: ignore[union-attr]
     assert not network.layers[2].random  # type: ignore[union-attr]
     both = {"0.weight": torch.randn(5, 3), "0.bias": torch.randn(5)}
     with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the guide and has a value without variance"):
-        bnndp.importers.from_pyro(auto_normal(both, both), network=body)
+        bnndp.importers.from_pyro(auto_normal(both, both), network=body, **SAID)
 
 
 def test_parameters_of_a_registered_module_have_no_variance() -> None:
@@ -272,7 +281,7 @@ def test_parameters_of_a_registered_module_have_no_variance() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_point_has_no_variance(seed: int) -> None:
     locs, _ = pair(seed)
-    check_independent(bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}), locs, {})
+    check_independent(bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}, **SAID), locs, {})
     tensors = {f"params.AutoDelta.{name}": value for name, value in locs.items()}
     found = read(Foreign(tensors, {name.replace("params", "constraints"): "real" for name in tensors}))
     assert torch.equal(found["0.weight_mean"], locs["0.weight"].double())
@@ -285,14 +294,16 @@ def test_a_file_without_order_is_read_by_numbers_or_not_at_all(tmp_path: Path) -
     locs = random_sites((2, *([3] * 11), 1), 0)  # "10" comes before "2" in such a file
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
     save_file(auto_normal(locs, raw), tmp_path / "g.safetensors")
-    check_independent(convert(tmp_path / "g.safetensors").posterior, locs, {n: softplus(v) for n, v in raw.items()})
+    check_independent(
+        convert(tmp_path / "g.safetensors", RELUS).posterior, locs, {n: softplus(v) for n, v in raw.items()}
+    )
     square = {f"{name}.weight": torch.randn(3, 3) for name in ("first", "second")}
     scales = {name: torch.zeros_like(value) for name, value in square.items()}
     save_file(auto_normal(square, scales), tmp_path / "s.safetensors")
     with pytest.raises(ModelFileError, match="fit one another in several orders; give their sites in order by --table"):
-        convert(tmp_path / "s.safetensors")
+        convert(tmp_path / "s.safetensors", RELUS)
     (tmp_path / "t.json").write_text(json.dumps({"sites": [{"site": "second.weight"}, {"site": "first.weight"}]}))
-    told = convert(tmp_path / "s.safetensors", asked=Asked(table=tmp_path / "t.json")).posterior
+    told = convert(tmp_path / "s.safetensors", RELUS, asked=Asked(table=tmp_path / "t.json")).posterior
     assert torch.equal(told.linears[0].weight_mean, square["second.weight"].double())  # type: ignore[union-attr]
 
 
@@ -351,17 +362,17 @@ def test_a_store_that_is_cut_off_or_contradicted() -> None:
     with pytest.raises(ModelFileError, match="give --scale-transform exp, softplus or 'sigmoid M'"):
         read(flat(auto_normal(locs, raw)), scale_transform="square")
     with pytest.raises(InputError, match="got int"):
-        bnndp.importers.from_pyro(5)
+        bnndp.importers.from_pyro(5, **SAID)
 
 
 def test_weights_by_hand_are_told_by_shapes_or_by_the_user() -> None:
     locs = {"w1": torch.randn(3, 5), "b1": torch.randn(5), "w2": torch.randn(5, 2), "b2": torch.randn(2)}
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
-    network = bnndp.importers.from_pyro(auto_normal(locs, raw))
+    network = bnndp.importers.from_pyro(auto_normal(locs, raw), **SAID)
     assert torch.equal(network.linears[0].weight_mean, locs["w1"].T.double())  # type: ignore[union-attr]
     square = {"w1": torch.randn(3, 3), "w2": torch.randn(3, 3)}
     state = auto_normal(square, {name: torch.zeros_like(value) for name, value in square.items()})
     assert "fit one another in several layouts" in fault(state)
     for layout, wanted in (("in_out", square["w1"].T), ("out_in", square["w1"])):
-        told = bnndp.importers.from_pyro(state, table={"layout": layout})
+        told = bnndp.importers.from_pyro(state, table={"layout": layout}, **SAID)
         assert torch.equal(told.linears[0].weight_mean, wanted.double())  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.foreign_states import LIBRARIES, dense
+from support.foreign_states import LIBRARIES, RELUS, SAID, dense
 from torch import Tensor, nn
 
 import bnndp
@@ -52,8 +52,8 @@ def stacked(wanted: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("seed", range(20))
 def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
     wanted = states(2 + seed % 4, seed)
-    check(bnndp.importers.from_samples(wanted), wanted)
-    check(bnndp.importers.from_samples(stacked(wanted)), wanted)
+    check(bnndp.importers.from_samples(wanted, **SAID), wanted)
+    check(bnndp.importers.from_samples(stacked(wanted), **SAID), wanted)
     for found in (flat(wanted), flat({"samples": wanted, "accepted": 0.8}), flat(stacked(wanted))):
         assert importer_for(found).name == "samples"
         assert len(importer_for(found).read(found, Choices()).members) == len(wanted)
@@ -61,7 +61,7 @@ def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
 
 def test_the_mean_of_an_ensemble_is_that_of_its_members() -> None:
     modules = [network(seed, 3, 4, 2) for seed in range(5)]
-    found = bnndp.importers.from_samples([module.state_dict() for module in modules])
+    found = bnndp.importers.from_samples([module.state_dict() for module in modules], **SAID)
     x = torch.randn(7, 3)
     exact = torch.stack([module(x) for module in modules]).mean(0).detach().double()
     got = torch.stack([_run(member, x.double()) for member in found.members]).mean(0)
@@ -78,21 +78,21 @@ def _run(member: Any, x: Tensor) -> Tensor:
 def test_weights_of_samples(tmp_path: Path) -> None:
     wanted = states(3)
     shares = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    check(bnndp.importers.from_samples(wanted, weights=shares), wanted)
+    check(bnndp.importers.from_samples(wanted, weights=shares, **SAID), wanted)
     save_file(stacked(wanted) | {"weights": shares}, tmp_path / "f")
-    found = convert(tmp_path / "f").posterior
+    found = convert(tmp_path / "f", RELUS).posterior
     check(found, wanted)
     assert isinstance(found, Ensemble)
     assert torch.equal(found.probabilities, shares)
     with pytest.raises(InputError, match="weights"):
-        bnndp.importers.from_samples(wanted, weights=torch.ones(2))
+        bnndp.importers.from_samples(wanted, weights=torch.ones(2), **SAID)
     with pytest.raises(InputError, match="weights"):
-        bnndp.importers.from_samples(wanted[:1], weights=torch.ones(2))
+        bnndp.importers.from_samples(wanted[:1], weights=torch.ones(2), **SAID)
 
 
 def test_a_mixture_of_gaussian_networks() -> None:
     made = [dense(LIBRARIES["torchbnn"], 5) for _ in range(2)]
-    found = bnndp.importers.from_samples([each.state for each in made])
+    found = bnndp.importers.from_samples([each.state for each in made], **SAID)
     assert isinstance(found, Ensemble)
     assert found.random
     assert importer_for(flat([each.state for each in made])).name == "samples"
@@ -103,22 +103,23 @@ def test_pickles_of_lists_and_several_files(tmp_path: Path, capsys: pytest.Captu
 
     wanted = states(3)
     torch.save(wanted, tmp_path / "all.pt")
-    check(convert(tmp_path / "all.pt").posterior, wanted)
+    check(convert(tmp_path / "all.pt", RELUS).posterior, wanted)
     names = []
     for index, state in enumerate(wanted):
         names.append(str(tmp_path / f"{index}.safetensors"))
         save_file(state, names[-1])
-    assert main(["convert", *names, "-o", str(tmp_path / "m.safetensors")]) == 0
+    command = ["convert", *names, "-o", str(tmp_path / "m.safetensors")]
+    assert main([*command, "--task", "regression", "--activation", "relu"]) == 0
     assert "Ensemble(3 x BayesianNetwork(3-4-2, regression))" in capsys.readouterr().out
     check(load(tmp_path / "m.safetensors"), wanted)
     save_file(dense(LIBRARIES["torchbnn"], 1).state, tmp_path / "odd")
     with pytest.raises(ModelFileError, match="these files are read by state_dict, torchbnn, not by one"):
-        convert([names[0], tmp_path / "odd"])
+        convert([names[0], tmp_path / "odd"], RELUS)
     save_file(dict(network(0, 3, 5, 1).state_dict()), tmp_path / "other")
     with pytest.raises(ModelFileError, match="member 1 has n_out 1, but member 0 has 2"):
-        convert([names[0], tmp_path / "other"])
+        convert([names[0], tmp_path / "other"], RELUS)
     with pytest.raises(InputError, match="is a whole model; convert it alone"):
-        convert([names[0], tmp_path / "m.safetensors"])
+        convert([names[0], tmp_path / "m.safetensors"], RELUS)
 
 
 def test_samples_that_differ_are_refused() -> None:
@@ -130,19 +131,19 @@ def test_samples_that_differ_are_refused() -> None:
     uneven = stacked(states(3))
     uneven["2.bias"] = uneven["2.bias"][:2]
     with pytest.raises(ModelFileError, match="must be of one length, got"):
-        bnndp.importers.from_samples(uneven)
+        bnndp.importers.from_samples(uneven, **SAID)
     for found in (flat(states(2)), flat(stacked(states(2)))):
         with pytest.raises(ModelFileError, match="read by state_dict, which has no use for --no-bias"):
             importer_for(found).read(found, Choices(bias=False))
     with pytest.raises(InputError, match="no samples"):
-        bnndp.importers.from_samples([])
+        bnndp.importers.from_samples([], **SAID)
 
 
 def test_one_dimensional_kernels_are_not_taken_for_samples() -> None:
     with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)})
+        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)}, **SAID)
     with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)})
+        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)}, **SAID)
 
 
 # Arrays
@@ -152,15 +153,15 @@ def test_arrays_of_numpy(tmp_path: Path) -> None:
     wanted = states(4)
     arrays = {name: tensor.numpy() for name, tensor in stacked(wanted).items()}
     np.savez(tmp_path / "f.npz", **arrays)
-    check(convert(tmp_path / "f.npz").posterior, wanted)
+    check(convert(tmp_path / "f.npz", RELUS).posterior, wanted)
     np.savez_compressed(tmp_path / "g.npz", **{name: array.astype(">f8") for name, array in arrays.items()})
-    check(convert(tmp_path / "g.npz").posterior, wanted)
+    check(convert(tmp_path / "g.npz", RELUS).posterior, wanted)
     np.savez(tmp_path / "one.npz", **{name: array[0] for name, array in arrays.items()})
-    assert convert(tmp_path / "one.npz").posterior.n_in == 3
+    assert convert(tmp_path / "one.npz", RELUS).posterior.n_in == 3
     np.save(tmp_path / "weight.npy", np.ones((1, 2)))
-    assert repr(convert(tmp_path / "weight.npy").posterior) == "BayesianNetwork(2-1, regression)"
+    assert repr(convert(tmp_path / "weight.npy", RELUS).posterior) == "BayesianNetwork(2-1, regression)"
     with pytest.raises(InputError, match="leave out --key"):
-        convert(tmp_path / "f.npz", asked=Asked(key="a"))
+        convert(tmp_path / "f.npz", RELUS, asked=Asked(key="a"))
 
 
 def test_texts_are_values_and_objects_are_refused(tmp_path: Path) -> None:
@@ -170,10 +171,10 @@ def test_texts_are_values_and_objects_are_refused(tmp_path: Path) -> None:
     assert list(found.tensors) == ["0.weight"]
     np.savez(tmp_path / "g.npz", a=np.array([{"x": 1}], dtype=object))
     with pytest.raises(ModelFileError, match="cannot be read as arrays: Object arrays cannot be loaded"):
-        convert(tmp_path / "g.npz")
+        convert(tmp_path / "g.npz", RELUS)
     np.savez(tmp_path / "h.npz", a=np.ones(2, dtype=np.complex128))
     with pytest.raises(ModelFileError, match="has dtype complex128"):
-        convert(tmp_path / "h.npz")
+        convert(tmp_path / "h.npz", RELUS)
 
 
 def test_archives_that_lie(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_archives_that_lie(tmp_path: Path) -> None:
     for cut in range(1, len(content), 101):
         (tmp_path / "cut").write_bytes(content[:cut])
         with pytest.raises(ModelFileError, match="cut: cannot be converted"):
-            convert(tmp_path / "cut")
+            convert(tmp_path / "cut", RELUS)
     broken = content.replace(b"'fortran_order': False", b"'fortran_order': Fals ")
     with pytest.raises(ModelFileError, match="cannot be read as arrays"):
         arrays_of(broken, "f")
@@ -231,6 +232,7 @@ def test_dropout_by_the_description_of_the_layers(tmp_path: Path) -> None:
     save_file(module.state_dict(), tmp_path / "f.safetensors")
     (tmp_path / "arch.toml").write_text(
         """
+task = "regression"
 layers = [
   {type = "linear", name = "0"}, {type = "relu"},
   {type = "dropout", rate = 0.4, law = "bernoulli", channels = false},
@@ -242,7 +244,7 @@ layers = [
 
     found = convert(tmp_path / "f.safetensors", read_architecture(tmp_path / "arch.toml")).posterior
     assert [layer.kind for layer in found.layers] == ["linear", "relu", "dropout", "linear"]
-    assert found.digest() == bnndp.from_module(module, mc_dropout=True).digest()
+    assert found.digest() == bnndp.from_module(module, mc_dropout=True, task="regression").digest()
     x = torch.randn(2, 3)
     with torch.no_grad():
         draws = module.double().train()(x.double().repeat(20000, 1, 1))

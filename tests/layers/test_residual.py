@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,8 @@ def test_bounds_hold_for_samples(seed: int, image: bool) -> None:
 
 def test_draws_add_the_block() -> None:
     network = block_network(3, 0.0, bnndp.activations.Relu(), image=False)
-    first, phi, block, _, _, last = network.layers
+    layers: tuple[Any, ...] = network.layers
+    first, phi, block, _, _, last = layers
     x = torch.rand(2, 3, dtype=torch.float64)
     z = torch.relu(x @ first.weight_mean.T + first.bias_mean)
     inner = torch.relu(z @ block.layers[0].weight_mean.T + block.layers[0].bias_mean)
@@ -91,8 +93,10 @@ def test_files_give_blocks_back(tmp_path: Path) -> None:
     bnndp.save(network, tmp_path / "net.safetensors")
     again = bnndp.load(tmp_path / "net.safetensors")
     assert again.digest() == network.digest()
+    read: Any = again.layers[2]
+    written: Any = network.layers[2]
     assert isinstance(again.layers[2], Residual)
-    assert torch.equal(again.layers[2].layers[0].weight_std, network.layers[2].layers[0].weight_std)
+    assert torch.equal(read.layers[0].weight_std, written.layers[0].weight_std)
 
 
 def test_the_digest_sees_the_block() -> None:

@@ -245,7 +245,7 @@ def test_sizes_and_depth(random_network: Callable[..., BayesianNetwork], sizes: 
 
 
 def test_layers_may_come_from_any_iterable() -> None:
-    assert BayesianNetwork([linear()]).layers[0].n_in == 3  # type: ignore[arg-type, union-attr]
+    assert BayesianNetwork([linear()]).linears[0].n_in == 3  # type: ignore[arg-type]
     assert BayesianNetwork.from_linears(iter([linear(2, 3), linear(1, 2)])).sizes == (3, 2, 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -27,7 +28,7 @@ SCALE = torch.tensor([2.0, 50.0, 0.01], dtype=torch.float64)
 
 
 @pytest.fixture
-def pair(random_network: object) -> tuple[BayesianNetwork, BayesianNetwork]:
+def pair(random_network: Callable[..., BayesianNetwork]) -> tuple[BayesianNetwork, BayesianNetwork]:
     """A network of standardised inputs and targets, and the same in the user's units."""
     inner = random_network((3, 8, 2), 1, std=0.1)
     return inner, inner.in_units((SHIFT, SCALE), (torch.tensor([1.0, -5.0]), torch.tensor([10.0, 0.1])))
@@ -78,7 +79,7 @@ def test_at_a_point_the_bounds_are_as_tight_as_without(pair: tuple[BayesianNetwo
     assert bool((bnndp.certify(pair[1], Box(x, x)).width < 1e-9).all())
 
 
-def test_a_far_shift_costs_only_rounding(random_network: object) -> None:
+def test_a_far_shift_costs_only_rounding(random_network: Callable[..., BayesianNetwork]) -> None:
     inner = random_network((3, 8, 2), 2, std=0.1)
     outer = BayesianNetwork.from_linears(inner.linears, shift=torch.full((3,), 1e6, dtype=torch.float64))
     x = torch.tensor([[0.1, 0.2, -0.3]], dtype=torch.float64)
@@ -87,7 +88,7 @@ def test_a_far_shift_costs_only_rounding(random_network: object) -> None:
     assert bool((far.lower <= near.lower + 1e-8).all())
 
 
-def test_decisions_and_radii_are_in_the_users_units(random_network: object) -> None:
+def test_decisions_and_radii_are_in_the_users_units(random_network: Callable[..., BayesianNetwork]) -> None:
     inner = random_network((3, 8, 3), 3, std=0.1, task="classification")
     scale = torch.full((3,), 7.0, dtype=torch.float64)
     outer = inner.in_units((SHIFT, scale))

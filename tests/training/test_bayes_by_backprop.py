@@ -12,6 +12,7 @@ from tests.training.truth import divergence, random_network, sampled_outputs
 from bnndp.data import RegressionData, noisy_sine
 from bnndp.errors import InputError
 from bnndp.training import TrainingOptions, train
+from bnndp.training.cards import RegressionCard
 from bnndp.training.elbo import elbo
 
 NOISE, PRIOR = 0.5, 2.0
@@ -104,6 +105,9 @@ class TestSine:
         trained = train(data, options, held_out=noisy_sine(1, points=512, seed=1))
         card = trained.card
         assert trained.network.sizes == (1, 32, 1)
+        assert isinstance(card, RegressionCard)
+        assert card.rmse_clean is not None
+        assert data.clean is not None
         assert card.rmse_clean <= 0.06
         assert card.rmse_held_out == pytest.approx(math.hypot(card.rmse_clean, 0.1), rel=0.1)
         assert card.rmse_train == pytest.approx(math.hypot(card.rmse_clean, 0.1), rel=0.1)

@@ -80,6 +80,7 @@ def test_the_record_is_whole_and_the_same_each_time(folder: Path, tmp_path: Path
     assert first.record() == again.record()
     save(first.network, tmp_path / "m.safetensors", card=first.record())
     card = training_card(tmp_path / "m.safetensors")
+    assert card is not None
     assert card == json.loads(json.dumps(first.record()))
     assert (card["data"], card["fold"], card["seed"], card["steps"]) == (made.NAME, 3, 2, 8)
     assert card["test"]["rmse"] == first.test.rmse  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bnndp.training import (
     NaturalGradient,
     Stopping,
     TrainingOptions,
+    checkpoints,
     default_options,
     hold_out,
     loop,
@@ -177,7 +179,7 @@ class TestCheckpoints:
         with safe_open(path, framework="pt") as file:
             own = json.loads(file.metadata()["bnndp"])
             tensors = {name: file.get_tensor(name) for name in file.keys() if name != "method.3"}  # noqa: SIM118
-        loop.checkpoints.write(path, own, tensors)
+        checkpoints.write(path, own, tensors)
         with pytest.raises(InputError, match="is damaged"):
             train(SINE, OPTIONS, checkpoint=path)
 
@@ -195,7 +197,7 @@ class TestCheckpoints:
         def fail(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(bnndp.files.posterior.os, "fsync", fail)
+        monkeypatch.setattr(os, "fsync", fail)
         with pytest.raises(CertError, match="No space left"):
             train(SINE, OPTIONS, checkpoint=path)
         assert path.read_bytes() == before
@@ -296,6 +298,7 @@ class TestHoldOut:
         at = [int((SINE.x == x).all(-1).nonzero()) for x in held.x]
         assert at == sorted(at)
         assert torch.equal(held.y, SINE.y[at])
+        assert SINE.clean is not None
         assert torch.equal(held.clean, SINE.clean[at])
 
     def test_keeps_the_classes_and_the_seed_decides(self) -> None:
@@ -320,6 +323,7 @@ def test_the_record_goes_into_the_file_and_comes_back(
     record = trained.record("a set")
     bnndp.files.posterior.save(trained.network, tmp_path / "n", card=record)
     card = bnndp.files.posterior.training_card(tmp_path / "n")
+    assert card is not None
     assert bnndp.files.posterior.load(tmp_path / "n").digest() == trained.network.digest()
     assert card["data"] == "a set"
     assert (card["inference"], card["seed"], card["steps"]) == ("vogn", 5, 23)

@@ -87,6 +87,6 @@ def faulty(fault: Fault, source: str) -> str:
     if count != 1:
         raise CatalogueError(
             f"fault {fault.name!r}: its old text occurs {count} times in {fault.file}, it must occur once; "
-            "the code has changed: write the fault anew in tools/seeded_faults/faults."
+            "the code has changed: write the fault anew in benchmarks/fuzz/seeded_faults/faults."
         )
     return source.replace(fault.old, fault.new)

@@ -138,7 +138,8 @@ def write_whole(path: str | os.PathLike[str], payload: bytes) -> None:
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where no file can be made, removing one may be refused too
+            scratch.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -264,4 +265,4 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
 
 
 def _shape(network: Posterior) -> tuple[int, ...]:
-    return (network.members[0] if isinstance(network, Ensemble) else network).shapes[0]
+    return network.members[0].shapes[0]

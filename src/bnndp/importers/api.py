@@ -1,13 +1,14 @@
 """Networks from what a program has in memory: tensors by name, samples, a network and its IVON optimiser.
 
-What names do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``.
-Where nobody says the activation it is relu, and the logger ``bnndp.importers`` warns of it.
+What names do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``;
+what nobody says is refused. A live network is asked (:mod:`bnndp.importers.live`), and must not be contradicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 
 from bnndp.errors import InputError
 from bnndp.importers.architecture import Architecture, architecture_of
-from bnndp.importers.assumed import told_posterior_of
+from bnndp.importers.build import posterior_of
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign, Found, expect_heard
 from bnndp.importers.ivon import Ivon
+from bnndp.importers.live import live_posterior, read_network, read_samples
 from bnndp.importers.modules import ensemble_of, expect_alike, live_modules
 from bnndp.importers.registry import importer_for
 from bnndp.importers.samples import joined
@@ -41,16 +43,16 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
 ) -> Posterior:
     """The network of tensors or arrays by name, such as a ``state_dict``, read as ``bnndp convert`` reads files.
 
-    ``architecture``, or ``task`` and ``activation``, say what names do not (None: dense layers in their order, ReLU
-    between them, regression), ``table`` what a table of names does (docs/importers/torch.md).
+    ``architecture``, or ``task`` and ``activation``, say what names do not (without layers: dense ones in their order),
+    ``table`` what a table of names does (docs/importers/torch.md).
 
     >>> layer = {"mu_weight": torch.ones(1, 2), "rho_weight": torch.zeros(1, 2)}
-    >>> from_tensors(layer).linears[0].weight_std  # softplus(0) = log(2)
+    >>> from_tensors(layer, task="regression").linears[0].weight_std  # softplus(0) = log(2)
     tensor([[0.6931, 0.6931]], dtype=torch.float64)
     """
     given = architecture_of(architecture, task, activation)
     chosen = "table" if importer == "auto" and "tensors" in (table or {}) else importer
-    return told_posterior_of(_found(flat(_tensors(tensors)), Choices(bias=bias, table=table), chosen), given)
+    return posterior_of(_found(flat(_tensors(tensors)), Choices(bias=bias, table=table), chosen), given)
 
 
 def from_samples(
@@ -64,11 +66,11 @@ def from_samples(
 ) -> Posterior:
     """The ensemble of many networks: a ``state_dict`` each, or stacked weights and biases with a first axis of samples.
 
-    Live modules are taken, too. Without an ``architecture`` each is read by :func:`bnndp.from_module`, which sees its
-    activations; they must all be of one architecture.
+    Live modules are taken, too. Without layers of an ``architecture`` each is read by :func:`bnndp.from_module`, which
+    sees its activations; they must all be of one architecture.
 
     >>> draws = {"0.weight": torch.randn(5, 3, 2), "0.bias": torch.zeros(5, 3)}
-    >>> from_samples(draws)
+    >>> from_samples(draws, task="regression")
     Ensemble(5 x BayesianNetwork(2-3, regression))
     >>> modules = [nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)) for _ in range(4)]
     >>> from_samples(modules, task="classification")
@@ -77,6 +79,7 @@ def from_samples(
     given = architecture_of(architecture, task, activation)
     if isinstance(samples, nn.Module) and not isinstance(samples, nn.ModuleList):
         raise InputError(f"one {type(samples).__name__} is no list of samples; read it by bnndp.from_module.")
+    live: list[nn.Module] = []
     if isinstance(samples, Mapping):
         found = _found(flat(_tensors(samples)), Choices(), "samples")
     else:
@@ -84,13 +87,13 @@ def from_samples(
         if not each:
             raise InputError("there are no samples.")
         live = live_modules(each)
-        if live and architecture is None and importer == "auto":
-            return ensemble_of(live, task, activation, weights)
+        if live and importer == "auto" and (given is None or given.layers is None):
+            return ensemble_of(live, given or Architecture(), weights)
         expect_alike(live)
         found = joined([_found(flat(_tensors(_state(sample))), Choices(), importer) for sample in each])
     if weights is not None:
         found = replace(found, weights=weights)
-    return told_posterior_of(found, given)
+    return live_posterior(found, given, partial(read_samples, live))
 
 
 def from_ivon(
@@ -105,12 +108,14 @@ def from_ivon(
     """The network that IVON trained: modules and optimisers themselves, or their state_dicts.
 
     ``parameters`` names the optimiser's parameters in its order, where they are not all of the network's in the
-    network's order: with several groups, or if some were not trained. Call it outside of ``sampled_params()``.
+    network's order: with several groups, or if some were not trained. Call it outside of ``sampled_params()``. A module
+    says its activations.
     """
     given = architecture_of(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}
     choices = Choices(beside=flat(_state(network)), table=table)
-    return told_posterior_of(Ivon().read(flat(_state(optimiser)), choices), given)
+    found = Ivon().read(flat(_state(optimiser)), choices)
+    return live_posterior(found, given, partial(read_network, network, found))
 
 
 def _found(foreign: Foreign, choices: Choices, importer: str) -> Found:

@@ -1,10 +1,13 @@
-"""What the user says of a network whose file holds tensors alone: its layers, its task, the shape of its inputs."""
+"""What the user says of a network whose file holds tensors alone: its layers, its task, the shape of its inputs.
+
+None of it is assumed: an activation or a task that nobody says is an error that names the option.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -16,9 +19,8 @@ from bnndp.importers.prefixes import shorn
 from bnndp.importers.settings import read_settings
 from bnndp.network import KINDS, TASKS, BayesianNetwork
 
-__all__ = ["ASSUMED", "Architecture", "architecture_of", "read_architecture"]
+__all__ = ["Architecture", "architecture_of", "read_architecture"]
 
-ASSUMED = "relu"  # what is between dense layers where nobody says it
 _WHAT = "description of a network"
 _KEYS = {"task", "input_shape", "layers"}
 _UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "correlated_linear": {"shared": True}}
@@ -31,13 +33,13 @@ class Architecture:
     Between each two of those is the ``activation``, a kind without settings.
     """
 
-    task: str = "regression"
-    activation: str | None = None  # None: nothing is said of it, and relu is taken
+    task: str | None = None  # None: it is said elsewhere, as in the state of a Laplace approximation
+    activation: str | None = None  # None: there is none, or it is said elsewhere, as by a live module
     layers: tuple[dict[str, Any], ...] | None = None
     input_shape: tuple[int, ...] | None = None  # None: that of the first layer, which is dense
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
+        if self.task is not None and self.task not in TASKS:
             raise InputError(f"task must be one of {', '.join(TASKS)}, got {self.task!r:.80}.")
         simple = sorted(kind for kind in ACTIVATIONS if not (KINDS[kind].settings or KINDS[kind].tensors))
         if self.activation is not None and self.activation not in simple:
@@ -50,9 +52,10 @@ class Architecture:
         """
         left = dict(tensors)
         chain = self._chain(tensors) if self.layers is None else list(self.layers)
+        self.expect_said(tensors)
         entries = [_completed(entry, tensors, kinds or {}) for entry in chain]
         shape = _inputs(entries, tensors) if self.input_shape is None else list(self.input_shape)
-        network = read_chain(entries, left, self.task, shape)
+        network = read_chain(entries, left, str(self.task), shape)
         if left:
             raise ModelFileError(f"it holds tensors that no layer names: {', '.join(map(repr, sorted(left)[:4]))}")
         return network
@@ -61,6 +64,22 @@ class Architecture:
         """The names of the layers with tensors, in their order, as these tensors have them."""
         chain = self._chain(tensors) if self.layers is None else list(self.layers)
         return list(_names(_completed(entry, tensors, {}) for entry in chain))
+
+    def expect_said(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse a network whose task, or whose activation between two layers, nobody says."""
+        needed = []
+        several = sum(name.endswith(".weight_mean") for name in tensors) > 1
+        if several and self.layers is None and self.activation is None:
+            needed.append(
+                "the activation between its layers (--activation KIND or --arch; in Python activation=KIND or an "
+                "Architecture)"
+            )
+        if self.task is None:
+            needed.append(f"the task (--task {' or '.join(TASKS)}; in Python task=)")
+        if needed:
+            raise InputError(
+                f"tensors do not say all of a network, and nothing is guessed: give {' and '.join(needed)}."
+            )
 
     def _chain(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         names = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name.endswith(".weight_mean"))
@@ -71,7 +90,7 @@ class Architecture:
                 raise ModelFileError(
                     f"the weight of {name!r:.80} has shape {shape}, so this is no chain of dense layers; give --arch"
                 )
-            entries += [{"type": self.activation or ASSUMED}] if entries else []
+            entries += [{"type": self.activation}] if entries else []
             entries.append({"type": "linear", "name": name})
         return entries
 
@@ -115,16 +134,16 @@ def architecture_of(given: Architecture | None, task: str | None, activation: st
     Architecture(task='classification', activation=None, layers=None, input_shape=None)
     """
     if given is None:
-        said = task is not None or activation is not None
-        return Architecture(task or "regression", activation) if said else None
+        return None if task is None and activation is None else Architecture(task, activation)
     if not isinstance(given, Architecture):
         raise InputError(
             f"architecture must be a bnndp.importers.Architecture, got {type(given).__name__}; in short there are "
             "task= and activation=."
         )
-    if task is not None or activation is not None:
-        raise InputError(f"the architecture says task and activation, {given}; leave out task= and activation=.")
-    return given
+    twice = task is not None and given.task is not None
+    if twice or (activation is not None and (given.activation is not None or given.layers is not None)):
+        raise InputError(f"the architecture says it already, {given!s:.200}; leave out task= and activation=.")
+    return replace(given, task=given.task or task, activation=given.activation or activation)
 
 
 def read_architecture(path: str | os.PathLike[str]) -> Architecture:
@@ -139,7 +158,8 @@ def read_architecture(path: str | os.PathLike[str]) -> Architecture:
         shape = found.get("input_shape")
         if shape is not None and not (isinstance(shape, list) and all(type(n) is int for n in shape)):
             raise ModelFileError(f"input_shape is {shape!r:.80}; expected a list of whole numbers")
-        task = found.get("task", "regression")
-        return Architecture(task, layers=tuple(found["layers"]), input_shape=None if shape is None else tuple(shape))
+        return Architecture(
+            found.get("task"), layers=tuple(found["layers"]), input_shape=None if shape is None else tuple(shape)
+        )
     except CertError as error:
         raise ModelFileError(one_line(f"{path}: is no {_WHAT}: {error}")) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bnndp.errors import CertError, ModelFileError
+from bnndp.errors import CertError, InputError, ModelFileError
 from bnndp.importers.architecture import Architecture
 from bnndp.importers.layouts import turned_advice
 from bnndp.importers.order import expect_ascending, in_order
@@ -24,15 +24,22 @@ __all__ = ["posterior_of", "settled"]
 def posterior_of(found: Found, given: Architecture | None = None) -> Posterior:
     """The network of the only member, or the mixture of all; ``given`` says what tensors do not.
 
-    Without it layers are dense, in their order, with ReLU between each two, and the task is regression.
+    Without its ``layers`` they are dense, in their order. What nobody says is refused.
     """
-    architecture = given or Architecture()
+    architecture = _with_task(given or Architecture(), found.task)
     if architecture.layers is None:
         expect_ascending(found.members[0])
     if len(found.members) == 1 and (found.weights is None or found.weights.shape == (1,)):
         return _network(found, 0, architecture)
+    architecture.expect_said(found.members[0])
     networks = (_member(found, index, architecture) for index in range(len(found.members)))
     return Ensemble(tuple(networks), found.weights)
+
+
+def _with_task(given: Architecture, found: str | None) -> Architecture:
+    if found is not None and given.task not in (None, found):
+        raise InputError(f"the task is said to be {given.task}, but what was trained is for {found}; leave it out.")
+    return replace(given, task=given.task or found)
 
 
 def settled(found: Found, given: Architecture | None, *, ordered: bool) -> Found:

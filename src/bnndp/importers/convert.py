@@ -46,9 +46,9 @@ def convert(
 ) -> ModelFile:
     """The network in a file of named tensors, or the ensemble in several: pickles of PyTorch, safetensors, arrays.
 
-    ``given`` says what files do not (None: dense layers in their order, ReLU between them, regression). A
-    ``bnndp-posterior-1`` file is given back as it is. Every fault is a :class:`ModelFileError` of one line; of a bad
-    pickle it comes before torch is imported here.
+    ``given`` says what files do not (without layers: dense ones in their order); an activation or a task that nobody
+    says is refused. A ``bnndp-posterior-1`` file is given back as it is. Every fault is a :class:`ModelFileError` of
+    one line; of a bad pickle it comes before torch is imported here.
     """
     asked = asked or Asked()
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -116,7 +116,6 @@ def _model(
     asked: Asked,
 ) -> ModelFile:
     from bnndp.files.posterior import ModelFile
-    from bnndp.importers.assumed import assumed
     from bnndp.importers.build import posterior_of, settled
     from bnndp.importers.samples import joined
     from bnndp.importers.settings import read_settings
@@ -139,7 +138,6 @@ def _model(
         found = joined([found for _, found in parts]) if len(parts) > 1 else parts[0][1]
         found = settled(found, given, ordered=all(each.foreign.ordered for each in opened))
         posterior = posterior_of(found, given)
-        found = replace(found, remarks=(*assumed(found, given), *found.remarks))
     except (CertError, RuntimeError, MemoryError) as error:
         raise ModelFileError(one_line(f"{paths[0]}: cannot be converted: {error}")) from error
     sources = [_source(path, each.sha256) for path, each in zip(paths, opened, strict=True)]

@@ -63,7 +63,7 @@ class Choices:
     @property
     def made(self) -> tuple[str, ...]:
         """The names of the choices that are not the default."""
-        return tuple(each.name for each in fields(self) if getattr(self, each.name) is not each.default)
+        return tuple(each.name for each in fields(self) if getattr(self, each.name) != each.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class Found:
     # "correlated_linear" (whose factor is shared by all rows) or "matrix_normal_linear"
     remarks: tuple[str, ...] = ()  # what the user should know
     ordered: bool = False  # True: the layers are in their order, whether the file keeps one or not
+    task: str | None = None  # None: it does not say
 
 
 class Importer(Protocol):

@@ -13,7 +13,8 @@ kron    ``H.k`` = (A, B) of a weight, (A,) of a bias         factor with a colum
 ======= ==================================================== =======================================================
 
 All are exact; a precision that couples layers is refused. Parameters have no names in the file: the second one says
-them, and the mean must be made of its values. What is not in the mean was not trained, and has no variance.
+them, and the mean must be made of its values. What is not in the mean was not trained, and has no variance. The task is
+the ``likelihood``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from bnndp.importers.prefixes import shorn
 from bnndp.importers.sites import Layer, Told, layers_of, roles
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import deviations, double
+from bnndp.network import TASKS
 
 __all__ = ["IMPORTERS", "Laplace"]
 
@@ -76,15 +78,17 @@ class Laplace:
         values = fixed_beside(choices.beside)
         layers = layers_of({name: tuple(value.shape) for name, value in values.items()}, Told(), _TORCH, ordered=True)
         curvature = _curvature(foreign, structure, _trained(foreign, values, layers, last=last), last=last)
+        likelihood = str(foreign.values.get("likelihood"))
+        task = likelihood if likelihood in TASKS else None
         if structure == "Diag":
             tensors = layer_tensors(roles(layers, values, curvature.stds()))
-            return Found((tensors,), _FORMULAS[structure], remarks=(_GLM,), ordered=True)
+            return Found((tensors,), _FORMULAS[structure], remarks=(_GLM,), ordered=True, task=task)
         own = [layer for layer in layers if any(site in curvature.shapes for site in layer.sites)]
         rows = curvature.kron(own) if structure == "Kron" else curvature.full(own, low_rank=structure == "LowRank")
         factors = {f"{layer.name}.factor": layer_factor(layer, rows[layer.name]) for layer in own}
         tensors = layer_tensors(roles(layers, values, {})) | factors
         kinds = {layer.name: "correlated_linear" for layer in own}
-        return Found((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True)
+        return Found((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True, task=task)
 
 
 IMPORTERS = (Laplace(),)

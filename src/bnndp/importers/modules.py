@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from bnndp.errors import CertError, InputError
+from bnndp.importers.architecture import Architecture
 from bnndp.importers.module import from_module
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 
@@ -36,13 +37,12 @@ def expect_alike(modules: Sequence[nn.Module]) -> None:
 
 def ensemble_of(
     modules: Sequence[nn.Module],
-    task: str | None,
-    activation: str | None,
+    given: Architecture,
     weights: Tensor | None,  # (modules,)
 ) -> Posterior:
     """The mixture of modules, each read by :func:`from_module`; of a single one, its network."""
     expect_alike(modules)
-    networks = tuple(_network(index, module, task, activation) for index, module in enumerate(modules))
+    networks = tuple(_network(index, module, given) for index, module in enumerate(modules))
     chains = [_chain(network) for network in networks]
     odd = next((index for index, chain in enumerate(chains) if chain != chains[0]), None)
     if odd is not None:
@@ -54,9 +54,9 @@ def ensemble_of(
     return networks[0] if len(networks) == 1 and weights is None else Ensemble(networks, weights)
 
 
-def _network(index: int, module: nn.Module, task: str | None, activation: str | None) -> BayesianNetwork:
+def _network(index: int, module: nn.Module, given: Architecture) -> BayesianNetwork:
     try:
-        return from_module(module, task=task or "regression", activation=activation)
+        return from_module(module, task=given.task, activation=given.activation, input_shape=given.input_shape)
     except CertError as error:
         raise type(error)(
             f"sample {index}: {str(error).rstrip('.')}; bnndp.from_module takes more arguments: read each module by it "

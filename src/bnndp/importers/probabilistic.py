@@ -1,7 +1,7 @@
 """Networks from live objects of probabilistic libraries: Pyro, NumPyro, laplace-torch, posteriors. None is imported.
 
-What they do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``.
-Where nobody says the activation it is relu, and the logger ``bnndp.importers`` warns of it.
+What they do not say is said by ``task`` and ``activation``, as of :func:`bnndp.from_module`, or an ``Architecture``;
+what nobody says is refused. A live network is asked (:mod:`bnndp.importers.live`), and must not be contradicted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +17,13 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.importers.architecture import Architecture, architecture_of
-from bnndp.importers.assumed import told_posterior_of
+from bnndp.importers.build import posterior_of
 from bnndp.importers.constraints import CONSTRAINTS
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign, Found
+from bnndp.importers.guides import read_guide
 from bnndp.importers.laplace import Laplace
+from bnndp.importers.live import Reading, Said, live_posterior, read_network
 from bnndp.importers.numpyro import Chain, NumpyroGuide
 from bnndp.importers.posteriors_states import State
 from bnndp.importers.pyro import PyroGuide, TyxeGuide
@@ -48,11 +51,12 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     """The network of a guide of Pyro or TyXe, its ``state_dict()``, or a ParamStore, its ``get_state()``.
 
     Of a live guide with one vector for all sites their order is known, and its scales need no transform: they are those
-    of its constraints. ``network`` is a module, or a state_dict, with the layers that have no prior. ``ignore`` names
-    sites that are no weights, such as the noise of the data. A file is read by ``bnndp convert``.
+    of its constraints. Its model, if that is a module, says the activations that are modules, and mostly the task
+    (:mod:`bnndp.importers.guides`). ``network`` is a module, or a state_dict, with the layers that have no prior.
+    ``ignore`` names sites that are no weights, such as the noise of the data. A file is read by ``bnndp convert``.
 
     >>> state = {"locs.0.weight_unconstrained": torch.ones(1, 2), "scales.0.weight_unconstrained": torch.zeros(1, 2)}
-    >>> from_pyro(state, scale_transform="exp").linears[0].weight_std
+    >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
     tensor([[1., 1.]], dtype=torch.float64)
     """
     given = architecture_of(architecture, task, activation)
@@ -64,8 +68,12 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     _expect_real(guide, said.get("ignore", ()), aside)
     reader = TyxeGuide() if TyxeGuide().knows(foreign) else PyroGuide()
     beside = None if network is None else flat(_state(network))
-    choices = Choices(scale_transform, beside=beside, table=said or None, ignore=aside)
-    return told_posterior_of(reader.read(foreign, choices), given)
+    found = reader.read(foreign, Choices(scale_transform, beside=beside, table=said or None, ignore=aside))
+
+    def read(reading: Reading) -> Said | None:
+        return read_guide(guide, reading) or read_network(network, found, reading)
+
+    return live_posterior(found, given, read)
 
 
 def from_numpyro(
@@ -87,13 +95,13 @@ def from_numpyro(
     ...     "w2": torch.zeros(5, 8, 2),
     ...     "b2": torch.zeros(5, 2),
     ... }
-    >>> from_numpyro(draws)
+    >>> from_numpyro(draws, task="regression", activation="relu")
     Ensemble(5 x BayesianNetwork(3-8-2, regression))
     """
     given = architecture_of(architecture, task, activation)
     foreign = flat(_arrays(values))
     reader = NumpyroGuide() if NumpyroGuide().knows(foreign) else Chain()
-    return told_posterior_of(reader.read(foreign, Choices(table=table, ignore=_names(ignore))), given)
+    return posterior_of(reader.read(foreign, Choices(table=table, ignore=_names(ignore))), given)
 
 
 def from_laplace(
@@ -106,15 +114,18 @@ def from_laplace(
 ) -> Posterior:
     """The network of a fitted Laplace approximation, or of its ``state_dict()`` and the network (or its state_dict).
 
-    A live approximation has its network in it; one of the last layer has it within a feature extractor.
+    A live approximation has its network in it; one of the last layer has it within a feature extractor. The network, if
+    it is a module, says its activations, the approximation the task.
     """
     given = architecture_of(architecture, task, activation)
-    inner = getattr(approximation, "model", None) if network is None else network
-    if inner is None:
+    inner = getattr(approximation, "model", None)
+    inner = getattr(inner, "model", inner) if type(inner).__name__ == "FeatureExtractor" else inner
+    beside = inner if network is None else network
+    if beside is None:
         raise InputError("the state_dict of a Laplace approximation has no names: give the network as well.")
-    inner = inner if network is not None else getattr(inner, "model", inner)
-    choices = Choices(beside=flat(_state(inner)))
-    return told_posterior_of(Laplace().read(flat(_state(approximation)), choices), given)
+    found = Laplace().read(flat(_state(approximation)), Choices(beside=flat(_state(beside))))
+    live = beside if isinstance(beside, torch.nn.Module) else inner
+    return live_posterior(found, given, partial(read_network, live, found))
 
 
 def from_posteriors(
@@ -127,14 +138,16 @@ def from_posteriors(
 ) -> Posterior:
     """The network of a state of ``posteriors``, or the ensemble of a list of states, such as samples of SGHMC.
 
-    ``network`` is a module, or a state_dict, with the parameters that the state does not have.
+    ``network`` is a module, or a state_dict, with the parameters that the state does not have. A module with all layers
+    says the activations.
     """
     given = architecture_of(architecture, task, activation)
     states = list(state) if isinstance(state, list | tuple) else [state]
     if not states:
         raise InputError("there are no states.")
-    found = [_state_found(each, network) for each in states]
-    return told_posterior_of(joined(found) if len(found) > 1 else found[0], given)
+    parts = [_state_found(each, network) for each in states]
+    found = joined(parts) if len(parts) > 1 else parts[0]
+    return live_posterior(found, given, partial(read_network, network, found))
 
 
 def _state_found(state: object, network: object | None) -> Found:
@@ -145,8 +158,8 @@ def _state_found(state: object, network: object | None) -> Found:
     order = list(params) if isinstance(params, OrderedDict) else sorted(params)
     table = {"sites": [{"site": name} for name in order]}
     held = flat({name: value for name, value in fields.items() if value is not None})
-    beside = None if network is None else flat(_without(_state(network), params))
-    return State().read(held, Choices(beside=beside, table=table))
+    lacking = _without(_state(network), params)
+    return State().read(held, Choices(beside=flat(lacking) if lacking else None, table=table))
 
 
 def _field(state: object, name: str) -> object:

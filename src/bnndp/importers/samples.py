@@ -70,13 +70,18 @@ def joined(found: list[Found]) -> Found:
     for index, each in enumerate(found):
         if each.formula != first.formula or dict(each.kinds) != dict(first.kinds):
             raise ModelFileError(f"part {index} is of another kind than part 0: {each.formula}, and {first.formula}")
+        if each.task != first.task:
+            raise ModelFileError(
+                f"part {index} is for {each.task}, part 0 for {first.task}: they are not one posterior"
+            )
     weights = None
     if any(each.weights is not None for each in found):
         shares = [_shares(each) / len(found) for each in found]
         weights = shares[0].new_tensor([share for some in shares for share in some.tolist()])
     members = tuple(member for each in found for member in each.members)
     remarks = tuple(dict.fromkeys(remark for each in found for remark in each.remarks))
-    return Found(members, first.formula, weights, first.kinds, remarks, all(each.ordered for each in found))
+    ordered = all(each.ordered for each in found)
+    return Found(members, first.formula, weights, first.kinds, remarks, ordered, first.task)
 
 
 def _shares(found: Found) -> Tensor:

@@ -124,7 +124,7 @@ def _softmax(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]
 
 def _expect_question(network: object, box: object) -> None:
     module = isinstance(network, torch.nn.Module)
-    advice = "make one of it with bnndp.from_module(module)" if module else "load one with bnndp.load(path)"
+    advice = "make one of it with bnndp.from_module(module, task=...)" if module else "load one with bnndp.load(path)"
     expect("network", network, (BayesianNetwork, Ensemble), advice)
     expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
     if isinstance(box, Box) and box.batch == 0:

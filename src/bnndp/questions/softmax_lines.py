@@ -15,7 +15,7 @@ from torch import Tensor
 from bnndp.activations import Sigmoid
 from bnndp.engine.margins import LARGEST
 from bnndp.geometry.bounds import Affine
-from bnndp.maths.logistic import logistic_tail
+from bnndp.maths.logistic import HALF_CURVATURE, logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
 __all__ = ["SHARES", "Lines", "MarginPlanes", "tail_lines"]
@@ -25,7 +25,6 @@ SHARES = (0.05, 0.5)
 
 _CALM = 0.05  # up to this variance the parabolas that touch are as good as any
 _STEPS = 8  # of the grid for lines above a bound that is neither convex nor concave
-_HALF_BEND = 0.0481126  # sqrt(3) / 36, rounded up: half of the largest curvature of the logistic function
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def tail_lines(known: MarginPlanes) -> tuple[Lines, ...]:
     a, b, fine = _ends(known)
     spread = torch.where(fine, known.variance, 0.0) if known.random else torch.zeros_like(a)
     constant = known.tails.nan_to_num(1.0).clamp_max(1.0)
-    found = [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
+    found = [(top + HALF_CURVATURE * spread, slope) for top, slope in _above_logistic(a, b)]
     if known.gaussian and known.random:
         found.append(_gaussian_chord(a, b, spread))
     elif known.random and bool((spread > _CALM).any()):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.engine.chunks import timed_chunks
 from bnndp.engine.margins import margin_rows, without_own
 from bnndp.engine.passes import Branchable, Margins, Slopes
 from bnndp.options import Deadline
@@ -120,12 +121,11 @@ class _Claim:
 
     def bounded(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells | None:
         """The bounds on all cells, a chunk at a time; None if the deadline passes before all are known."""
-        parts = []
-        for i in torch.arange(owner.shape[0], device=owner.device).split(self.how.chunk):
-            if self.how.deadline.passed:
-                return None
+        parts, done = [], 0
+        for i in timed_chunks(owner.shape[0], self.how.chunk, owner.device, self.how.deadline):
             parts.append(self._chunk(owner[i], tuple(s[i] for s in signs), None if before is None else before[i]))
-        return _joined(parts)
+            done = i.stop
+        return _joined(parts) if done == owner.shape[0] else None
 
     def _chunk(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells:
         bounds, label = self.bounds.restricted(owner, signs), self.label[owner]

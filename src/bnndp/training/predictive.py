@@ -51,10 +51,16 @@ def predict(
     draws: int,
     seed: int = 0,
 ) -> Predictive:
-    """Predictions of ``network`` from ``draws`` draws a point, determined by ``seed``."""
+    """Predictions of ``network`` from ``draws`` draws per point and member, determined by ``seed``."""
     _check_draws(draws)
-    if isinstance(network, Ensemble):
-        return _mixed([predict(member, x, draws=draws, seed=seed) for member in network.members], network)
+    members = [_predicted(member, x, draws, seed) for member in network.members]
+    weight = network.probabilities[:, None, None]
+    probability = torch.stack([member.log_probability for member in members]) + weight.log()
+    means, stds = (torch.stack([getattr(m, name) for m in members]) for name in ("logit_mean", "logit_std"))
+    return Predictive(probability.logsumexp(0), *_mixed_moments(weight, means, stds))
+
+
+def _predicted(network: BayesianNetwork, x: Tensor, draws: int, seed: int) -> Predictive:
     generator = torch.Generator().manual_seed(seed)
     probabilities, means, deviations = [], [], []
     for mean, variance in _moments(network, x, draws, generator):  # (points, draws, classes)
@@ -64,13 +70,6 @@ def predict(
         # law of total variance, given the hidden layers: only the second term is left to the draws of the logits
         deviations.append((variance.mean(1) + mean.var(1)).sqrt())
     return Predictive(torch.cat(probabilities), torch.cat(means), torch.cat(deviations))
-
-
-def _mixed(members: list[Predictive], network: Ensemble) -> Predictive:
-    weight = network.probabilities[:, None, None]
-    probability = torch.stack([member.log_probability for member in members]) + weight.log()
-    means, stds = (torch.stack([getattr(m, name) for m in members]) for name in ("logit_mean", "logit_std"))
-    return Predictive(probability.logsumexp(0), *_mixed_moments(weight, means, stds))
 
 
 def _mixed_moments(weight: Tensor, means: Tensor, stds: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,14 +94,18 @@ def predict_targets(
 ) -> TargetPredictive:
     """The distribution of f(x) + N(0, noise_std^2); given drawn hidden layers that of a mean-field output is exact."""
     _check_draws(draws)
-    if isinstance(network, Ensemble):
-        found = [predict_targets(member, data, noise_std, draws=draws, seed=seed) for member in network.members]
-        weight = network.probabilities
-        density = (torch.stack([member.log_density for member in found]) + weight[:, None].log()).logsumexp(0)
-        weight = weight[:, None, None]
-        level = (weight * torch.stack([member.level for member in found])).sum(0)
-        moments = (torch.stack([getattr(m, name) for m in found]) for name in ("output_mean", "output_std"))
-        return TargetPredictive(density, level, *_mixed_moments(weight, *moments))
+    found = [_predicted_targets(member, data, noise_std, draws, seed) for member in network.members]
+    weight = network.probabilities
+    density = (torch.stack([member.log_density for member in found]) + weight[:, None].log()).logsumexp(0)
+    weight = weight[:, None, None]
+    level = (weight * torch.stack([member.level for member in found])).sum(0)
+    moments = (torch.stack([getattr(m, name) for m in found]) for name in ("output_mean", "output_std"))
+    return TargetPredictive(density, level, *_mixed_moments(weight, *moments))
+
+
+def _predicted_targets(
+    network: BayesianNetwork, data: RegressionData, noise_std: float, draws: int, seed: int
+) -> TargetPredictive:
     generator = torch.Generator().manual_seed(seed)
     densities, levels, means, deviations = [], [], [], []
     targets = data.y.split(_piece(network, _draws(network, draws)))

@@ -16,7 +16,7 @@ from bnndp.engine.dense.conditional import Layers
 from bnndp.engine.dense.forward import HiddenLayers, Parameters, hidden_layers, with_last
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows, row_variance
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.passes import Branchable, Margins, Planes, Slopes
+from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, movable
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
@@ -25,7 +25,6 @@ from bnndp.network import BayesianNetwork
 
 __all__ = ["DensePass"]
 
-_START = 2.0  # tangents of neurons that may be on either side start within this, where the slope still moves
 _TAILED = 2  # hidden layers up to which exponential moments are known
 
 
@@ -120,7 +119,7 @@ class DensePass:
         points = [layers.first.tangent, *(h.relaxation.tangent for h in layers.chain)]
         usual = [u[:, None].expand(-1, count, -1) for u in points]
         zeros = [torch.zeros_like(u) for u in usual[: len(self.signs)]]
-        start = [_within(u, m).clone() for u, m in zip(usual, layers.ranges, strict=True)]
+        start = [movable(u, m).clone() for u, m in zip(usual, layers.ranges, strict=True)]
         return Slopes(usual, zeros), Slopes(start, [zero.clone() for zero in zeros])
 
     def multiplier_scale(self, rows: Tensor) -> float:
@@ -183,9 +182,3 @@ class DensePass:
     def _general(self) -> GeneralPass:
         layers = [record for layer in self.linears[:-1] for record in (layer, Relu())]
         return GeneralPass.of(BayesianNetwork((*layers, self.linears[-1])), self.box)
-
-
-def _within(tangent: Tensor, mean: Interval) -> Tensor:
-    """Tangent points (batch, rows, n) pulled to where the slope still moves, if the mean may have either sign."""
-    either = ((mean.lower < 0) & (mean.upper > 0))[:, None]
-    return torch.where(either, tangent.clamp(-_START, _START), tangent)

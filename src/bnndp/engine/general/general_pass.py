@@ -14,15 +14,13 @@ from bnndp.engine.general.forward import Passed, hidden_layers, interval_rows, m
 from bnndp.engine.general.nodes import Activated, Bound
 from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.signal import UP
-from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, known
+from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.network import BayesianNetwork, Layer
 
 __all__ = ["GeneralPass"]
-
-_START = 2.0  # tangents of neurons that may be on either side start within this, where the slope still moves
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +99,10 @@ class GeneralPass:
         """Tangent points of the hinges, at first pulled to where the slope still moves."""
         usual, start = [], []
         for node in self._hinges.values():
-            hinge, mean = node.hinge, node.linear.pre.mean
-            if hinge is None:
+            if node.hinge is None:
                 continue
-            either = (mean.lower < 0) & (mean.upper > 0)
-            near = torch.where(either, hinge.start.clamp(-_START, _START), hinge.start)
-            usual.append(hinge.start[:, None].expand(-1, rows.shape[-2], -1))
-            start.append(near[:, None].repeat(1, rows.shape[-2], 1))
+            usual.append(node.hinge.start[:, None].expand(-1, rows.shape[-2], -1))
+            start.append(movable(usual[-1], node.linear.pre.mean).clone())
         return (Slopes(usual), Slopes(start)) if usual else None
 
     def multiplier_scale(self, rows: Tensor) -> float:
