@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.questions.cases import CLASSIFIER, LINE, POINTS
 
 import bnndp
-from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from bnndp.questions.assertions import NotRobust
-
-
-CLASSIFIER = BayesianNetwork((Linear.fixed(torch.tensor([[1.0], [-1.0]])),), "classification")  # 0 where x > 0
-LINE = BayesianNetwork((Linear.fixed(torch.tensor([[2.0]])),))
-POINTS = torch.tensor([[0.3], [0.05], [0.6]], dtype=torch.float64)
 
 
 def test_a_classifier_passes_where_all_decisions_hold() -> None:

@@ -14,7 +14,6 @@ from bnndp.network import BayesianNetwork
 from bnndp.questions.decision import decide, robust_decision
 from bnndp.questions.verdict import Verdict
 
-
 X = torch.zeros(2, 2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tests.questions.test_assertions import CLASSIFIER, LINE, POINTS
+from tests.questions.cases import CLASSIFIER, LINE, POINTS
 
 import bnndp
 

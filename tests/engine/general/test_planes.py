@@ -71,7 +71,7 @@ def test_a_kink_at_zero_with_ranges_that_underflow_still_has_a_bound() -> None:
         assert bool(found.range.lower.isfinite() & found.range.upper.isfinite()), act
 
 
-@pytest.mark.parametrize("phi", (Relu(), LeakyRelu(0.1), HardTanh(), Tanh(), Gelu()), ids=lambda phi: phi.kind)
+@pytest.mark.parametrize("phi", [Relu(), LeakyRelu(0.1), HardTanh(), Tanh(), Gelu()], ids=lambda phi: phi.kind)
 def test_planes_of_values_without_spread_enclose_the_activation(phi: Activation) -> None:
     a = torch.tensor([-9.0, -1.5, -1.0, -0.7, -1e-9, 0.0, 0.4, 1.0, 3.0], dtype=torch.float64)
     width = torch.tensor([0.0, 1e-9, 0.7, 2.5, 12.0], dtype=torch.float64)
