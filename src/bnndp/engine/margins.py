@@ -14,7 +14,10 @@ from bnndp.activations import Sigmoid
 from bnndp.engine.passes import Margins, Pass
 from bnndp.maths.exponential import chernoff_gaussian
 
-__all__ = ["by_class", "gaussian_tails", "margin_rows"]
+__all__ = ["LARGEST", "by_class", "gaussian_tails", "margin_rows"]
+
+LARGEST = 1e200
+"""Variances of more have no Gaussian tails here: their roots leave the range of the closed formulas."""
 
 
 def margin_rows(reference: Tensor, classes: int) -> Tensor:  # reference (batch, references)
@@ -45,7 +48,7 @@ def gaussian_tails(bounds: Pass, known: Margins) -> Tensor:
     if not bounds.gaussian:
         return torch.ones_like(known.mean)
     phi = Sigmoid()
-    mean, root = -known.mean.clamp_min(0), known.variance.clamp_max(1e200).sqrt()
+    mean, root = -known.mean.clamp_min(0), known.variance.sqrt()
     found = phi.mean(mean, root) + phi.error(mean, root)
     found = torch.fmin(found, chernoff_gaussian(-mean, known.variance))  # far out the error of the first is larger
-    return torch.where((known.mean > 0) & known.variance.isfinite(), found.clamp_max(1.0), 1.0).nan_to_num(1.0)
+    return torch.where((known.mean > 0) & (known.variance <= LARGEST), found.clamp_max(1.0), 1.0).nan_to_num(1.0)

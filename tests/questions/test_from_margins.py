@@ -1,22 +1,24 @@
-"""From margins to E softmax: laws of the logits on few atoms (exact), quadrature for two classes, and networks."""
+"""From margins to E softmax: laws of the logits on few atoms (exact), and networks by draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
+from support.classifiers import classifier, logistic_mean, random_linear, sampled_softmax
+from support.ensembles import points_of
+from support.passes import holds
+from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.dense.margins import Margins, margins
-from bnndp.engine.margins_to_softmax import class_interval, row_bound
+from bnndp.engine.margins import margins
+from bnndp.engine.passes import Margins
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
-from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.questions.from_margins import class_interval, row_bound
+from bnndp.tighten.choice import pass_over
 
-NetworkFactory = Callable[..., BayesianNetwork]
 INF, NAN = math.inf, math.nan
 TRUST = 1e-14  # rounding of the truth
 
@@ -40,7 +42,7 @@ def known(logits: Tensor, weights: Tensor) -> tuple[Margins, Tensor, Tensor]:
     return Margins(mean[None], variance[None]), tails[None], weights @ torch.softmax(logits, -1)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 6, 10])
+@pytest.mark.parametrize("classes", slow_but([2, 3, 6, 10], 2, 6))
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1e-2, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("size", [0.1, 1.0, 5.0])
 def test_every_class_lies_within_its_range(classes: int, scale: float, size: float) -> None:
@@ -49,8 +51,7 @@ def test_every_class_lies_within_its_range(classes: int, scale: float, size: flo
         given, tails, p = known(*law(seed, classes, scale, size))
         for extra in (None, tails, torch.full_like(tails, NAN)):
             found = class_interval(given, extra)
-            assert (found.lower[0] <= p + TRUST).all()
-            assert (found.upper[0] >= p - TRUST).all()
+            assert holds(found, p, TRUST)
             assert (found.lower >= 0).all()
             assert (found.upper <= 1).all()
 
@@ -109,9 +110,7 @@ def test_one_unknown_margin_spoils_nothing_else(mean: float | None, variance: fl
         m[0, 1, 2] = m[0, 1, 2] if mean is None else mean
         v[0, 1, 2] = v[0, 1, 2] if variance is None else variance
         for extra in (None, tails):
-            found = class_interval(Margins(m, v), extra)
-            assert (found.lower[0] <= p + TRUST).all()
-            assert (found.upper[0] >= p - TRUST).all()
+            assert holds(class_interval(Margins(m, v), extra), p, TRUST)
 
 
 def test_nothing_known_is_the_whole_range() -> None:
@@ -124,49 +123,25 @@ def test_nothing_known_is_the_whole_range() -> None:
     assert (row_bound(rows, part, torch.tensor([0, 1])) <= -1).all()
 
 
-@pytest.mark.parametrize("d", [-30.0, -3.0, 0.0, 0.4, 2.0, 7.0, 30.0])
-@pytest.mark.parametrize("sd", [1e-6, 0.1, 1.0, 3.0, 20.0])
-def test_two_gaussian_classes_by_quadrature(d: float, sd: float) -> None:
-    """No hidden layer: the margin is Gaussian, at the single point x = 1."""
-    half = sd / math.sqrt(2)
-    layer = Linear(torch.tensor([[d], [0.0]]), torch.full((2, 1), half), torch.zeros(2), torch.zeros(2))
-    network = BayesianNetwork.from_linears([layer], "classification")
-    box = Box([1.0], [1.0])
-    u = np.linspace(-12, 12, 200_001)
-    weights = np.exp(-0.5 * u * u)
-    mean, spread = network.linears[0].weight_mean[:, 0], network.linears[0].weight_std[:, 0].square().sum().sqrt()
-    margin = float(mean[0] - mean[1]) + float(spread) * u
-    p = float((weights * np.exp(-np.logaddexp(0, -margin))).sum() / weights.sum())
-    found = class_interval(margins(network, box, torch.tensor([[0, 1]])))
-    assert found.lower[0, 0].item() <= p + 1e-13
-    assert found.upper[0, 0].item() >= p - 1e-13
-    assert found.lower[0, 1].item() <= 1 - p + 1e-13
-    assert found.upper[0, 1].item() >= 1 - p - 1e-13
+@pytest.mark.parametrize("std", [1e-6, 0.1, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_gaussian_classes_by_quadrature(seed: int, std: float) -> None:
+    """No hidden layer: the margin is Gaussian."""
+    network, scale = random_linear(2, 2, seed, std=std), 10.0 ** torch.arange(-2, 2, dtype=torch.float64)[:, None]
+    x = scale * torch.randn(4, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = class_interval(margins(pass_over(network, Box(x, x), Options()), torch.tensor([[0, 1]] * 4), 2))
+    (layer,) = network.linears
+    mean = x @ (layer.weight_mean[0] - layer.weight_mean[1]) + layer.bias_mean[0] - layer.bias_mean[1]
+    spread = std * (2 * (x.square().sum(-1) + 1)).sqrt()
+    p = torch.tensor(list(map(logistic_mean, mean.tolist(), spread.tolist())), dtype=torch.float64)
+    assert holds(found, torch.stack([p, 1 - p], -1), 1e-12)
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (2, 7, 4), (2, 6, 5, 3), (2, 5, 4, 4, 2)])
-@pytest.mark.parametrize("std", [1e-3, 0.2, 1.0])
-def test_networks_by_draws(random_network: NetworkFactory, sizes: tuple[int, ...], std: float) -> None:
-    """At the centre and the vertices of a box, five standard errors of antithetic draws."""
-    network = random_network(sizes, seed=11, std=std, task="classification")
-    x = torch.tensor([0.3, -0.6], dtype=torch.float64)
-    box = Box.ball(x, 0.05)
+@pytest.mark.parametrize("std", slow_but([1e-3, 0.2, 1.0], 0.2))
+def test_networks_by_draws(sizes: tuple[int, ...], std: float) -> None:
+    network, box = classifier(sizes, 11, std=std), Box.ball([0.3, -0.6], 0.05)
     every = torch.arange(network.n_out)[None]
-    found = class_interval(margins(network, box, every))
-    generator = torch.Generator().manual_seed(3)
-    noise = [torch.randn(8000, k.n_out, generator=generator, dtype=torch.float64) for k in network.linears]
-    for point in (x, box.lower[0], box.upper[0], torch.stack([box.lower[0, 0], box.upper[0, 1]])):
-        pairs = 0.5 * (draw(network, point, noise) + draw(network, point, [-e for e in noise]))
-        mean, error = pairs.mean(0), 5 * pairs.std(0) / math.sqrt(len(pairs)) + 1e-13
-        assert (found.lower[0] <= mean + error).all()
-        assert (found.upper[0] >= mean - error).all()
-
-
-def draw(network: BayesianNetwork, x: Tensor, noise: list[Tensor]) -> Tensor:
-    """The softmax given the noise of all layers: (draws, classes)."""
-    z = x[None]
-    for index, (layer, eps) in enumerate(zip(network.linears, noise, strict=True)):
-        z = z.clamp_min(0) if index else z
-        std = (z.square() @ layer.weight_std.square().T + layer.bias_std.square()).sqrt()
-        z = z @ layer.weight_mean.T + layer.bias_mean + std * eps
-    return torch.softmax(z, -1)
+    found = class_interval(margins(pass_over(network, box, Options()), every, network.n_out))
+    mean, error = sampled_softmax(network, points_of(box, 4)[:, 0], 8000, 3)
+    assert holds(found, mean, 5 * error + 1e-13)
