@@ -14,7 +14,7 @@ from bnndp.activations import Sigmoid
 from bnndp.engine.passes import Margins, Pass
 from bnndp.maths.exponential import chernoff_gaussian
 
-__all__ = ["LARGEST", "by_class", "gaussian_tails", "margin_rows"]
+__all__ = ["LARGEST", "by_class", "gaussian_tails", "margin_rows", "margins"]
 
 LARGEST = 1e200
 """Variances of more have no Gaussian tails here: their roots leave the range of the closed formulas."""
@@ -24,6 +24,12 @@ def margin_rows(reference: Tensor, classes: int) -> Tensor:  # reference (batch,
     """The rows of the margins of the reference classes against all: (batch, references * classes, classes)."""
     one = torch.eye(classes, dtype=torch.float64, device=reference.device)
     return (one[reference][:, :, None] - one).flatten(1, 2)
+
+
+def margins(bounds: Pass, reference: Tensor, classes: int) -> Margins:  # reference (batch, references)
+    """Bounds of mean and variance of the margins of ``reference`` for every x of each box."""
+    rows = margin_rows(reference, classes)
+    return by_class(bounds.least(rows), bounds.variance(rows), reference)
 
 
 def by_class(mean: Tensor, variance: Tensor, reference: Tensor) -> Margins:  # (batch, references * classes), ...

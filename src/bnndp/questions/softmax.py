@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.margins import by_class, gaussian_tails, margin_rows
+from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins
 from bnndp.engine.passes import Branchable, Margins, Pass
 from bnndp.engine.tails.tails import hoped_tails
 from bnndp.errors import InputError
@@ -66,8 +66,7 @@ def _classes(bounds: Pass, classes: int) -> tuple[Interval, str]:
     box = bounds.box
     if bounds.moments:
         every = torch.arange(classes, device=box.lower.device).expand(box.batch, -1)
-        rows = margin_rows(every, classes)
-        known = by_class(bounds.least(rows), bounds.variance(rows), every)
+        known = margins(bounds, every, classes)
         tails = torch.minimum(gaussian_tails(bounds, known), strongest_tails(bounds, known))
         found.append(class_interval(known, tails))
     own = own_classes(bounds, classes)
