@@ -28,21 +28,21 @@ __all__ = ["mean", "one_pass", "sides"]
 @torch.no_grad()
 def mean(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
     """Bounds of the mean output: of one pass, then after every round of splitting."""
-    found = one_pass(network, box, options)
+    affine, interval, methods = one_pass(network, box, options)
+    found = Bounds(interval.lower, interval.upper, affine, methods)
     yield found
-    if options.refine == 1 or found.affine is None:
+    if options.refine == 1:
         return
 
-    def again(cells: Box) -> tuple[AffineBounds, Interval]:
-        inner = one_pass(network, cells, options)
-        return inner.affine or _nothing(cells, network.n_out), Interval(inner.lower, inner.upper)
+    def again(cells: Box) -> tuple[AffineBounds, Interval]:  # cells outside a ball are empty: their ends may cross
+        return one_pass(network, cells, options)[:2]
 
-    for cells in refine(again, found.affine, Interval(found.lower, found.upper), options):
+    for cells in refine(again, affine, interval, options):
         ends = union(cells.interval, cells.owner, box.batch)
         yield replace(found, lower=ends.lower, upper=ends.upper, cells=cells)
 
 
-def one_pass(network: Posterior, box: Box, options: Options) -> Bounds:
+def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
     bounds = _nothing(box, network.n_out)
     lower, upper = (torch.full_like(bounds.lower.offset, end) for end in (-torch.inf, torch.inf))
@@ -56,7 +56,7 @@ def one_pass(network: Posterior, box: Box, options: Options) -> Bounds:
         for whole, piece in ((bounds.lower, affine.lower), (bounds.upper, affine.upper)):
             whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
     methods += ["none"] * (box.batch - len(methods))
-    return Bounds(lower, upper, bounds, tuple(methods))
+    return bounds, Interval(lower, upper), tuple(methods)
 
 
 def sides(found: Affine, box: Box) -> AffineBounds:
