@@ -23,9 +23,9 @@ from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
 from bnndp.questions.bounds import Bounds
 from bnndp.questions.certify import certify, probability
-from bnndp.questions.robustness import adversarial_robustness
 from bnndp.questions.decision import robust_decision
 from bnndp.questions.radius import Search, certified_radius
+from bnndp.questions.robustness import adversarial_robustness
 from bnndp.questions.softmax import bound_rows
 from bnndp.questions.verdict import Verdict
 
