@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.margins import gaussian_tails, margin_rows, without_own
+from bnndp.engine.margins import by_class, gaussian_tails, margin_rows
 from bnndp.engine.passes import Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -66,6 +66,6 @@ def test_rows_are_differences_of_two_outputs() -> None:
 def test_a_class_against_itself_is_zero_and_half_known_is_not_known() -> None:
     mean = torch.tensor([[1.0, 2.0, torch.nan, torch.nan]], dtype=F64)
     variance = torch.tensor([[3.0, torch.nan, 4.0, torch.inf]], dtype=F64)
-    found = without_own(Margins(mean, variance), torch.tensor([[3]]), 4)
+    found = by_class(mean, variance, torch.tensor([[3]]))
     assert found.mean.tolist() == [[[1.0, -torch.inf, -torch.inf, 0.0]]]
     assert found.variance.tolist() == [[[3.0, torch.inf, torch.inf, 0.0]]]

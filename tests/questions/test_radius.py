@@ -16,7 +16,7 @@ from bnndp.network import BayesianNetwork, Posterior
 from bnndp.options import Options
 from bnndp.questions import radius
 from bnndp.questions.radius import Search, certified_radius
-from bnndp.questions.softmax import bound_rows, quick_rows
+from bnndp.questions.softmax import bound_rows, one_pass_rows
 
 BLIND = Search(attack=False)
 
@@ -208,16 +208,16 @@ def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(monkeypatch
     found = certified_radius(network, x, search=BLIND)
     assert 0 < min(asked) < 6  # not of all, each time
 
-    def every(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def every(*args: Any, costly: bool) -> tuple[torch.Tensor, torch.Tensor]:
         return bound_rows(*args), torch.zeros(args[1].batch, dtype=torch.bool)
 
-    monkeypatch.setattr("bnndp.questions.radius.quick_rows", every)
+    monkeypatch.setattr("bnndp.questions.radius.one_pass_rows", every)
     usual = certified_radius(network, x, search=BLIND)
 
-    def never(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return quick_rows(*args)[0], torch.zeros(args[1].batch, dtype=torch.bool)
+    def never(*args: Any, costly: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        return one_pass_rows(*args, costly=costly)[0], torch.zeros(args[1].batch, dtype=torch.bool)
 
-    monkeypatch.setattr("bnndp.questions.radius.quick_rows", never)
+    monkeypatch.setattr("bnndp.questions.radius.one_pass_rows", never)
     weak = certified_radius(network, x, search=BLIND)
     assert torch.equal(found.radius.isnan(), usual.radius.isnan())
     known = ~usual.radius.isnan()
@@ -236,11 +236,13 @@ def test_a_radius_without_a_bound(monkeypatch: pytest.MonkeyPatch, value: float,
         wide = (box.upper - box.lower).amax(-1) > reach
         return torch.where(wide[:, None], value, torch.ones(rows.shape[:2], dtype=torch.float64))
 
-    def quickly(network: Posterior, box: Box, rows: torch.Tensor, *rest: object) -> tuple[torch.Tensor, torch.Tensor]:
+    def quickly(
+        network: Posterior, box: Box, rows: torch.Tensor, *rest: object, costly: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return nothing(network, box, rows, *rest), torch.full((box.batch,), hopeful)
 
     monkeypatch.setattr(radius, "bound_rows", nothing)
-    monkeypatch.setattr(radius, "quick_rows", quickly)
+    monkeypatch.setattr(radius, "one_pass_rows", quickly)
     reach = -1.0
     found = certified_radius(network, x, search=BLIND)
     assert found.radius.isnan().all()

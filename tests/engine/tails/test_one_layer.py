@@ -1,8 +1,8 @@
-"""Planes above L, and what its tangent planes lack for slopes a < 0, neuron by neuron, against quadrature.
+"""Exponential moments with one hidden layer: planes above L neuron by neuron, and their sums on boxes.
 
 The truth is ``L = log E exp(a Z + c Z^2)``, Z = max(m + r xi, 0), and its slopes in m and r, all three as integrals of
 the definition: nothing of ``maths/exponential.py`` is used. In a network the slack of one neuron hides that of another;
-here every case is one neuron on one rectangle of (m, r).
+in most cases here there is one neuron on one rectangle of (m, r).
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from support.dice import Dice
+from tests.engine.tails.cases import gaussian, inside, make, regions, tails
+from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.dense.first import Ranges
+from bnndp.engine.dense.first import Ranges, first_layer
 from bnndp.engine.tails import one_layer as subject
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.exponential import chernoff_constant
 
 F64 = torch.float64
 _CASES, _POINTS, _PANELS = 150, 24, 12
-_NODES, _WEIGHTS = (torch.tensor(part, dtype=F64) for part in np.polynomial.legendre.leggauss(24))
+_NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(24))
 _NOISE = 1e-12  # of the integrals, relative to 1 + |L| + the terms of a plane
 
 
@@ -36,17 +40,17 @@ class Rectangles:
 
     def points(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
         """Points of the rectangles, (count, cases) each: the four corners first."""
-        share = torch.rand(2, count, len(self.a), generator=torch.Generator().manual_seed(seed), dtype=F64)
+        share = Dice(seed).uniform(shape=(2, count, len(self.a)))
         share[:, :4] = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]], dtype=F64)[..., None]
         return torch.lerp(*self.m, share[0]), torch.lerp(*self.r, share[1])
 
 
 def rectangles(kind: str) -> Rectangles:
     """Where one term of the bound is all that there is, or (``any``) everything at random."""
-    generator = torch.Generator().manual_seed(len(kind))
+    dice = Dice(len(kind))
 
     def uniform(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(_CASES, generator=generator, dtype=F64)
+        return dice.uniform(low, high, (_CASES,))
 
     size, still = 10 ** uniform(-1, 0.7), torch.zeros(_CASES, dtype=F64)
     width = 10 ** uniform(-2, 0)  # of r, relative to its least value
@@ -150,3 +154,51 @@ def test_there_is_no_plane_where_the_mean_is_infinite(share: float) -> None:
     a, c = torch.full((1, 1, 1), -0.5, dtype=F64), torch.full((1, 1, 1), 0.5 * share, dtype=F64)
     _, _, constant = subject._plane(Ranges(m, r, m.lower, r.lower), a, c)
     assert not math.isfinite(constant.item())  # NaN and infinity both say that nothing is known
+
+
+# Networks
+
+
+def test_the_exponent_given_the_last_hidden_layer() -> None:
+    """E exp(-lam D) for Gaussian D: -lam E D + lam^2 Var D / 2, from the logits' own moments."""
+    (layer,), z, label = make((5, 4), 0), Dice(0).uniform(shape=(2, 5)), torch.tensor([2, 0])
+    lam = torch.tensor([[0.1, 0.5, 0.3, 1.0], [0.7, 0.2, 0.9, 0.4]], dtype=F64)
+    rows = subject.margin_exponents(layer, label[:, None].expand(2, 4), torch.arange(4).expand(2, 4), lam)
+    got = rows.constant + (rows.linear * z[:, None]).sum(-1) + (rows.square * z[:, None].square()).sum(-1)
+    m, r = gaussian(layer, z)
+    for b, c in enumerate(label.tolist()):
+        for j in set(range(4)) - {c}:
+            want = -lam[b, j] * (m[b, c] - m[b, j]) + 0.5 * lam[b, j] ** 2 * (r[b, c] ** 2 + r[b, j] ** 2)
+            assert got[b, j].item() == pytest.approx(want.item(), abs=1e-10)
+            assert got[b, j] >= want - 1e-15
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.01, 0.2, 1.0])
+@pytest.mark.parametrize("seed", slow_but(range(6), 0, 1))
+def test_the_largest_log_moment_lies_above_every_point(radius: float, seed: int) -> None:
+    dice, (layer, _), box = Dice(seed), make((6, 9, 2), seed, std=1.0), regions(6, radius, seed)
+    ranges = first_layer(layer, box).ranges
+    a = dice.normal(3, 4, 9)
+    c = 0.25 / ranges.r.upper[:, None].square() * dice.uniform(shape=(3, 4, 9)) ** 2
+    a[:, 1], a[:, 2], c[:, 3] = a[:, 1].abs(), -a[:, 2].abs(), 0
+    bound = subject.largest_log_moment(layer, box, ranges, a, c)
+    m, r = (part[:, :, None].expand(-1, -1, 4, -1) for part in gaussian(layer, inside(box, 60, seed)))
+    values = integrals(m, r, a.expand_as(m), c.expand_as(m))[0].sum(-1)  # (points, batch, rows)
+    assert (bound >= values - 1e-11).all()
+    if radius <= 0.01:
+        assert (bound - values.amax(0)).max().item() <= 1e-9 + 25 * radius  # of first order in the radius
+
+
+def test_at_a_point_it_is_the_product_of_integrals() -> None:
+    layers, box = make((4, 7, 3), 3, std=1.0, margin=3.0), regions(4, 0.0, 3, count=1)
+    got, last, (m, r) = tails(layers, box, torch.tensor([0])), layers[1], gaussian(layers[0], box.centre)
+    lam = torch.linspace(0.05, 1, 96, dtype=F64)[:, None]
+    for j in (1, 2):
+        a = -lam * (last.weight_mean[0] - last.weight_mean[j])
+        c = 0.5 * lam**2 * (last.weight_std[0] ** 2 + last.weight_std[j] ** 2)
+        total = integrals(m.expand_as(a), r.expand_as(a), a, c)[0].sum(-1) - lam[:, 0] * (
+            last.bias_mean[0] - last.bias_mean[j]
+        )
+        total = total + 0.5 * lam[:, 0] ** 2 * (last.bias_std[0] ** 2 + last.bias_std[j] ** 2)
+        least = (chernoff_constant(lam[:, 0]) * total.exp()).min().item()
+        assert least * (1 - 1e-6) <= got[0, j].item() <= 1.05 * least
