@@ -170,6 +170,7 @@ def test_other_errors_keep_their_traceback(asked: list[str]) -> None:
 # The same without asserts, and with warnings as errors
 
 
+@pytest.mark.slow
 def test_the_same_under_optimisation_and_with_warnings_as_errors() -> None:
     arguments = ["-m", "benchmarks.fuzz.faults", "--only", "one hidden, mean, one pass", "--seconds", "2"]
     root = Path(__file__).parents[3]
