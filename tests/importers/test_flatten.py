@@ -18,12 +18,12 @@ from support.foreign_states import RELUS
 
 from bnndp.errors import ModelFileError
 from bnndp.importers.build import posterior_of
-from bnndp.importers.constraints import CONSTRAINTS, text_of
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.pickles import open_in_child, open_pickle
 from bnndp.importers.prefixes import network_tensors
 from bnndp.importers.prescan import expect_plain
+from bnndp.importers.pyro_constraints import CONSTRAINTS, text_of
 from bnndp.importers.registry import IMPORTERS, importer_for
 
 

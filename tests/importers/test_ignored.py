@@ -16,8 +16,7 @@ from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
 from bnndp.importers.convert import Asked, convert
 from bnndp.importers.flatten import flat
-from bnndp.importers.foreign import Choices
-from bnndp.importers.ignored import without
+from bnndp.importers.foreign import Choices, without
 
 
 def guide() -> dict[str, Tensor]:

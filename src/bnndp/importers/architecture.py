@@ -5,23 +5,27 @@ None of it is assumed: an activation or a task that nobody says is an error that
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
+from bnndp.files.container import parse_json
 from bnndp.files.entries import read_chain
+from bnndp.files.regular import read_regular
 from bnndp.importers.prefixes import shorn
-from bnndp.importers.settings import read_settings
 from bnndp.network import KINDS, TASKS, BayesianNetwork
 
-__all__ = ["Architecture", "architecture_of", "read_architecture"]
+__all__ = ["Architecture", "architecture_of", "read_architecture", "read_settings"]
 
 _WHAT = "description of a network"
+_LONGEST = 2**22  # bytes of a file of settings
 _KEYS = {"task", "input_shape", "layers"}
 _UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "correlated_linear": {"shared": True}}
 
@@ -163,3 +167,27 @@ def read_architecture(path: str | os.PathLike[str]) -> Architecture:
         )
     except CertError as error:
         raise ModelFileError(one_line(f"{path}: is no {_WHAT}: {error}")) from error
+
+
+def read_settings(path: str | os.PathLike[str], what: str) -> Any:
+    """The content of a .json or .toml file; faults are a :class:`ModelFileError` of one line: it is no ``what``."""
+    content = read_regular(path, _LONGEST)
+    try:
+        return _parsed(content, Path(path).suffix.lower())
+    except CertError as error:
+        raise ModelFileError(one_line(f"{path}: is no {what}: {error}")) from error
+
+
+def _parsed(content: bytes, suffix: str) -> Any:
+    if suffix == ".json":
+        return parse_json(content)
+    if suffix != ".toml":
+        raise ModelFileError(f"its name must end in .json or .toml, not in {suffix!r:.20}")
+    try:
+        toml = importlib.import_module("tomllib")
+    except ImportError as error:
+        raise ModelFileError("TOML needs Python 3.11; write it as .json") from error
+    try:
+        return toml.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"not TOML: {error}") from error

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from bnndp.errors import CertError, InputError, ModelFileError
 from bnndp.importers.architecture import Architecture
-from bnndp.importers.layouts import turned_advice
-from bnndp.importers.order import expect_ascending, in_order
+from bnndp.importers.layer_order import expect_ascending, in_order, turned_advice
 from bnndp.network import Ensemble
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ The parent (:mod:`bnndp.importers.pickles`) gives the pickle on standard input a
 before the pickle is touched: limits on memory, time and files, and an audit hook that refuses whatever a load of
 tensors has no need of (processes, sockets, files, imports, code). The load itself is ``torch.load`` with
 ``weights_only=True``, and there is no other attempt if that one fails. Names of classes that a pickle may hold beside
-tensors stand for inert ones of ours (:mod:`bnndp.importers.constraints`).
+tensors stand for inert ones of ours (:mod:`bnndp.importers.pyro_constraints`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.constraints import CONSTRAINTS
-from bnndp.importers.flatten import flat
+from bnndp.importers.flatten import contents, flat
 from bnndp.importers.pickles import FAULT
+from bnndp.importers.pyro_constraints import CONSTRAINTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,16 +145,9 @@ def _chosen(found: object, key: str) -> object:
     """The entry of that dotted name, the whole if the name is empty."""
     for part in key.split(".") if key else ():
         if not isinstance(found, Mapping) or part not in found:
-            raise _Refused(f"it has no entry {key!r:.80}; {_keys(found)}")
+            raise _Refused(f"it has no entry {key!r:.80}; {contents(found)}")
         found = found[part]
     return found
-
-
-def _keys(found: object) -> str:
-    """What there is, in words."""
-    if not isinstance(found, Mapping):
-        return f"it holds a {type(found).__name__}"
-    return f"its entries are {', '.join(f'{name!r:.40}' for name in list(found)[:8])}"
 
 
 def _expect_size(tensors: Mapping[str, Tensor], size: int) -> None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
 from bnndp.files.regular import read_regular
 from bnndp.importers.arrays import arrays_of, is_arrays
-from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
-from bnndp.importers.ignored import few, without
+from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard, few, without
 from bnndp.importers.pickles import Opened, open_pickle
 
 if TYPE_CHECKING:
@@ -116,31 +115,29 @@ def _model(
     asked: Asked,
 ) -> ModelFile:
     from bnndp.files.posterior import ModelFile
+    from bnndp.importers.architecture import read_settings
     from bnndp.importers.build import posterior_of, settled
     from bnndp.importers.samples import joined
-    from bnndp.importers.settings import read_settings
 
     table = None if asked.table is None else read_settings(asked.table, "table")
     if table is not None and not isinstance(table, dict):
         raise ModelFileError(one_line(f"{asked.table}: is no table: it must be a mapping of settings"))
-    choices = Choices(asked.scale_transform, asked.bias, None if beside is None else beside.foreign, table)
-    parts: list[tuple[Importer, Found]] = []
-    for path, each in zip(paths, opened, strict=True):
-        with_table = asked.importer == "auto" and "tensors" in (table or {})
-        name = "table" if with_table else asked.importer
-        parts.append(_read(each.foreign, name, replace(choices, ignore=asked.ignore), path))
+    second = None if beside is None else beside.foreign
+    choices = Choices(asked.scale_transform, asked.bias, second, table, asked.ignore)
+    pairs = list(zip(paths, opened, strict=True))
+    parts = [_read(each.foreign, asked.importer, choices, path) for path, each in pairs]
     importer = parts[0][0]
     try:
         if any(other is not importer for other, _ in parts):
             raise ModelFileError(
                 f"these files are read by {', '.join(dict.fromkeys(i.name for i, _ in parts))}, not by one"
             )
-        found = joined([found for _, found in parts]) if len(parts) > 1 else parts[0][1]
+        found = joined([found for _, found in parts])
         found = settled(found, given, ordered=all(each.foreign.ordered for each in opened))
         posterior = posterior_of(found, given)
     except (CertError, RuntimeError, MemoryError) as error:
         raise ModelFileError(one_line(f"{paths[0]}: cannot be converted: {error}")) from error
-    sources = [_source(path, each.sha256) for path, each in zip(paths, opened, strict=True)]
+    sources = [_source(path, each.sha256) for path, each in pairs]
     origin = _origin(importer, found, sources, asked)
     origin["dtypes"] = sorted(
         {str(t.dtype).removeprefix("torch.") for each in opened for t in each.foreign.tensors.values()}
@@ -162,7 +159,7 @@ def _read(foreign: Foreign, name: str, choices: Choices, path: str | os.PathLike
         used, sites = without(foreign, choices.ignore)
         beside, unmet = (None, sites) if choices.beside is None else without(choices.beside, choices.ignore)
         sites = tuple(each for each in sites if each in unmet)
-        importer = importer_for(used, name)
+        importer = importer_for(used, name, choices.table)
         if sites and "ignore" not in importer.uses:
             raise ModelFileError(f"it has no tensor {sites[0]!r:.80} to ignore; its tensors are {few(foreign.tensors)}")
         told = replace(choices, ignore=sites, beside=beside)
@@ -188,8 +185,8 @@ def _origin(importer: Importer, found: Found, sources: list[dict[str, str]], ask
         origin["remarks"] = list(found.remarks)
     if asked.table is not None:
         origin["table"] = _source(asked.table, hashlib.sha256(read_regular(asked.table)).hexdigest())
-    said: dict[str, object] = {"scale_transform": asked.scale_transform, "bias": asked.bias, "key": asked.key}
-    said |= {"ignore": list(asked.ignore)}
-    unsaid: dict[str, object] = {"scale_transform": None, "bias": True, "key": "", "ignore": []}
-    choices = {name: value for name, value in said.items() if value != unsaid[name]}
+    changed = [
+        name for name in ("scale_transform", "bias", "key", "ignore") if getattr(asked, name) != getattr(Asked(), name)
+    ]
+    choices = {name: list(asked.ignore) if name == "ignore" else getattr(asked, name) for name in changed}
     return origin | ({"choices": choices} if choices else {})

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
+from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.flatten import flat, state_of
 from bnndp.importers.foreign import Choices, Foreign, Found
+from bnndp.importers.live import live_posterior, read_network
 from bnndp.importers.prefixes import network_tensors, optimisers
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import deviations, double
+from bnndp.network import Posterior
 
-__all__ = ["Ivon"]
+__all__ = ["Ivon", "from_ivon"]
 
 _HESS = re.compile(r"(?:.*\.)?param_groups\.\d+\.hess")
 
@@ -64,6 +70,28 @@ class Ivon:
             return network_tensors(foreign)
         except ModelFileError as error:
             raise ModelFileError(f"{error}; give the state_dict of the network by --beside") from error
+
+
+def from_ivon(
+    network: object,
+    optimiser: object,
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+    parameters: Sequence[str] | None = None,
+) -> Posterior:
+    """The network that IVON trained: modules and optimisers themselves, or their state_dicts.
+
+    ``parameters`` names the optimiser's parameters in its order, where they are not all of the network's in the
+    network's order: with several groups, or if some were not trained. Call it outside of ``sampled_params()``. A module
+    says its activations.
+    """
+    given = architecture_of(architecture, task, activation)
+    table = None if parameters is None else {"parameters": list(parameters)}
+    choices = Choices(beside=flat(state_of(network)), table=table)
+    found = Ivon().read(flat(state_of(optimiser)), choices)
+    return live_posterior(found, given, partial(read_network, network, found))
 
 
 @dataclass(frozen=True, slots=True)

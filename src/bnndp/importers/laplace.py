@@ -24,20 +24,24 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from bnndp.errors import ModelFileError
+from bnndp.errors import InputError, ModelFileError
+from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.flatten import flat, state_of
 from bnndp.importers.foreign import Choices, Foreign, Found
 from bnndp.importers.gaussian import between, expect_size, fixed_beside, inverse_factor, layer_factor, pieces
+from bnndp.importers.live import live_posterior, read_network
 from bnndp.importers.prefixes import shorn
 from bnndp.importers.sites import Layer, Told, layers_of, roles
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import deviations, double
-from bnndp.network import TASKS
+from bnndp.network import TASKS, Posterior
 
-__all__ = ["IMPORTERS", "Laplace"]
+__all__ = ["Laplace", "from_laplace"]
 
 _CLASS = re.compile(r"(?P<structure>Diag|Full|Kron|LowRank)(?P<last>LL)?Laplace")
 _TORCH = {"weight": "out_in"}
@@ -91,7 +95,28 @@ class Laplace:
         return Found((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True, task=task)
 
 
-IMPORTERS = (Laplace(),)
+def from_laplace(
+    approximation: object,
+    network: object | None = None,
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+) -> Posterior:
+    """The network of a fitted Laplace approximation, or of its ``state_dict()`` and the network (or its state_dict).
+
+    A live approximation has its network in it; one of the last layer has it within a feature extractor. The network, if
+    it is a module, says its activations, the approximation the task.
+    """
+    given = architecture_of(architecture, task, activation)
+    inner = getattr(approximation, "model", None)
+    inner = getattr(inner, "model", inner) if type(inner).__name__ == "FeatureExtractor" else inner
+    beside = inner if network is None else network
+    if beside is None:
+        raise InputError("the state_dict of a Laplace approximation has no names: give the network as well.")
+    found = Laplace().read(flat(state_of(approximation)), Choices(beside=flat(state_of(beside))))
+    live = beside if isinstance(beside, torch.nn.Module) else inner
+    return live_posterior(found, given, partial(read_network, live, found))
 
 
 def _structure(foreign: Foreign) -> tuple[str, bool]:

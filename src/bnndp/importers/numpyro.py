@@ -17,20 +17,24 @@ Weights are (inputs, outputs) where flax calls them ``kernel``; of other names, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
+from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.build import posterior_of
+from bnndp.importers.flatten import flat, to_tensors
 from bnndp.importers.foreign import Choices, Foreign, Found
 from bnndp.importers.gaussian import ON_ALL_REALS, Law, assembled, fixed_beside, pieces, shapes_told
-from bnndp.importers.sites import Told, layers_of, roles, site_of, told_by
+from bnndp.importers.sites import Told, ignored_names, layers_of, roles, site_of, told_by
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import deviations, double
+from bnndp.network import Posterior
 
-__all__ = ["IMPORTERS", "Chain", "NumpyroGuide"]
+__all__ = ["Chain", "NumpyroGuide", "from_numpyro"]
 
 _CERTAIN = {"kernel": "in_out"}
 _FLAT = ("auto_loc", "auto_scale", "auto_scale_tril", "auto_cov_factor")
@@ -98,7 +102,32 @@ class Chain:
         return Found(members, f"{len(members)} samples, each with the same probability; all std = 0", ordered=True)
 
 
-IMPORTERS = (NumpyroGuide(), Chain())
+def from_numpyro(
+    values: Mapping[str, object],
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+    table: Mapping[str, object] | None = None,
+    ignore: str | Sequence[str] = (),
+) -> Posterior:
+    """The network of ``svi_result.params`` of an autoguide, or the ensemble of ``mcmc.get_samples()``.
+
+    ``ignore`` names sites that are no weights, such as the noise of the data.
+
+    >>> draws = {
+    ...     "w1": torch.zeros(5, 3, 8),
+    ...     "b1": torch.zeros(5, 8),
+    ...     "w2": torch.zeros(5, 8, 2),
+    ...     "b2": torch.zeros(5, 2),
+    ... }
+    >>> from_numpyro(draws, task="regression", activation="relu")
+    Ensemble(5 x BayesianNetwork(3-8-2, regression))
+    """
+    given = architecture_of(architecture, task, activation)
+    foreign = flat(to_tensors(values))
+    reader = NumpyroGuide() if NumpyroGuide().knows(foreign) else Chain()
+    return posterior_of(reader.read(foreign, Choices(table=table, ignore=ignored_names(ignore))), given)
 
 
 def _independent(tensors: Mapping[str, Tensor]) -> tuple[Law, str]:

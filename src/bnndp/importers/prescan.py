@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.constraints import CONSTRAINTS
+from bnndp.importers.pyro_constraints import CONSTRAINTS
 
 __all__ = ["expect_plain"]
 

@@ -1,6 +1,6 @@
 """Guides of Pyro and TyXe: a ParamStore, or the state_dict of a guide.
 
-Both hold unconstrained values; how scales come from them is in :mod:`bnndp.importers.scales`.
+Both hold unconstrained values; how scales come from them is in :mod:`bnndp.importers.pyro_scales`.
 
 ========================== =========================================================================================
 ``AutoNormal``             ``locs.<site>``, ``scales.<site>``: independent weights
@@ -28,11 +28,11 @@ from bnndp.errors import ModelFileError
 from bnndp.importers.foreign import Choices, Foreign, Found
 from bnndp.importers.gaussian import ON_ALL_REALS, Law, assembled, fixed_beside, pieces, shapes_told
 from bnndp.importers.prefixes import shared_prefix
-from bnndp.importers.scales import REAL, Param, remarks, scale, transform, words
+from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, words
 from bnndp.importers.sites import told_by
 from bnndp.importers.values import deviations, double
 
-__all__ = ["IMPORTERS", "PyroGuide", "TyxeGuide"]
+__all__ = ["PyroGuide", "TyxeGuide"]
 
 _RAW = "_unconstrained"  # how a guide's state_dict marks values under a constraint
 _STORE = "constraints."  # how values of a ParamStore begin
@@ -84,9 +84,6 @@ class TyxeGuide:
     def read(self, foreign: Foreign, choices: Choices) -> Found:
         """Location and scale of each site."""
         return _layers(_independent(_params(foreign), _TYXE, choices, "exp"), choices, ordered=foreign.ordered)
-
-
-IMPORTERS = (PyroGuide(), TyxeGuide())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bnndp.errors import ModelFileError
 from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
-from bnndp.importers.plain import StateDict, is_stacked
+from bnndp.importers.mean_field import StateDict, is_stacked
 from bnndp.importers.prefixes import network_tensors
 from bnndp.importers.values import double
 
@@ -67,6 +67,8 @@ class Samples:
 def joined(found: list[Found]) -> Found:
     """Several posteriors as a mixture with equal shares; they must be of one kind."""
     first = found[0]
+    if len(found) == 1:
+        return first
     for index, each in enumerate(found):
         if each.formula != first.formula or dict(each.kinds) != dict(first.kinds):
             raise ModelFileError(f"part {index} is of another kind than part 0: {each.formula}, and {first.formula}")

@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices
-from bnndp.importers.ignored import few
+from bnndp.errors import InputError, ModelFileError
+from bnndp.importers.foreign import Choices, few
 from bnndp.importers.tables import LAYOUTS
 
-__all__ = ["Layer", "Site", "Told", "layers_of", "roles", "site_of", "told_by"]
+__all__ = ["Layer", "Site", "Told", "ignored_names", "layers_of", "roles", "site_of", "told_by"]
 
 _KEYS, _SETTINGS = ("layout", "ignore", "sites"), ("site", "layer", "part", "shape", "layout")
 _PARTS = ("weight", "bias")
@@ -119,6 +118,14 @@ def told_by(choices: Choices) -> Told:
     if len({site.name for site in found}) < len(found):
         raise ModelFileError("the table names a site twice")
     return Told(found, str(layout) if layout is not None else None, aside)
+
+
+def ignored_names(ignore: object) -> tuple[str, ...]:
+    """The argument ``ignore`` of the functions ``from_...``, a name or a list of them, checked."""
+    names = (ignore,) if isinstance(ignore, str) else ignore
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"ignore must be a list of names of sites, got {ignore!r:.80}.")
+    return tuple(names)
 
 
 def _row(index: int, given: object, ignore: Sequence[str]) -> Site:

@@ -17,20 +17,27 @@ The vector of the dense ones is ``params`` in the order of ``optree``: a plain d
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from bnndp.errors import CertError, ModelFileError
+from bnndp.errors import CertError, InputError, ModelFileError
+from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.flatten import flat, state_of
 from bnndp.importers.foreign import Choices, Foreign, Found
 from bnndp.importers.gaussian import Law, assembled, expect_size, fixed_beside, inverse_factor, pieces
+from bnndp.importers.live import live_posterior, read_network
+from bnndp.importers.samples import joined
 from bnndp.importers.sites import Told, told_by
 from bnndp.importers.values import deviations, double
 from bnndp.layers.correlated import factor_of
+from bnndp.network import Posterior
 
-__all__ = ["IMPORTERS", "State"]
+__all__ = ["State", "from_posteriors"]
 
 _TORCH = {"weight": "out_in"}
 _DIAGONAL = {"log_sd_diag": "exp", "prec_diag": "rsqrt", "sd_diag": "none"}
@@ -83,7 +90,46 @@ class State:
         return Found((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
 
 
-IMPORTERS = (State(),)
+def from_posteriors(
+    state: object,
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+    network: object | None = None,
+) -> Posterior:
+    """The network of a state of ``posteriors``, or the ensemble of a list of states, such as samples of SGHMC.
+
+    ``network`` is a module, or a state_dict, with the parameters that the state does not have. A module with all layers
+    says the activations.
+    """
+    given = architecture_of(architecture, task, activation)
+    states = list(state) if isinstance(state, list | tuple) else [state]
+    if not states:
+        raise InputError("there are no states.")
+    found = joined([_state_found(each, network) for each in states])
+    return live_posterior(found, given, partial(read_network, network, found))
+
+
+def _state_found(state: object, network: object | None) -> Found:
+    fields = {name: _field(state, name) for name in ("params", *_DIAGONAL, *_DENSE)}
+    params = fields["params"]
+    if not isinstance(params, Mapping):
+        raise InputError(f"a state needs params, a dictionary by parameter names, got {type(params).__name__}.")
+    order = list(params) if isinstance(params, OrderedDict) else sorted(params)
+    table = {"sites": [{"site": name} for name in order]}
+    held = flat({name: value for name, value in fields.items() if value is not None})
+    lacking = _without(state_of(network), params)
+    return State().read(held, Choices(beside=flat(lacking) if lacking else None, table=table))
+
+
+def _field(state: object, name: str) -> object:
+    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
+
+
+def _without(state: object, params: Mapping[str, object]) -> object:
+    """The parameters of the network that the state does not have."""
+    return {name: value for name, value in state.items() if name not in params} if isinstance(state, Mapping) else state
 
 
 def _diagonal(means: Mapping[str, Tensor], kind: str, foreign: Foreign) -> Law:
