@@ -25,7 +25,7 @@ from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load, read_model, save
 from bnndp.importers import child, pickles
 from bnndp.importers.architecture import Architecture, read_architecture
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.pickles import open_in_child, open_pickle
 from bnndp.importers.prescan import expect_plain
@@ -56,6 +56,7 @@ def check_linears(network: object, found: dict[str, Tensor]) -> None:
 SAID_THERE = ("--task", "regression", "--activation", "relu")
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_checkpoint_through_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
 
@@ -140,6 +141,7 @@ def test_a_single_layer_needs_no_activation(tmp_path: Path, capsys: pytest.Captu
     assert "activation: none\n" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_child")
 def test_several_entries_with_tensors_are_not_one_network(tmp_path: Path) -> None:
     torch.save({"model": state(), "ema": state()}, tmp_path / "c.pt")
     with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key model or ema"):
@@ -161,6 +163,7 @@ def test_the_child_alone_runs_nothing(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+@pytest.mark.usefixtures("no_child")
 def test_views_that_claim_more_than_the_file_are_refused(tmp_path: Path) -> None:
     torch.save({"0.weight": torch.ones(1).expand(10**5, 10**5)}, tmp_path / "f.pt")
     with pytest.raises(ModelFileError, match="save plain tensors, not views"):
@@ -232,7 +235,7 @@ DOORS = """
 import os, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from bnndp.importers import child
-child._close_doors()
+child._install_audit_hook()
 for act in (
     lambda: os.system("touch mark"),
     lambda: open("mark", "w"),
@@ -511,7 +514,7 @@ def test_our_own_files_are_sealed_anew(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="describes its layers by itself"):
         convert(tmp_path / "a", Architecture())
     with pytest.raises(InputError, match="leave out --key"):
-        convert(tmp_path / "a", asked=Asked(key="model"))
+        convert(tmp_path / "a", options=ConvertOptions(key="model"))
 
 
 @pytest.mark.parametrize("origin", [{}, {"layers": 5}, {"layers": ["\x1b[2J\n", 3]}, {"layers": []}], ids=str)

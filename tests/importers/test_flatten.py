@@ -112,6 +112,7 @@ def pickled(constraints: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.usefixtures("no_child")
 def test_constraints_come_as_words() -> None:
     real = torch.distributions.constraints
     found = {"a": real.real, "b": real.positive, "c": real.interval(0.0, 2.5), "d": real.real_vector}

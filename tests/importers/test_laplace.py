@@ -139,6 +139,7 @@ def test_parameters_that_were_not_trained_have_no_variance() -> None:
     assert not layers[2].factor[:, -1].any()
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = network((3, 4, 2), 3)
     given = state(

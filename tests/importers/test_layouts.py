@@ -12,7 +12,7 @@ from torch import Tensor
 
 import bnndp
 from bnndp.errors import CertError
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 
 ROWS = [
     {"name": "<layer>.m", "role": "weight_mean"},
@@ -45,7 +45,7 @@ def test_a_file_without_order(tmp_path: Path) -> None:
     save_file(state(2, 8, 1, names="xa"), tmp_path / "n.safetensors")
     (tmp_path / "t.json").write_text(str({"tensors": ROWS}).replace("'", '"'))
     with pytest.raises(CertError) as caught:
-        convert(tmp_path / "n.safetensors", RELUS, asked=Asked(table=tmp_path / "t.json"))
+        convert(tmp_path / "n.safetensors", RELUS, options=ConvertOptions(table=tmp_path / "t.json"))
     assert ADVICE in str(caught.value)
 
 

@@ -108,6 +108,7 @@ def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
     torch.testing.assert_close(covariance(network.layers[2]), torch.eye(10).double() / 4)  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("seed", range(20))
 def test_samples(seed: int, tmp_path: Path) -> None:
     sizes = random_sizes(seed)

@@ -17,10 +17,10 @@ import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load, read_model
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
-from bnndp.importers.gaussian import ON_ALL_REALS
+from bnndp.importers.gaussian import REAL_PRIORS
 from bnndp.importers.pyro import PyroGuide, TyxeGuide
 from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear
@@ -91,7 +91,7 @@ def test_a_store_says_how_its_scales_are_made(constraint: str, scale: object, se
     locs, raw = pair(seed)
     foreign = store(locs, raw, constraint)
     found = importer_for(foreign).read(foreign, Choices())
-    assert found.remarks == (ON_ALL_REALS,)  # nothing is assumed of the scales
+    assert found.remarks == (REAL_PRIORS,)  # nothing is assumed of the scales
     for name, value in raw.items():
         assert torch.equal(found.members[0][f"{name}_mean"], locs[name].double())
         assert torch.equal(found.members[0][f"{name}_std"], scale(value))  # type: ignore[operator]
@@ -103,7 +103,7 @@ def test_the_assumed_transform_is_stated() -> None:
     assert "softplus" in found.formula
     assert found.remarks[0].startswith("scales are read by softplus, as Pyro has it since 1.7; the file does not say")
     chosen = PyroGuide().read(flat(auto_normal(locs, raw)), Choices(scale_transform="exp"))
-    assert chosen.remarks == (ON_ALL_REALS,)
+    assert chosen.remarks == (REAL_PRIORS,)
     assert chosen.formula == "mean = loc, std = exp(value)"
 
 
@@ -114,6 +114,7 @@ def test_large_values_do_not_overflow() -> None:
         bnndp.importers.from_pyro(state, scale_transform="exp", **SAID)
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the networks of the paper were saved: with the constraint of Pyro up to 1.6."""
     locs, raw = pair(5)
@@ -303,7 +304,7 @@ def test_a_file_without_order_is_read_by_numbers_or_not_at_all(tmp_path: Path) -
     with pytest.raises(ModelFileError, match="fit one another in several orders; give their sites in order by --table"):
         convert(tmp_path / "s.safetensors", RELUS)
     (tmp_path / "t.json").write_text(json.dumps({"sites": [{"site": "second.weight"}, {"site": "first.weight"}]}))
-    told = convert(tmp_path / "s.safetensors", RELUS, asked=Asked(table=tmp_path / "t.json")).posterior
+    told = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(table=tmp_path / "t.json")).posterior
     assert torch.equal(told.linears[0].weight_mean, square["second.weight"].double())  # type: ignore[union-attr]
 
 

@@ -83,6 +83,7 @@ def sampled(pyro: Any, body: Any, guide: Any, x: Tensor, draws: int = 400) -> Te
 X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]])
 
 
+@pytest.mark.usefixtures("no_child")
 def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> None:
     body, guide = trained(fresh, "AutoNormal")
     live = bnndp.importers.from_pyro(guide, table=IGNORE)
@@ -98,9 +99,9 @@ def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> N
 
 
 def converted(folder: Path) -> Any:
-    from bnndp.importers.convert import Asked
+    from bnndp.importers.convert import ConvertOptions
 
-    return convert(folder / "store.pt", RELUS, asked=Asked(table=folder / "table.json")).posterior
+    return convert(folder / "store.pt", RELUS, options=ConvertOptions(table=folder / "table.json")).posterior
 
 
 def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:

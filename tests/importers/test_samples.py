@@ -19,7 +19,7 @@ import bnndp
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load
 from bnndp.importers.arrays import arrays_of, is_arrays
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
 from bnndp.importers.registry import importer_for
@@ -98,6 +98,7 @@ def test_a_mixture_of_gaussian_networks() -> None:
     assert importer_for(flat([each.state for each in made])).name == "samples"
 
 
+@pytest.mark.usefixtures("no_child")
 def test_pickles_of_lists_and_several_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
 
@@ -161,7 +162,7 @@ def test_arrays_of_numpy(tmp_path: Path) -> None:
     np.save(tmp_path / "weight.npy", np.ones((1, 2)))
     assert repr(convert(tmp_path / "weight.npy", RELUS).posterior) == "BayesianNetwork(2-1, regression)"
     with pytest.raises(InputError, match="leave out --key"):
-        convert(tmp_path / "f.npz", RELUS, asked=Asked(key="a"))
+        convert(tmp_path / "f.npz", RELUS, options=ConvertOptions(key="a"))
 
 
 def test_texts_are_values_and_objects_are_refused(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ _BLANK = "0" * 64  # stands for the digest while it is taken
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """What a posterior file holds: the network or ensemble, and what is said of it."""
+    """What a posterior file holds: the network or ensemble, and its description."""
 
     posterior: Posterior
     sha256: str | None  # of the content, checked; None: the file has none, so that damaged values are not noticed

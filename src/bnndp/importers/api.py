@@ -9,14 +9,14 @@ from functools import partial
 from torch import Tensor, nn
 
 from bnndp.errors import CertError, InputError
-from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.build import posterior_of
 from bnndp.importers.flatten import flat, state_of, to_tensors
-from bnndp.importers.foreign import Choices, Found, expect_heard
-from bnndp.importers.live import live_posterior, read_samples
+from bnndp.importers.foreign import Choices, Imported, expect_used
+from bnndp.importers.live import describe_samples, posterior_of_live
 from bnndp.importers.module import from_module
 from bnndp.importers.registry import importer_for
-from bnndp.importers.samples import joined
+from bnndp.importers.samples import join_members
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 
 __all__ = ["from_samples", "from_tensors"]
@@ -32,7 +32,7 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     bias: bool = True,
     table: Mapping[str, object] | None = None,
 ) -> Posterior:
-    """Read the network of tensors or arrays by name, such as a ``state_dict``, as ``bnndp convert`` reads files.
+    """Describe the network of tensors or arrays by name, such as a ``state_dict``, as ``bnndp convert`` reads files.
 
     Args:
         tensors: Tensors or arrays by name, possibly nested.
@@ -46,11 +46,12 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     Returns:
         A network, or an ensemble if the tensors hold several. What is neither given nor known is refused.
 
+    >>> import torch
     >>> layer = {"mu_weight": torch.ones(1, 2), "rho_weight": torch.zeros(1, 2)}
     >>> from_tensors(layer, task="regression").linears[0].weight_std  # softplus(0) = log(2)
     tensor([[0.6931, 0.6931]], dtype=torch.float64)
     """
-    given = architecture_of(architecture, task, activation)
+    given = merge_architecture(architecture, task, activation)
     choices = Choices(bias=bias, table=table)
     return posterior_of(_read(tensors, importer, choices), given)
 
@@ -64,7 +65,7 @@ def from_samples(
     weights: Tensor | None = None,  # (samples,)
     importer: str = "auto",
 ) -> Posterior:
-    """Read an ensemble of samples, such as a deep ensemble or a Markov chain.
+    """Describe an ensemble of samples, such as a deep ensemble or a Markov chain.
 
     Args:
         samples: A ``state_dict`` each, or one mapping of tensors with a first axis of samples, or live modules of one
@@ -79,6 +80,7 @@ def from_samples(
     Returns:
         The ensemble; of a single sample, its network.
 
+    >>> import torch
     >>> draws = {"0.weight": torch.randn(5, 3, 2), "0.bias": torch.zeros(5, 3)}
     >>> from_samples(draws, task="regression")
     Ensemble(5 x BayesianNetwork(2-3, regression))
@@ -86,7 +88,7 @@ def from_samples(
     >>> from_samples(modules, task="classification")
     Ensemble(4 x BayesianNetwork(2-3-2, classification, linear tanh linear))
     """
-    given = architecture_of(architecture, task, activation)
+    given = merge_architecture(architecture, task, activation)
     if isinstance(samples, nn.Module) and not isinstance(samples, nn.ModuleList):
         raise InputError(f"one {type(samples).__name__} is no list of samples; read it by bnndp.from_module.")
     live: list[nn.Module] = []
@@ -100,16 +102,16 @@ def from_samples(
         _expect_alike([_shapes(module) for module in live])
         if live and importer == "auto" and (given is None or given.layers is None):
             return _ensemble(live, given or Architecture(), weights)
-        found = joined([_read(state_of(sample), importer, Choices()) for sample in each])
+        found = join_members([_read(state_of(sample), importer, Choices()) for sample in each])
     if weights is not None:
         found = replace(found, weights=weights)
-    return live_posterior(found, given, partial(read_samples, live))
+    return posterior_of_live(found, given, partial(describe_samples, live))
 
 
-def _read(tensors: object, importer: str, choices: Choices) -> Found:
+def _read(tensors: object, importer: str, choices: Choices) -> Imported:
     foreign = flat(to_tensors(tensors))
     chosen = importer_for(foreign, importer, choices.table)
-    expect_heard(chosen, choices)
+    expect_used(chosen, choices)
     return chosen.read(foreign, choices)
 
 
@@ -127,8 +129,8 @@ def _shapes(module: nn.Module) -> dict[str, object]:
 
 def _layers(network: BayesianNetwork) -> dict[str, object]:
     """The kind and the settings of each layer."""
-    layers = enumerate(network.layers)
-    return {f"layer {index}": (each.kind, *(getattr(each, name) for name in each.settings)) for index, each in layers}
+    settings = [[f"{name}={getattr(layer, name)!r}" for name in layer.settings] for layer in network.layers]
+    return {f"layer {i}": " ".join([layer.kind, *settings[i]]) for i, layer in enumerate(network.layers)}
 
 
 def _expect_alike(samples: Sequence[Mapping[str, object]]) -> None:

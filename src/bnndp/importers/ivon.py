@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
-from bnndp.importers.foreign import Choices, Foreign, Found
-from bnndp.importers.live import live_posterior, read_network
+from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.live import describe_network, posterior_of_live
 from bnndp.importers.prefixes import network_tensors, optimisers
 from bnndp.importers.tables import layer_tensors
-from bnndp.importers.values import deviations, double
+from bnndp.importers.values import to_float64, to_std
 from bnndp.network import Posterior
 
 __all__ = ["Ivon", "from_ivon"]
@@ -43,24 +43,24 @@ class Ivon:
         """Whether a group of parameters has curvatures."""
         return any(map(_HESS.fullmatch, foreign.tensors))
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """Weights as means; deviations by the formula, zero of what the optimiser does not hold."""
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
+        """Weights as means; stds by the formula, zero for parameters that the optimiser does not hold."""
         tensors = self._network(foreign, choices)
         groups = _groups(foreign)
-        spread = _spread(groups, tensors, _order(groups, tensors, choices))
+        stds = _stds(groups, tensors, _order(groups, tensors, choices))
         layers: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             layer, _, part = name.rpartition(".")
             if part not in ("weight", "bias"):
                 raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
-            mean = double(name, tensor)
+            mean = to_float64(name, tensor)
             parts = layers.setdefault(layer or "layer", {})
-            parts |= {f"{part}_mean": mean, f"{part}_std": spread.get(name, torch.zeros_like(mean))}
-        fixed = [name for name in tensors if name not in spread]
+            parts |= {f"{part}_mean": mean, f"{part}_std": stds.get(name, torch.zeros_like(mean))}
+        fixed = [name for name in tensors if name not in stds]
         remarks = ["the weights are taken for means: they must have been saved outside of sampled_params()"]
         remarks += [f"not in the optimiser, so without variance: {', '.join(fixed[:4])}"] if fixed else []
         formula = "mean = weight, std = 1/sqrt(ess*(hess + weight_decay))"
-        return Found((layer_tensors(layers),), formula, remarks=tuple(remarks))
+        return Imported((layer_tensors(layers),), formula, remarks=tuple(remarks))
 
     @staticmethod
     def _network(foreign: Foreign, choices: Choices) -> dict[str, Tensor]:
@@ -87,11 +87,11 @@ def from_ivon(
     network's order: with several groups, or if some were not trained. Call it outside of ``sampled_params()``. A module
     says its activations.
     """
-    given = architecture_of(architecture, task, activation)
+    given = merge_architecture(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}
     choices = Choices(beside=flat(state_of(network)), table=table)
     found = Ivon().read(flat(state_of(optimiser)), choices)
-    return live_posterior(found, given, partial(read_network, network, found))
+    return posterior_of_live(found, given, partial(describe_network, network, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class _Group:
 
     def std(self) -> Tensor:
         """The formula; refused where the curvature is no positive number."""
-        return deviations("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
+        return to_std("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
 
 
 def _groups(foreign: Foreign) -> list[_Group]:
@@ -127,7 +127,7 @@ def _groups(foreign: Foreign) -> list[_Group]:
             raise ModelFileError(
                 f"{start} lacks one of hess, params, ess and weight_decay: it is no whole state of IVON"
             )
-        groups.append(_Group(double(f"{start}.hess", hess), count, *numbers))
+        groups.append(_Group(to_float64(f"{start}.hess", hess), count, *numbers))
     return groups
 
 
@@ -163,8 +163,8 @@ def _was_sorted(tensors: dict[str, Tensor]) -> bool:
     return any(place.get(f"{name.removesuffix('bias')}weight", -1) > place[name] for name in biases)
 
 
-def _spread(groups: list[_Group], tensors: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Deviations by name; refused unless each group has as many curvatures as its parameters have numbers."""
+def _stds(groups: list[_Group], tensors: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
+    """Stds by name; refused unless each group has as many curvatures as its parameters have numbers."""
     found: dict[str, Tensor] = {}
     left = list(names)
     for index, group in enumerate(groups):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bnndp.errors import ModelFileError
 
-__all__ = ["expect_ascending", "in_order", "turned_advice"]
+__all__ = ["expect_ascending", "in_order", "transpose_advice"]
 
 _NUMBER = re.compile(r"\d+")
 _ADVICE = (
@@ -86,7 +86,7 @@ def _chains(sizes: Mapping[str, tuple[int, int]]) -> list[list[str]]:
     return found
 
 
-def turned_advice(tensors: Mapping[str, Tensor]) -> str:
+def transpose_advice(tensors: Mapping[str, Tensor]) -> str:
     """What to do if dense layers, in this order, fit one another and their biases only when all weights are turned.
 
     ``tensors`` have our names. The answer is empty if the weights fit as they are, or in neither way. Where a file has
@@ -94,9 +94,9 @@ def turned_advice(tensors: Mapping[str, Tensor]) -> str:
 
     >>> import torch
     >>> turned = {"0.weight_mean": torch.ones(2, 8), "0.bias_mean": torch.ones(8), "2.weight_mean": torch.ones(8, 1)}
-    >>> turned_advice(turned)[:35]
+    >>> transpose_advice(turned)[:35]
     'they would fit as (inputs, outputs)'
-    >>> turned_advice({"0.weight_mean": torch.ones(8, 2), "2.weight_mean": torch.ones(1, 8)})
+    >>> transpose_advice({"0.weight_mean": torch.ones(8, 2), "2.weight_mean": torch.ones(1, 8)})
     ''
     """
     names = [name.rpartition(".")[0] for name in tensors if name.endswith(".weight_mean")]

@@ -1,4 +1,4 @@
-"""Independent Gaussian weights by a table of names: those of the libraries that we know, or the user's own."""
+"""Independent Gaussian weights by name: tables of libraries or of the user, our own names, state_dicts of torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from torch import Tensor
 
 from bnndp.errors import InputError, ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found
+from bnndp.importers.foreign import Choices, Foreign, Imported
 from bnndp.importers.prefixes import network_names, network_tensors, optimisers
 from bnndp.importers.tables import FIXED, Row, Table, layer_tensors
 
@@ -44,12 +44,14 @@ class ByTable:
         """Whether the names are those of the table."""
         return self.table.knows(network_names(foreign))
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """Mean and deviation of each weight and bias."""
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
+        """Mean and std of each weight and bias."""
         layers, remarks = self.table.layers(network_tensors(foreign))
-        said = (self.table.remark,) if self.table.remark and choices.bias else ()
+        always = (self.table.remark,) if self.table.remark and choices.bias else ()
         left = ("the biases in the file were left out, as --no-bias says",) if not choices.bias else ()
-        return Found((layer_tensors(layers, bias=choices.bias),), self.table.formula, remarks=(*remarks, *said, *left))
+        return Imported(
+            (layer_tensors(layers, bias=choices.bias),), self.table.formula, remarks=(*remarks, *always, *left)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class OwnTable:
         """Never by itself: it must be chosen."""
         return False
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
         """By the table in ``choices``."""
         if choices.table is None:
             raise ModelFileError("a table of its names is needed: give --table")
@@ -137,9 +139,9 @@ class OwnNames:
         """Whether any tensor is a ``weight_mean``."""
         return any(_last(name) == "weight_mean" for name in network_names(foreign))
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:  # noqa: ARG002 (as of all importers)
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:  # noqa: ARG002 (as of all importers)
         """The tensors as they are."""
-        return Found((network_tensors(foreign),), "the tensors as they are")
+        return Imported((network_tensors(foreign),), "the tensors as they are")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +160,15 @@ class StateDict:
         plain = bool(names) and all(_last(name) in ("weight", "bias") for name in names)
         return plain and not half and not is_stacked(network_tensors(foreign))
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:  # noqa: ARG002 (as of all importers)
-        """Means alone, deviations of zero; a layer without a bias gets one of zero."""
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:  # noqa: ARG002 (as of all importers)
+        """Means alone, stds of zero; a layer without a bias gets one of zero."""
         tensors = network_tensors(foreign)
         for name in tensors:
             layer, _, part = name.rpartition(".")
             if part == "bias" and f"{layer}.weight".lstrip(".") not in tensors:
                 raise ModelFileError(f"tensor {name!r:.80} is a bias without a weight of the same layer")
         layers, _ = _STATE_DICT.layers(tensors)
-        return Found((layer_tensors(layers),), _STATE_DICT.formula)
+        return Imported((layer_tensors(layers),), _STATE_DICT.formula)
 
 
 def is_stacked(tensors: dict[str, Tensor]) -> bool:

@@ -24,12 +24,12 @@ from bnndp.network import TASKS, BayesianNetwork
 __all__ = [
     "CONVERTERS",
     "FUNCTIONS",
-    "converted",
     "expect_not_other",
     "from_module",
-    "parts_of",
+    "leaf_modules",
     "probe",
     "stride_and_padding",
+    "to_record",
 ]
 
 _BATCH = 4  # inputs to run the module on
@@ -66,14 +66,14 @@ def from_module(
         raise InputError(f"a module does not say its task; give {' or '.join(f'task={each!r}' for each in TASKS)}.")
     if activation is not None and activation not in FUNCTIONS:
         raise InputError(f"activation must be one of {', '.join(FUNCTIONS)}, got {activation!r:.40}.")
-    parts = parts_of(module)
+    parts = leaf_modules(module)
     functions = {} if activation is None else {activation: FUNCTIONS[activation]}
     calls = chain_of_calls(module, parts, probe(parts, input_shape), functions)
     layers: list[Record] = []
     for call in calls:
         layers += [Flatten() if what == FLATTEN else ACTIVATIONS[what]() for what in call.before]
         try:
-            layers = _appended(layers, converted(call.part, type(call.part), mc_dropout))
+            layers = _appended(layers, to_record(call.part, type(call.part), mc_dropout))
         except CertError as error:
             raise type(error)(f"{call.name!r:.80}: {error}") from error
     _expect_drawn_once(calls)
@@ -92,7 +92,7 @@ def expect_not_other(activation: str | None, calls: Sequence[Call], kinds: Seque
         )
 
 
-def parts_of(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
+def leaf_modules(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
     """The parts that are layers of a module of that name, by their names, each once."""
     return {own: part for part, own in {part: own for own, part in _parts(module, name)}.items()}
 
@@ -151,7 +151,7 @@ def _appended(layers: list[Record], new: Record | _Folded | None) -> list[Record
     return [*layers[:-1], new.norm.after(layers[-1])]
 
 
-def converted(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -> Record | _Folded | None:
+def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -> Record | _Folded | None:
     """The part, whose class of torch is ``kind``, as one of our layers; None if it does nothing."""
     table = _table(part)
     if table is not None:

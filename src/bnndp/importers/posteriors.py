@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import CertError, InputError, ModelFileError
-from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
-from bnndp.importers.foreign import Choices, Foreign, Found
-from bnndp.importers.gaussian import Law, assembled, expect_size, fixed_beside, inverse_factor, pieces
-from bnndp.importers.live import live_posterior, read_network
-from bnndp.importers.samples import joined
-from bnndp.importers.sites import Told, told_by
-from bnndp.importers.values import deviations, double
+from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.gaussian import Law, expect_size, fixed_beside, inverse_factor, split_sites, to_layers
+from bnndp.importers.live import describe_network, posterior_of_live
+from bnndp.importers.samples import join_members
+from bnndp.importers.sites import SiteTable, site_table
+from bnndp.importers.values import to_float64, to_std
 from bnndp.layers.correlated import factor_of
 from bnndp.network import Posterior
 
@@ -67,27 +67,27 @@ class State:
         heads = {name.partition(".")[0] for name in foreign.tensors}
         return "params" in heads and bool(heads & {*_DIAGONAL, *_DENSE, "momenta", "log_posterior"})
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
         """Means, and the spread that the state holds."""
         known = ("params", *_DIAGONAL, *_DENSE, *_ASIDE)
         odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
         if odd is not None:
             raise ModelFileError(f"tensor {odd!r:.80} is no part of a state; its fields are {', '.join(known)}")
-        means = {name: double(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
+        means = {name: to_float64(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
         kinds = [kind for kind in (*_DIAGONAL, *_DENSE) if any(n.partition(".")[0] == kind for n in foreign.tensors)]
         if not means or len(kinds) > 1:
             raise ModelFileError(f"it has {'no params' if not means else ' and '.join(kinds)}: it is not one state")
         kind = kinds[0] if kinds else ""
-        told = told_by(choices)
-        law = _dense(means, kind, foreign, told) if kind in _DENSE else _diagonal(means, kind, foreign)
+        table = site_table(choices)
+        law = _dense(means, kind, foreign, table) if kind in _DENSE else _diagonal(means, kind, foreign)
         beside = fixed_beside(choices.beside)
         both = next((name for name in beside if name in means), None)
         if both is not None:
             raise ModelFileError(f"{both!r:.80} is in the state and in the second file: which one is used?")
         joined = Law({**law.means, **beside}, law.stds, law.rows)
-        order = Told(layout=told.layout, ignore=told.ignore)  # the sites of a table are those of a vector
-        tensors, correlated = assembled(joined, order, _TORCH, ordered=foreign.ordered and not beside)
-        return Found((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
+        order = SiteTable(layout=table.layout, ignore=table.ignore)  # the sites of a table are those of a vector
+        tensors, correlated = to_layers(joined, order, _TORCH, ordered=foreign.ordered and not beside)
+        return Imported((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
 
 
 def from_posteriors(
@@ -103,15 +103,15 @@ def from_posteriors(
     ``network`` is a module, or a state_dict, with the parameters that the state does not have. A module with all layers
     says the activations.
     """
-    given = architecture_of(architecture, task, activation)
+    given = merge_architecture(architecture, task, activation)
     states = list(state) if isinstance(state, list | tuple) else [state]
     if not states:
         raise InputError("there are no states.")
-    found = joined([_state_found(each, network) for each in states])
-    return live_posterior(found, given, partial(read_network, network, found))
+    found = join_members([_state_found(each, network) for each in states])
+    return posterior_of_live(found, given, partial(describe_network, network, found))
 
 
-def _state_found(state: object, network: object | None) -> Found:
+def _state_found(state: object, network: object | None) -> Imported:
     fields = {name: _field(state, name) for name in ("params", *_DIAGONAL, *_DENSE)}
     params = fields["params"]
     if not isinstance(params, Mapping):
@@ -139,14 +139,14 @@ def _diagonal(means: Mapping[str, Tensor], kind: str, foreign: Foreign) -> Law:
     lacking = next((name for name in means if name not in given), None)
     if lacking is not None:
         raise ModelFileError(f"it has the mean of {lacking!r:.80}, but not its {kind}: a tensor is missing")
-    return Law(means, {name: deviations(f"{kind}.{name}", each, _DIAGONAL[kind]) for name, each in given.items()})
+    return Law(means, {name: to_std(f"{kind}.{name}", each, _DIAGONAL[kind]) for name, each in given.items()})
 
 
-def _dense(means: Mapping[str, Tensor], kind: str, foreign: Foreign, told: Told) -> Law:
+def _dense(means: Mapping[str, Tensor], kind: str, foreign: Foreign, table: SiteTable) -> Law:
     """A joint covariance of the vector of all parameters."""
-    shapes = {name: tuple(means[name].shape) for name in _order(means, told, sure=foreign.ordered)}
+    shapes = {name: tuple(means[name].shape) for name in _order(means, table, sure=foreign.ordered)}
     n = sum(map(math.prod, shapes.values()))
-    given = double(kind, foreign.tensors[kind]) if kind in foreign.tensors else torch.zeros(0)
+    given = to_float64(kind, foreign.tensors[kind]) if kind in foreign.tensors else torch.zeros(0)
     wanted = (n * (n + 1) // 2,) if kind == "L_factor" else (n, n)
     if tuple(given.shape) != wanted:
         raise ModelFileError(f"{kind} has shape {tuple(given.shape)}; expected {wanted} of {n} parameters")
@@ -160,7 +160,7 @@ def _dense(means: Mapping[str, Tensor], kind: str, foreign: Foreign, told: Told)
     else:
         factor = _factor_of(given)
     zeros = {name: torch.zeros_like(mean) for name, mean in means.items()}
-    return Law(means, zeros, pieces(factor, shapes))
+    return Law(means, zeros, split_sites(factor, shapes))
 
 
 def _factor_of(covariance: Tensor) -> Tensor:
@@ -170,9 +170,9 @@ def _factor_of(covariance: Tensor) -> Tensor:
         raise ModelFileError(f"cov of the state: {error}") from error
 
 
-def _order(means: Mapping[str, Tensor], told: Told, *, sure: bool) -> list[str]:
+def _order(means: Mapping[str, Tensor], table: SiteTable, *, sure: bool) -> list[str]:
     """The names in the order of the vector."""
-    given = [site.name for site in told.sites]
+    given = [site.name for site in table.sites]
     if given and sorted(given) != sorted(means):
         raise ModelFileError(f"the sites of the table must be the params of the state: {', '.join(list(means)[:6])}")
     if not given and not (sure and list(means) == sorted(means)):

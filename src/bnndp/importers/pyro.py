@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found
-from bnndp.importers.gaussian import ON_ALL_REALS, Law, assembled, fixed_beside, pieces, shapes_told
+from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.gaussian import REAL_PRIORS, Law, fixed_beside, site_shapes, split_sites, to_layers
 from bnndp.importers.prefixes import shared_prefix
 from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, words
-from bnndp.importers.sites import told_by
-from bnndp.importers.values import deviations, double
+from bnndp.importers.sites import site_table
+from bnndp.importers.values import to_float64, to_std
 
 __all__ = ["PyroGuide", "TyxeGuide"]
 
@@ -57,7 +57,7 @@ class PyroGuide:
         """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
         return _is_guide(foreign) and not _is_tyxe(foreign)
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
         """By the form of guide that the names show."""
         params = _params(foreign)
         if any(_NORMAL.fullmatch(name) for name in params):
@@ -81,7 +81,7 @@ class TyxeGuide:
         """Whether sites have a location and a scale of their own."""
         return _is_guide(foreign) and _is_tyxe(foreign)
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
         """Location and scale of each site."""
         return _layers(_independent(_params(foreign), _TYXE, choices, "exp"), choices, ordered=foreign.ordered)
 
@@ -155,8 +155,8 @@ def _independent(params: Mapping[str, Param], form: re.Pattern[str], choices: Ch
     by = {site: transform(param, choices.scale_transform, default) for site, param in raw.items()}
     stds = {site: scale(param, by[site]) for site, param in raw.items()}
     fixed = _once(_fixed(name, params[name]) for name in params if name not in parts)
-    said = remarks(raw.values(), choices.scale_transform, default)
-    return _Read(Law(_joined(means, fixed), stds), f"mean = loc, std = {words(by.values())}", said)
+    notes = remarks(raw.values(), choices.scale_transform, default)
+    return _Read(Law(_joined(means, fixed), stds), f"mean = loc, std = {words(by.values())}", notes)
 
 
 def _fixed(name: str, param: Param) -> tuple[str, Tensor]:
@@ -180,27 +180,27 @@ def _location(param: Param) -> Tensor:
         raise ModelFileError(
             f"{param.name!r:.80} is under the constraint {param.constraint!r:.60}; a mean must be real"
         )
-    return double(param.name, param.tensor)
+    return to_float64(param.name, param.tensor)
 
 
-def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Found:
+def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Imported:
     """The layers of all sites, with those of a second file, which have no variance."""
-    told, law = told_by(choices), read.law
-    start = "" if told.sites else shared_prefix([name for name in law.means if name not in told.ignore])
+    table, law = site_table(choices), read.law
+    start = "" if table.sites else shared_prefix([name for name in law.means if name not in table.ignore])
 
-    def shorn(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name if name in told.ignore else name.removeprefix(start): value for name, value in values.items()}
+    def unprefixed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name if name in table.ignore else name.removeprefix(start): value for name, value in values.items()}
 
-    means = shorn(law.means)
+    means = unprefixed(law.means)
     beside = fixed_beside(choices.beside)
-    law = Law(_joined(means, beside), shorn(law.stds), shorn(law.rows))
-    tensors, kinds = assembled(law, told, _CERTAIN, ordered=ordered and not beside)
-    return Found((tensors,), read.formula, kinds=kinds, remarks=(*read.remarks, ON_ALL_REALS), ordered=True)
+    law = Law(_joined(means, beside), unprefixed(law.stds), unprefixed(law.rows))
+    tensors, kinds = to_layers(law, table, _CERTAIN, ordered=ordered and not beside)
+    return Imported((tensors,), read.formula, kinds=kinds, remarks=(*read.remarks, REAL_PRIORS), ordered=True)
 
 
 def _point(params: Mapping[str, Param], choices: Choices) -> _Read:
     """A guide without variance."""
-    ignore = told_by(choices).ignore
+    ignore = site_table(choices).ignore
     sites = _once((_site(name), param) for name, param in params.items())
     means = {site: param.tensor if site in ignore else _location(param) for site, param in sites.items()}
     return _Read(Law(means, {}), "mean = value, all std = 0")
@@ -223,11 +223,11 @@ def _joint(params: Mapping[str, Param], choices: Choices) -> _Read:
     mean = _location(parts["loc"])
     if mean.ndim != 1:
         raise ModelFileError(f"the location of the guide has shape {tuple(mean.shape)}; expected a vector")
-    shapes = shapes_told(told_by(choices), len(mean))
+    shapes = site_shapes(site_table(choices), len(mean))
     std, factor, formula = _covariance(parts, len(mean), choices.scale_transform)
-    rows = {} if factor is None else pieces(factor, shapes)
-    said = remarks([parts["scale"]], choices.scale_transform, "softplus") if "scale" in parts else ()
-    return _Read(Law(pieces(mean, shapes), pieces(std, shapes), rows), f"mean = loc, {formula}", said)
+    rows = {} if factor is None else split_sites(factor, shapes)
+    notes = remarks([parts["scale"]], choices.scale_transform, "softplus") if "scale" in parts else ()
+    return _Read(Law(split_sites(mean, shapes), split_sites(std, shapes), rows), f"mean = loc, {formula}", notes)
 
 
 _FORMS = (
@@ -239,7 +239,7 @@ _FORMS = (
 
 
 def _covariance(parts: Mapping[str, Param], size: int, chosen: str | None) -> tuple[Tensor, Tensor | None, str]:
-    """Deviations of the independent part, the factor, and both in words."""
+    """Stds of the independent part, the factor, and both in words."""
     for kind, param in parts.items():
         shape = tuple(param.tensor.shape)
         square = {"cov_factor": (size, *shape[1:2]), "scale_tril": (size, size)}.get(kind, (size,))
@@ -251,7 +251,7 @@ def _covariance(parts: Mapping[str, Param], size: int, chosen: str | None) -> tu
     by = transform(parts["scale"], chosen, "softplus")
     std, how = scale(parts["scale"], by), words([by])
     if "cov_factor" in parts:
-        factor = double(parts["cov_factor"].name, parts["cov_factor"].tensor)
+        factor = to_float64(parts["cov_factor"].name, parts["cov_factor"].tensor)
         return std, std[:, None] * factor, f"std = s, factor = s cov_factor with s = {how}"
     if "scale_tril" in parts:
         lower, unit = _lower(parts["scale_tril"], "unit")
@@ -261,14 +261,14 @@ def _covariance(parts: Mapping[str, Param], size: int, chosen: str | None) -> tu
 
 def _lower(param: Param, chosen: str | None) -> tuple[Tensor, str]:
     """A triangular matrix from its values: with ones on the diagonal beside a scale, else what was constrained."""
-    value = double(param.name, param.tensor)
+    value = to_float64(param.name, param.tensor)
     found = chosen if param.constraint is None else _DIAGONALS.get(param.constraint)
     if found not in _DIAGONALS.values() or (found == "unit") != (chosen == "unit"):
         raise ModelFileError(
             f"how the diagonal of {param.name!r:.80} comes from its values is not known (constraint: "
-            f"{param.constraint or 'not said'}); give --scale-transform softplus for Pyro 1.7, exp for an older one"
+            f"{param.constraint or 'unknown'}); give --scale-transform softplus for Pyro 1.7, exp for an older one"
         )
     if found == "unit":
         return value.tril(-1) + torch.eye(len(value), dtype=value.dtype), "1 + scale_tril below its diagonal"
-    diagonal = deviations(param.name, value.diagonal(), str(found))
+    diagonal = to_std(param.name, value.diagonal(), str(found))
     return value.tril(-1) + diagonal.diag_embed(), f"scale_tril below its diagonal + {found}(its diagonal)"

@@ -1,6 +1,6 @@
 """Live guides of Pyro: the posterior of a guide or a ParamStore in memory, and what the model of the guide says.
 
-The layers and activations are those that are seen between the inputs and the last layer. The task is that of the only
+The layers and activations are those that are run between the inputs and the last layer. The task is that of the only
 observed site, if its distribution is made of what the last layer gives: a ``Normal`` around it (or a ``StudentT`` or a
 ``Laplace``), or a ``Categorical`` of it as logits. Models that are functions, and layers written by hand, say nothing.
 """
@@ -16,15 +16,22 @@ import torch
 from torch import Tensor, distributions, nn
 
 from bnndp.errors import InputError
-from bnndp.importers.architecture import Architecture, architecture_of
+from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
 from bnndp.importers.foreign import Choices, Foreign
-from bnndp.importers.live import Reading, Said, are_known, live_posterior, read_network, said_by
-from bnndp.importers.module import parts_of
+from bnndp.importers.live import (
+    Description,
+    TraceOptions,
+    any_known,
+    describe_calls,
+    describe_network,
+    posterior_of_live,
+)
+from bnndp.importers.module import leaf_modules
 from bnndp.importers.pyro import PyroGuide, TyxeGuide
 from bnndp.importers.pyro_constraints import CONSTRAINTS
 from bnndp.importers.sites import ignored_names
-from bnndp.importers.trace import FLATTEN, Seen, called, watched
+from bnndp.importers.trace import FLATTEN, Snapshot, calls_of, record_run
 from bnndp.network import Posterior
 
 __all__ = ["from_pyro"]
@@ -55,24 +62,24 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
     tensor([[1., 1.]], dtype=torch.float64)
     """
-    given = architecture_of(architecture, task, activation)
-    foreign, told = _guide(guide)
-    said = dict(table or {})
-    if told and "sites" not in said:
-        said["sites"] = told
+    given = merge_architecture(architecture, task, activation)
+    foreign, sites = _guide(guide)
+    full_table = dict(table or {})
+    if sites and "sites" not in full_table:
+        full_table["sites"] = sites
     aside = ignored_names(ignore)
-    _expect_real(guide, said.get("ignore", ()), aside)
+    _expect_real(guide, full_table.get("ignore", ()), aside)
     reader = TyxeGuide() if TyxeGuide().knows(foreign) else PyroGuide()
     beside = None if network is None else flat(state_of(network))
-    found = reader.read(foreign, Choices(scale_transform, beside=beside, table=said or None, ignore=aside))
+    found = reader.read(foreign, Choices(scale_transform, beside=beside, table=full_table or None, ignore=aside))
 
-    def read(reading: Reading) -> Said | None:
-        return _read_guide(guide, reading) or read_network(network, found, reading)
+    def read(options: TraceOptions) -> Description | None:
+        return _describe_guide(guide, options) or describe_network(network, found, options)
 
-    return live_posterior(found, given, read)
+    return posterior_of_live(found, given, read)
 
 
-def _read_guide(guide: object, reading: Reading) -> Said | None:
+def _describe_guide(guide: object, options: TraceOptions) -> Description | None:
     """What the model of a live guide says; None if it says nothing."""
     model = _model(guide)
     nodes = getattr(getattr(guide, "prototype_trace", None), "nodes", {})
@@ -81,14 +88,14 @@ def _read_guide(guide: object, reading: Reading) -> Said | None:
     args, kwargs = nodes["_INPUT"]["args"], nodes["_INPUT"]["kwargs"]
     inputs = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)), None)
     parts = _parts(model)
-    if inputs is None or not are_known(parts.values()):
+    if inputs is None or not any_known(parts.values()):
         return None
-    seen = watched(model, parts, inputs, lambda: _trace(model, args, kwargs))
-    calls = called(seen, parts, reading.functions)
-    layers = said_by(calls, reading)
+    run = record_run(model, parts, inputs, lambda: _trace(model, args, kwargs))
+    calls = calls_of(run, parts, options.functions)
+    layers = describe_calls(calls, options)
     start = 1 if [entry["type"] for entry in layers[:1]] == [FLATTEN] else 0  # as a vector, which inputs are here
     shape = tuple(inputs.shape[1:]) if inputs.ndim > 2 and start == 0 else None
-    return Said(layers[start:], _task(*seen.last, seen.result), shape)
+    return Description(layers[start:], _task(*run.last, run.result), shape)
 
 
 def _model(guide: object) -> object:
@@ -103,7 +110,7 @@ def _model(guide: object) -> object:
 
 def _parts(model: nn.Module) -> dict[str, nn.Module]:
     """The layers of a model, which may have sites and parameters of its own beside them."""
-    found = {name: part for child, inner in model.named_children() for name, part in parts_of(inner, child).items()}
+    found = {name: part for child, inner in model.named_children() for name, part in leaf_modules(inner, child).items()}
     return {name: part for part, name in {part: name for name, part in found.items()}.items()}  # each part once
 
 
@@ -119,8 +126,8 @@ def _trace(model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
             del store[name]
 
 
-def _task(where: str, last: Seen, nodes: Any) -> str | None:
-    """What the outputs of the last layer are used for; refused if they are not seen to be used as they are."""
+def _task(where: str, last: Snapshot, nodes: Any) -> str | None:
+    """What the outputs of the last layer are used for; refused if they may be changed before they are used."""
     observed = [node for node in nodes.values() if node["type"] == "sample" and node["is_observed"]]
     laws = [_law(node["fn"]) for node in observed if not node["infer"].get("_deterministic")]
     logits = last.values - last.values.logsumexp(-1, keepdim=True)
@@ -134,12 +141,12 @@ def _task(where: str, last: Seen, nodes: Any) -> str | None:
 
 
 def _law(law: Any) -> Any:
-    """A distribution without the axes that ``to_event`` has made its own."""
+    """A distribution without the axes that ``to_event`` added."""
     return _law(law.base_dist) if isinstance(law, distributions.Independent) else law
 
 
-def _is_same(tensor: object, last: Seen) -> bool:
-    return isinstance(tensor, Tensor) and Seen.now(tensor).has_values_of(last)
+def _is_same(tensor: object, last: Snapshot) -> bool:
+    return isinstance(tensor, Tensor) and Snapshot.of(tensor).has_values_of(last)
 
 
 def _guide(guide: object) -> tuple[Foreign, list[dict[str, object]]]:
