@@ -1,4 +1,4 @@
-"""Pickles opened within the process of the tests, which takes no second; the real child is tested in test_pickles.py."""
+"""Opens pickles in the process of the tests, which is fast; test_pickles.py starts the real child."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.foreign_states import RELUS, SAID
+from support.site_states import SEEDS
 from torch import Tensor, nn
 
 import bnndp
@@ -57,7 +58,7 @@ def wanted(state: State, index: int = 0) -> Tensor:
     return 1 / (group["ess"] * (group["hess"].double() + group["weight_decay"])).sqrt()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_values_are_those_of_the_formula(seed: int) -> None:
     module = network(seed)
     state = optimiser([list(module.parameters())], seed)

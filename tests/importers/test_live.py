@@ -50,7 +50,7 @@ def sampled_softmax(model: nn.Module, std: float, x: Tensor, draws: int) -> tupl
     return outputs.mean(0), 5 * outputs.std(0) / draws**0.5
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3))])
 def test_bounds_of_a_live_classifier_contain_what_it_does(seed: int) -> None:
     model = classifier(seed)
     with torch.no_grad():

@@ -9,7 +9,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.foreign_states import RELUS, SAID
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
+from support.site_states import (
+    SEEDS,
+    Sites,
+    check_independent,
+    covariance,
+    random_sites,
+    random_sizes,
+    table_of,
+    vector,
+)
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -63,7 +72,7 @@ def read(foreign: Foreign, **choices: object) -> dict[str, Tensor]:
 # AutoNormal
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     locs, raw = pair(seed)
     state = auto_normal(locs, raw, start="net." if seed % 2 else "")
@@ -78,7 +87,7 @@ def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("constraint", "scale"),
     [
@@ -154,7 +163,7 @@ def test_the_published_networks(posteriors: Path, name: str) -> None:
 # TyXe
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_tyxe_has_exp(seed: int) -> None:
     locs, raw = pair(seed)
     state: dict[str, Tensor] = {}
@@ -170,7 +179,7 @@ def test_tyxe_has_exp(seed: int) -> None:
 # One vector for all sites
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
     locs, raw = pair(seed)
     table = table_of(locs)
@@ -188,7 +197,7 @@ def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
         bnndp.importers.from_pyro(state, table=table, **SAID)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_full_covariance_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = random_sites(random_sizes(3 * seed)[:2], seed)  # one layer
@@ -212,7 +221,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
         bnndp.importers.from_pyro(older, table=table_of(sites), **SAID)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = random_sites(random_sizes(3 * seed)[:2], seed)
@@ -279,7 +288,7 @@ def test_parameters_of_a_registered_module_have_no_variance() -> None:
 # AutoDelta
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_point_has_no_variance(seed: int) -> None:
     locs, _ = pair(seed)
     check_independent(bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}, **SAID), locs, {})
