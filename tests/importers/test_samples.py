@@ -128,7 +128,7 @@ def test_samples_that_differ_are_refused() -> None:
         importer_for(found).read(found, Choices())
     uneven = stacked(states(3))
     uneven["2.bias"] = uneven["2.bias"][:2]
-    with pytest.raises(ModelFileError, match="must be of one length, got"):
+    with pytest.raises(ModelFileError, match="must have the same number of samples"):
         bnndp.importers.from_samples(uneven, **SAID)
     for found in (flat(states(2)), flat(stacked(states(2)))):
         with pytest.raises(ModelFileError, match="read by state_dict, which has no use for --no-bias"):

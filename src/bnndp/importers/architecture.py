@@ -55,9 +55,8 @@ class Architecture:
         ``kinds`` are those of layers that are not ``linear`` though they are dense: of the others' covariances.
         """
         left = dict(tensors)
-        chain = self._chain(tensors) if self.layers is None else list(self.layers)
+        entries = self._entries(tensors, kinds or {})
         self.expect_complete(tensors)
-        entries = [_completed(entry, tensors, kinds or {}) for entry in chain]
         shape = _inputs(entries, tensors) if self.input_shape is None else list(self.input_shape)
         network = read_chain(entries, left, str(self.task), shape)
         if left:
@@ -66,8 +65,7 @@ class Architecture:
 
     def names(self, tensors: Mapping[str, Tensor]) -> list[str]:
         """The names of the layers with tensors, in their order, as these tensors have them."""
-        chain = self._chain(tensors) if self.layers is None else list(self.layers)
-        return list(_names(_completed(entry, tensors, {}) for entry in chain))
+        return list(_names(self._entries(tensors, {})))
 
     def expect_complete(self, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a network without a task, or without an activation between two layers."""
@@ -84,6 +82,10 @@ class Architecture:
             raise InputError(
                 f"tensors do not say all of a network, and nothing is guessed: give {' and '.join(needed)}."
             )
+
+    def _entries(self, tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> list[Any]:
+        chain = self._chain(tensors) if self.layers is None else self.layers
+        return [_completed(entry, tensors, kinds) for entry in chain]
 
     def _chain(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         names = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name.endswith(".weight_mean"))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ __all__ = [
     "REAL_PRIORS",
     "Law",
     "correlation_error",
+    "expect_joint_shapes",
+    "expect_scales",
     "expect_size",
     "fixed_beside",
     "inverse_factor",
@@ -49,9 +51,7 @@ class Law:
 
     means: Mapping[str, Tensor]
     stds: Mapping[str, Tensor]  # of the independent part; a site that is not here has no variance
-    rows: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # of the factor, (*shape of the site, rank); none: no factor
+    rows: Mapping[str, Tensor] = field(default_factory=dict)  # of the factor, (*shape of the site, rank)
 
     def __post_init__(self) -> None:
         for name, std in self.stds.items():
@@ -61,6 +61,21 @@ class Law:
             if mean.shape != std.shape:
                 shapes = f"{tuple(mean.shape)} and {tuple(std.shape)}"
                 raise ModelFileError(f"mean and scale of {name!r:.80} have the shapes {shapes}")
+
+    @classmethod
+    def joint(cls, mean: Tensor, std: Tensor, factor: Tensor | None, shapes: Shapes) -> Law:
+        """The law of one vector (n,) of all sites, with stds (n,) and a factor (n, rank)."""
+        rows = {} if factor is None else split_sites(factor, shapes)
+        return cls(split_sites(mean, shapes), split_sites(std, shapes), rows)
+
+    def with_fixed(self, fixed: Mapping[str, Tensor]) -> Law:
+        """The law with more sites, which have no variance."""
+        both = next((name for name in fixed if name in self.means), None)
+        if both is not None:
+            raise ModelFileError(
+                f"{both!r:.80} is a site of the posterior and has a value without variance: which one is used?"
+            )
+        return replace(self, means={**self.means, **fixed})
 
 
 def to_layers(
@@ -139,6 +154,22 @@ def site_shapes(table: SiteTable, size: int) -> dict[str, tuple[int, ...]]:
     if total != size:
         raise ModelFileError(f"the sites of the table have {total} values, the vector of the file has {size}")
     return shapes
+
+
+def expect_scales(means: Iterable[str], stds: Mapping[str, object]) -> None:
+    """Refuse sites that have a location without a scale."""
+    alone = next((site for site in means if site not in stds), None)
+    if alone is not None:
+        raise ModelFileError(f"it has the location of {alone!r:.80} without its scale: a tensor is missing")
+
+
+def expect_joint_shapes(shapes: Shapes, loc: str, size: int) -> None:
+    """Refuse vectors, triangular matrices and factors of a guide that do not fit the location."""
+    for name, shape in shapes.items():
+        is_factor = name.endswith("cov_factor") and len(shape) == 2
+        wanted = (size, shape[1]) if is_factor else (size, size) if name.endswith("scale_tril") else (size,)
+        if shape != wanted or name.endswith("cov_factor") != is_factor:
+            raise ModelFileError(f"{name} has shape {shape}, but {loc} has {size} values")
 
 
 def split_sites(values: Tensor, shapes: Shapes) -> dict[str, Tensor]:

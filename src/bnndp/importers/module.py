@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _BATCH = 4  # inputs to run the module on
+_Settings = Mapping[str, tuple[object, ...]]
 FUNCTIONS: Functions = {
     "relu": functional.relu,
     "tanh": torch.tanh,
@@ -156,8 +157,9 @@ def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -
     table = _table(part)
     if table is not None:
         return _bayesian(part, table)
-    convert = CONVERTERS.get(kind)
-    if convert is not None:
+    if kind in CONVERTERS:
+        convert, settings = CONVERTERS[kind]
+        _expect(part, settings)
         return convert(part)
     if isinstance(part, nn.Dropout | nn.Dropout2d):
         return _dropout(part, mc_dropout)
@@ -172,7 +174,7 @@ def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -
     )
 
 
-def _expect(part: nn.Module, wanted: Mapping[str, tuple[object, ...]]) -> None:
+def _expect(part: nn.Module, wanted: _Settings) -> None:
     """Refuse settings that our layers do not have."""
     for name, values in wanted.items():
         found = getattr(part, name, values[0])
@@ -251,53 +253,32 @@ def _dropout(part: nn.Dropout | nn.Dropout2d, mc_dropout: bool | None) -> Record
     return Dropout(part.p, channels=isinstance(part, nn.Dropout2d))
 
 
-def _flatten(part: nn.Flatten) -> Record:
-    _expect(part, {"start_dim": (1,), "end_dim": (-1,)})
-    return Flatten()
+_POOL: _Settings = {"padding": (0, (0, 0)), "ceil_mode": (False,)}
 
-
-def _max_pool(part: nn.MaxPool2d) -> Record:
-    _expect(part, {"padding": (0, (0, 0)), "dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)})
-    return MaxPool(_pair(part, "kernel_size"), _pair(part, "stride"))
-
-
-def _average_pool(part: nn.AvgPool2d) -> Record:
-    _expect(part, {"padding": (0, (0, 0)), "ceil_mode": (False,), "divisor_override": (None,)})
-    return AveragePool(_pair(part, "kernel_size"), _pair(part, "stride"))
-
-
-def _hard_tanh(part: nn.Hardtanh) -> Record:
-    _expect(part, {"min_val": (-1.0,), "max_val": (1.0,)})
-    return HardTanh()
-
-
-def _softplus(part: nn.Softplus) -> Record:
-    _expect(part, {"beta": (1.0,)})  # beyond its threshold, 20, it differs from the identity by less than 3e-9
-    _expect(part, {"threshold": (20.0,)})
-    return Softplus()
-
-
-def _gelu(part: nn.GELU) -> Record:
-    _expect(part, {"approximate": ("none",)})
-    return Gelu()
-
-
-CONVERTERS: Mapping[type[nn.Module], Callable[..., Record | _Folded | None]] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _convolution,
-    nn.BatchNorm1d: _norm,
-    nn.BatchNorm2d: _norm,
-    nn.Flatten: _flatten,
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _average_pool,
-    nn.Identity: lambda _: None,
-    nn.ReLU: lambda _: Relu(),
-    nn.LeakyReLU: lambda part: LeakyRelu(part.negative_slope),
-    nn.Tanh: lambda _: Tanh(),
-    nn.Sigmoid: lambda _: Sigmoid(),
-    nn.SiLU: lambda _: Silu(),
-    nn.ELU: lambda part: Elu(part.alpha),
-    nn.Hardtanh: _hard_tanh,
-    nn.Softplus: _softplus,
-    nn.GELU: _gelu,
+CONVERTERS: Mapping[type[nn.Module], tuple[Callable[..., Record | _Folded | None], _Settings]] = {
+    nn.Linear: (_linear, {}),
+    nn.Conv2d: (_convolution, {}),
+    nn.BatchNorm1d: (_norm, {}),
+    nn.BatchNorm2d: (_norm, {}),
+    nn.Flatten: (lambda _: Flatten(), {"start_dim": (1,), "end_dim": (-1,)}),
+    nn.MaxPool2d: (
+        lambda part: MaxPool(_pair(part, "kernel_size"), _pair(part, "stride")),
+        {**_POOL, "dilation": (1, (1, 1)), "return_indices": (False,)},
+    ),
+    nn.AvgPool2d: (
+        lambda part: AveragePool(_pair(part, "kernel_size"), _pair(part, "stride")),
+        {**_POOL, "divisor_override": (None,)},
+    ),
+    nn.Identity: (lambda _: None, {}),
+    nn.ReLU: (lambda _: Relu(), {}),
+    nn.LeakyReLU: (lambda part: LeakyRelu(part.negative_slope), {}),
+    nn.Tanh: (lambda _: Tanh(), {}),
+    nn.Sigmoid: (lambda _: Sigmoid(), {}),
+    nn.SiLU: (lambda _: Silu(), {}),
+    nn.ELU: (lambda part: Elu(part.alpha), {}),
+    nn.Hardtanh: (lambda _: HardTanh(), {"min_val": (-1.0,), "max_val": (1.0,)}),
+    # beyond its threshold, 20, it differs from the identity by less than 3e-9
+    nn.Softplus: (lambda _: Softplus(), {"beta": (1.0,), "threshold": (20.0,)}),
+    nn.GELU: (lambda _: Gelu(), {"approximate": ("none",)}),
 }
+"""How a layer of torch becomes one of ours, and the settings that it must have: the values of each that are allowed."""

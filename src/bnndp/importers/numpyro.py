@@ -28,7 +28,16 @@ from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.build import posterior_of
 from bnndp.importers.flatten import flat, to_tensors
 from bnndp.importers.foreign import Choices, Foreign, Imported
-from bnndp.importers.gaussian import REAL_PRIORS, Law, fixed_beside, site_shapes, split_sites, to_layers
+from bnndp.importers.gaussian import (
+    REAL_PRIORS,
+    Law,
+    expect_joint_shapes,
+    expect_scales,
+    fixed_beside,
+    site_shapes,
+    to_layers,
+)
+from bnndp.importers.samples import sample_count
 from bnndp.importers.sites import SiteTable, by_role, ignored_names, layers_of, site_of, site_table
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
@@ -63,7 +72,9 @@ class NumpyroGuide:
         fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
         if flat and len(fixed) < len(rest):
             raise ModelFileError("it holds several guides; save one")
-        return _found(law, fixed | fixed_beside(choices.beside), table, formula)
+        law = law.with_fixed(fixed | fixed_beside(choices.beside))
+        tensors, kinds = to_layers(law, table, _CERTAIN, ordered=False)
+        return Imported((tensors,), formula, kinds=kinds, remarks=(REAL_PRIORS,), ordered=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +98,14 @@ class Chain:
     def read(self, foreign: Foreign, choices: Choices) -> Imported:
         """One member without variance for each sample."""
         table = site_table(choices)
-        counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in foreign.tensors.items()}
-        if len(set(counts.values())) != 1 or 0 in counts.values():
-            found = ", ".join(f"{name!r:.40}: {count}" for name, count in list(counts.items())[:4])
-            raise ModelFileError(f"its sites must have the same number of samples, on their first axis; got {found}")
+        count = sample_count(foreign.tensors)
         used = {name: tensor for name, tensor in foreign.tensors.items() if name not in table.ignore}
         values = {name: to_float64(name, tensor) for name, tensor in used.items()}
         shapes = {name: tuple(tensor.shape[1:]) for name, tensor in foreign.tensors.items()}
         layers = layers_of(shapes, table, _CERTAIN, ordered=False)
         members = tuple(
             layer_tensors(by_role(layers, {name: value[index] for name, value in values.items()}, {}))
-            for index in range(next(iter(counts.values())))
+            for index in range(count)
         )
         return Imported(members, f"{len(members)} samples, each with the same probability; all std = 0", ordered=True)
 
@@ -135,9 +143,8 @@ def _independent(tensors: Mapping[str, Tensor]) -> tuple[Law, str]:
     parts = {name: (each["site"], each["kind"]) for name in tensors if (each := _SITE.fullmatch(name)) is not None}
     means = {site: to_float64(name, tensors[name]) for name, (site, kind) in parts.items() if kind == "loc"}
     stds = {site: to_std(name, tensors[name]) for name, (site, kind) in parts.items() if kind == "scale"}
-    alone = next((site for site in means if site not in stds), None)
-    if stds and alone is not None:
-        raise ModelFileError(f"it has the location of {alone!r:.80} without its scale: a tensor is missing")
+    if stds:
+        expect_scales(means, stds)
     return Law(means, stds), "mean = auto_loc, std = auto_scale" if stds else "mean = auto_loc, all std = 0"
 
 
@@ -154,29 +161,18 @@ def _joint(tensors: Mapping[str, Tensor], table: SiteTable) -> tuple[Law, str]:
     values = {name: to_float64(name, tensor) for name, tensor in tensors.items()}
     mean, size = values["auto_loc"], values["auto_loc"].numel()
     shapes = site_shapes(table, size)
-    _expect_shapes(values, size)
+    expect_joint_shapes({name: tuple(value.shape) for name, value in values.items()}, "auto_loc", size)
     if "auto_scale_tril" in values:
         lower = values["auto_scale_tril"]
         if bool((lower.triu(1) != 0).any()):
             raise ModelFileError("auto_scale_tril is not lower triangular")
-        law = Law(split_sites(mean, shapes), split_sites(torch.zeros_like(mean), shapes), split_sites(lower, shapes))
+        law = Law.joint(mean, torch.zeros_like(mean), lower, shapes)
         return law, "mean = auto_loc, std = 0, factor = auto_scale_tril"
     std = to_std("auto_scale", tensors["auto_scale"])
     if "auto_cov_factor" not in values:
-        return Law(split_sites(mean, shapes), split_sites(std, shapes)), "mean = auto_loc, std = auto_scale"
-    rows = split_sites(std[:, None] * values["auto_cov_factor"], shapes)
-    formula = "mean = auto_loc, std = auto_scale, factor = auto_scale auto_cov_factor"
-    return Law(split_sites(mean, shapes), split_sites(std, shapes), rows), formula
-
-
-def _expect_shapes(values: Mapping[str, Tensor], size: int) -> None:
-    wanted = {
-        "auto_scale_tril": (size, size),
-        "auto_cov_factor": (size, *values.get("auto_cov_factor", torch.ones(1, 1)).shape[1:]),
-    }
-    for name, value in values.items():
-        if tuple(value.shape) != wanted.get(name, (size,)) or (name == "auto_cov_factor" and value.ndim != 2):
-            raise ModelFileError(f"{name} has shape {tuple(value.shape)}, but auto_loc has {size} values")
+        return Law.joint(mean, std, None, shapes), "mean = auto_loc, std = auto_scale"
+    law = Law.joint(mean, std, std[:, None] * values["auto_cov_factor"], shapes)
+    return law, "mean = auto_loc, std = auto_scale, factor = auto_scale auto_cov_factor"
 
 
 def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -188,14 +184,3 @@ def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise ModelFileError(f"tensor {name!r:.80} is no location or scale of an autoguide (prefix auto)")
         found[f"{parts['module']}/{parts['path']}"] = to_float64(name, tensor)
     return found
-
-
-def _found(law: Law, fixed: dict[str, Tensor], table: SiteTable, formula: str) -> Imported:
-    both = next((name for name in fixed if name in law.means), None)
-    if both is not None:
-        raise ModelFileError(
-            f"{both!r:.80} is a site of the guide and has a value without variance: which one is used?"
-        )
-    joined = Law({**law.means, **fixed}, law.stds, law.rows)
-    tensors, kinds = to_layers(joined, table, _CERTAIN, ordered=False)
-    return Imported((tensors,), formula, kinds=kinds, remarks=(REAL_PRIORS,), ordered=True)

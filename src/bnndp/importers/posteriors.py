@@ -81,12 +81,8 @@ class State:
         table = site_table(choices)
         law = _dense(means, kind, foreign, table) if kind in _DENSE else _diagonal(means, kind, foreign)
         beside = fixed_beside(choices.beside)
-        both = next((name for name in beside if name in means), None)
-        if both is not None:
-            raise ModelFileError(f"{both!r:.80} is in the state and in the second file: which one is used?")
-        joined = Law({**law.means, **beside}, law.stds, law.rows)
         order = SiteTable(layout=table.layout, ignore=table.ignore)  # the sites of a table are those of a vector
-        tensors, correlated = to_layers(joined, order, _TORCH, ordered=foreign.ordered and not beside)
+        tensors, correlated = to_layers(law.with_fixed(beside), order, _TORCH, ordered=foreign.ordered and not beside)
         return Imported((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
 
 

@@ -26,7 +26,15 @@ from torch import Tensor
 
 from bnndp.errors import ModelFileError
 from bnndp.importers.foreign import Choices, Foreign, Imported
-from bnndp.importers.gaussian import REAL_PRIORS, Law, fixed_beside, site_shapes, split_sites, to_layers
+from bnndp.importers.gaussian import (
+    REAL_PRIORS,
+    Law,
+    expect_joint_shapes,
+    expect_scales,
+    fixed_beside,
+    site_shapes,
+    to_layers,
+)
 from bnndp.importers.prefixes import shared_prefix
 from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, words
 from bnndp.importers.sites import site_table
@@ -119,8 +127,8 @@ def _params(foreign: Foreign) -> dict[str, Param]:
     odd = next((name for name in foreign.tensors if not name.startswith("params.")), None)
     if odd is not None:
         raise ModelFileError(f"tensor {odd!r:.80} is no part of a ParamStore, whose tensors are in its entry params")
-    found = {name.removeprefix("params."): Param(name, tensor, "") for name, tensor in foreign.tensors.items()}
-    return {name: Param(param.name, param.tensor, _constraint(foreign, name)) for name, param in found.items()}
+    names = {name.removeprefix("params."): name for name in foreign.tensors}
+    return {own: Param(name, foreign.tensors[name], _constraint(foreign, own)) for own, name in names.items()}
 
 
 _Value = TypeVar("_Value")
@@ -149,14 +157,12 @@ def _independent(params: Mapping[str, Param], form: re.Pattern[str], choices: Ch
     parts = {name: (found["kind"].rstrip("s"), found["site"]) for name, found in matches.items() if found is not None}
     means = _once((site, _location(params[name])) for name, (kind, site) in parts.items() if kind == "loc")
     raw = _once((site, params[name]) for name, (kind, site) in parts.items() if kind == "scale")
-    alone = next((site for site in means if site not in raw), None)
-    if alone is not None:
-        raise ModelFileError(f"it has the location of {alone!r:.80} without its scale: a tensor is missing")
+    expect_scales(means, raw)
     by = {site: transform(param, choices.scale_transform, default) for site, param in raw.items()}
     stds = {site: scale(param, by[site]) for site, param in raw.items()}
     fixed = _once(_fixed(name, params[name]) for name in params if name not in parts)
     notes = remarks(raw.values(), choices.scale_transform, default)
-    return _Read(Law(_joined(means, fixed), stds), f"mean = loc, std = {words(by.values())}", notes)
+    return _Read(Law(means, stds).with_fixed(fixed), f"mean = loc, std = {words(by.values())}", notes)
 
 
 def _fixed(name: str, param: Param) -> tuple[str, Tensor]:
@@ -164,15 +170,6 @@ def _fixed(name: str, param: Param) -> tuple[str, Tensor]:
     if not marked:
         raise ModelFileError(f"tensor {param.name!r:.80} is neither a location nor a scale of the guide")
     return site, _location(param)
-
-
-def _joined(means: dict[str, Tensor], fixed: dict[str, Tensor]) -> dict[str, Tensor]:
-    both = next((name for name in fixed if name in means), None)
-    if both is not None:
-        raise ModelFileError(
-            f"{both!r:.80} is a site of the guide and has a value without variance: which one is used?"
-        )
-    return means | fixed
 
 
 def _location(param: Param) -> Tensor:
@@ -191,9 +188,8 @@ def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Imported:
     def unprefixed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name if name in table.ignore else name.removeprefix(start): value for name, value in values.items()}
 
-    means = unprefixed(law.means)
     beside = fixed_beside(choices.beside)
-    law = Law(_joined(means, beside), unprefixed(law.stds), unprefixed(law.rows))
+    law = Law(unprefixed(law.means), unprefixed(law.stds), unprefixed(law.rows)).with_fixed(beside)
     tensors, kinds = to_layers(law, table, _CERTAIN, ordered=ordered and not beside)
     return Imported((tensors,), read.formula, kinds=kinds, remarks=(*read.remarks, REAL_PRIORS), ordered=True)
 
@@ -221,13 +217,11 @@ def _joint(params: Mapping[str, Param], choices: Choices) -> _Read:
     if set(parts) not in _FORMS:
         raise ModelFileError(f"it has the {' and '.join(parts)} of a guide and nothing else: a tensor is missing")
     mean = _location(parts["loc"])
-    if mean.ndim != 1:
-        raise ModelFileError(f"the location of the guide has shape {tuple(mean.shape)}; expected a vector")
-    shapes = site_shapes(site_table(choices), len(mean))
+    shapes = site_shapes(site_table(choices), mean.numel())
+    expect_joint_shapes({kind: tuple(param.tensor.shape) for kind, param in parts.items()}, "loc", mean.numel())
     std, factor, formula = _covariance(parts, len(mean), choices.scale_transform)
-    rows = {} if factor is None else split_sites(factor, shapes)
     notes = remarks([parts["scale"]], choices.scale_transform, "softplus") if "scale" in parts else ()
-    return _Read(Law(split_sites(mean, shapes), split_sites(std, shapes), rows), f"mean = loc, {formula}", notes)
+    return _Read(Law.joint(mean, std, factor, shapes), f"mean = loc, {formula}", notes)
 
 
 _FORMS = (
@@ -240,11 +234,6 @@ _FORMS = (
 
 def _covariance(parts: Mapping[str, Param], size: int, chosen: str | None) -> tuple[Tensor, Tensor | None, str]:
     """Stds of the independent part, the factor, and both in words."""
-    for kind, param in parts.items():
-        shape = tuple(param.tensor.shape)
-        square = {"cov_factor": (size, *shape[1:2]), "scale_tril": (size, size)}.get(kind, (size,))
-        if shape != square or (kind == "cov_factor" and len(shape) != 2):
-            raise ModelFileError(f"the {kind} of the guide has shape {shape}, but its location ({size},)")
     if "scale" not in parts:
         lower, how = _lower(parts["scale_tril"], chosen)
         return torch.zeros(size, dtype=torch.float64), lower, f"std = 0, factor = {how}"

@@ -6,7 +6,7 @@ ensemble of networks with Gaussian weights is a mixture of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from bnndp.importers.mean_field import StateDict, is_stacked
 from bnndp.importers.prefixes import network_tensors
 from bnndp.importers.values import to_float64
 
-__all__ = ["Samples", "join_members"]
+__all__ = ["Samples", "join_members", "sample_count"]
 
 _WEIGHTS = "weights"  # of the samples, beside stacked ones
 
@@ -119,18 +119,23 @@ def _stack(foreign: Foreign) -> tuple[dict[str, Tensor], Tensor | None]:
     return tensors, weights
 
 
-def _unstacked(stack: dict[str, Tensor], weights: Tensor | None, choices: Choices) -> Imported:
-    counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in stack.items()}
-    if weights is not None:
-        counts[_WEIGHTS] = weights.shape[0] if weights.ndim == 1 else 0
+def sample_count(tensors: Mapping[str, Tensor]) -> int:
+    """The length of the first axis, which must be the same of all tensors."""
+    counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in tensors.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
-        some = ", ".join(f"{name}: {count}" for name, count in list(counts.items())[:4])
-        raise ModelFileError(f"the first axes of its tensors count samples and must be of one length, got {some}")
+        some = ", ".join(f"{name!r:.40}: {count}" for name, count in list(counts.items())[:4])
+        raise ModelFileError(f"its tensors must have the same number of samples, on their first axis; got {some}")
+    return next(iter(counts.values()))
+
+
+def _unstacked(stack: dict[str, Tensor], weights: Tensor | None, choices: Choices) -> Imported:
+    if weights is not None and weights.ndim != 1:
+        raise ModelFileError(f"{_WEIGHTS} has shape {tuple(weights.shape)}; expected one number for each sample")
+    count = sample_count(stack if weights is None else {**stack, _WEIGHTS: weights})
     single = StateDict()
     expect_used(single, choices)
     each = [
-        single.read(Foreign({name: tensor[index] for name, tensor in stack.items()}), choices)
-        for index in range(next(iter(counts.values())))
+        single.read(Foreign({name: tensor[index] for name, tensor in stack.items()}), choices) for index in range(count)
     ]
     found = join_members(each)
     shares = None if weights is None else to_float64(_WEIGHTS, weights)
