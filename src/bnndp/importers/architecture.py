@@ -32,9 +32,13 @@ _UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "co
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Layers as in docs/format.md, by the names of the file; without them: dense layers in the order of the file.
+    """The layers of a network, its task and the shape of its inputs.
 
-    Between each two of those is the ``activation``, a kind without settings.
+    Layers are entries as in docs/format.md, by the names of the file. Without them the layers are dense, in the order
+    of the file, with the ``activation`` between each two of them, a kind without settings.
+
+    >>> Architecture("regression", "tanh").activation
+    'tanh'
     """
 
     task: str | None = None  # None: given elsewhere, such as the state of a Laplace approximation

@@ -81,11 +81,25 @@ def from_ivon(
     activation: str | None = None,
     parameters: Sequence[str] | None = None,
 ) -> Posterior:
-    """The network that IVON trained: modules and optimisers themselves, or their state_dicts.
+    """Read the network that IVON trained. Call it outside of ``sampled_params()``.
 
-    ``parameters`` names the optimiser's parameters in its order, where they are not all of the network's in the
-    network's order: with several groups, or if some were not trained. Call it outside of ``sampled_params()``. A module
-    says its activations.
+    Args:
+        network: The module, which says its activations, or its ``state_dict()``.
+        optimiser: The optimiser, or its ``state_dict()``.
+        architecture: The layers, or what else the module does not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+        parameters: The names of the optimiser's parameters in its order. Needed if it has several groups, or does not
+            hold all parameters of the network.
+
+    Returns:
+        The network, with variance in the parameters that the optimiser holds.
+
+    >>> group = {"hess": torch.ones(3), "ess": 4.0, "weight_decay": 0.0, "params": [0, 1]}
+    >>> module = torch.nn.Linear(2, 1)
+    >>> network = from_ivon(module, {"state": {}, "param_groups": [group]}, task="regression")
+    >>> network.linears[0].weight_std  # 1 / sqrt(4 (1 + 0))
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}

@@ -112,10 +112,24 @@ def from_laplace(
     task: str | None = None,
     activation: str | None = None,
 ) -> Posterior:
-    """The network of a fitted Laplace approximation, or of its ``state_dict()`` and the network (or its state_dict).
+    """Read the network of a Laplace approximation of laplace-torch.
 
-    A live approximation has its network in it; one of the last layer has it within a feature extractor. The network, if
-    it is a module, says its activations, the approximation the task.
+    Args:
+        approximation: A fitted approximation, which holds its network and says the task, or its ``state_dict()``.
+        network: The module, which says its activations, or its ``state_dict()``. Needed beside a state.
+        architecture: The layers, or what else the module does not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+
+    Returns:
+        The network, with independent or correlated weights.
+
+    >>> module = torch.nn.Linear(2, 1)
+    >>> state = {"cls_name": "DiagLaplace", "likelihood": "regression", "H": 3 * torch.ones(3), "temperature": 1.0}
+    >>> state |= {"mean": torch.nn.utils.parameters_to_vector(module.parameters()).detach()}
+    >>> state |= {"prior_precision": torch.ones(1), "sigma_noise": torch.ones(())}
+    >>> from_laplace(state, module).linears[0].weight_std  # 1 / sqrt(3 + 1)
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     inner = getattr(approximation, "model", None)

@@ -53,12 +53,19 @@ def from_module(
     activation: str | None = None,
     mc_dropout: bool | None = None,
 ) -> BayesianNetwork:
-    """The network of a module that runs its layers one after the other.
+    """Read the network of a module that runs its layers one after the other.
 
-    A module does not say its ``task``, which must be given. ``input_shape`` is (channels, height, width) of images;
-    ``activation`` the function that ``forward`` calls between layers, where it is no module; ``mc_dropout`` says
-    whether masks are drawn at prediction too (True) or dropout was for training alone (False). Layers of torch have no
-    variance. Batch norms are folded, as in evaluation mode.
+    Layers of torch have no variance. Batch norms are folded, as in evaluation mode.
+
+    Args:
+        module: Layers of torch and Bayesian layers of known libraries.
+        task: ``"regression"`` or ``"classification"``, which a module does not say.
+        input_shape: The shape (channels, height, width) of images.
+        activation: The function that ``forward`` calls between layers, if it is no module.
+        mc_dropout: True if dropout masks are drawn at prediction, False if dropout was for training alone.
+
+    Returns:
+        The network; an error names what cannot be read.
 
     >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
     BayesianNetwork(2-8-1, regression, linear tanh linear)

@@ -119,16 +119,20 @@ def from_numpyro(
     table: Mapping[str, object] | None = None,
     ignore: str | Sequence[str] = (),
 ) -> Posterior:
-    """The network of ``svi_result.params`` of an autoguide, or the ensemble of ``mcmc.get_samples()``.
+    """Read the network of an autoguide of NumPyro, or the ensemble of a Markov chain.
 
-    ``ignore`` names sites that are no weights, such as the noise of the data.
+    Args:
+        values: ``svi_result.params``, or ``mcmc.get_samples()``.
+        architecture: The layers, or what else the values do not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+        table: Layouts, order and meaning of sites (docs/importers/numpyro.md).
+        ignore: Sites that are no weights, such as the noise of the data.
 
-    >>> draws = {
-    ...     "w1": torch.zeros(5, 3, 8),
-    ...     "b1": torch.zeros(5, 8),
-    ...     "w2": torch.zeros(5, 8, 2),
-    ...     "b2": torch.zeros(5, 2),
-    ... }
+    Returns:
+        The network, or the ensemble with one member for each sample.
+
+    >>> draws = {"w1": torch.zeros(5, 3, 8), "b1": torch.zeros(5, 8), "w2": torch.zeros(5, 8, 2)}
     >>> from_numpyro(draws, task="regression", activation="relu")
     Ensemble(5 x BayesianNetwork(3-8-2, regression))
     """

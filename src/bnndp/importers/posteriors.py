@@ -94,10 +94,23 @@ def from_posteriors(
     activation: str | None = None,
     network: object | None = None,
 ) -> Posterior:
-    """The network of a state of ``posteriors``, or the ensemble of a list of states, such as samples of SGHMC.
+    """Read the network of a state of ``posteriors``, or the ensemble of a list of states.
 
-    ``network`` is a module, or a state_dict, with the parameters that the state does not have. A module with all layers
-    says the activations.
+    Args:
+        state: A state, or a list of them, such as samples of SGHMC; objects, or dictionaries of their fields.
+        architecture: The layers, or what else the network does not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+        network: A module, or its ``state_dict()``, with the parameters that the state does not have. A module with all
+            layers says its activations.
+
+    Returns:
+        The network, or the ensemble with one member for each state.
+
+    >>> params = {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}
+    >>> stds = {name: 0.5 * torch.ones_like(value) for name, value in params.items()}
+    >>> from_posteriors({"params": params, "sd_diag": stds}, task="regression").linears[0].weight_std
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     states = list(state) if isinstance(state, list | tuple) else [state]

@@ -51,12 +51,22 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     table: Mapping[str, object] | None = None,
     ignore: str | Sequence[str] = (),
 ) -> Posterior:
-    """The network of a guide of Pyro or TyXe, its ``state_dict()``, or a ParamStore, its ``get_state()``.
+    """Read the network of a guide of Pyro or TyXe. Files are read by ``bnndp convert``.
 
-    Of a live guide with one vector for all sites their order is known, and its scales need no transform: they are those
-    of its constraints. Its model, if that is a module, says the activations that are modules, and mostly the task
-    (:mod:`bnndp.importers.pyro_live`). ``network`` is a module, or a state_dict, with the layers that have no prior.
-    ``ignore`` names sites that are no weights, such as the noise of the data. A file is read by ``bnndp convert``.
+    Args:
+        guide: A guide or its ``state_dict()``, or a ParamStore or its ``get_state()``. A live guide says the order of
+            its sites and the transform of its scales. Its model, if that is a module, says the activations that are
+            modules, and the task if its observed site is a usual one.
+        architecture: The layers, or what else the guide does not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+        scale_transform: ``"exp"``, ``"softplus"`` or ``"sigmoid M"``, for a ``state_dict()``, which does not say.
+        network: A module, or its ``state_dict()``, with the layers that have no prior.
+        table: Layouts, order and meaning of sites (docs/importers/pyro.md).
+        ignore: Sites that are no weights, such as the noise of the data.
+
+    Returns:
+        The network, with independent or correlated weights.
 
     >>> state = {"locs.0.weight_unconstrained": torch.ones(1, 2), "scales.0.weight_unconstrained": torch.zeros(1, 2)}
     >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
