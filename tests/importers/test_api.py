@@ -146,7 +146,7 @@ def test_modules_that_are_not_of_one_network_are_refused() -> None:
     for architecture in (None, bnndp.importers.Architecture()):
         with pytest.raises(InputError, match=words):
             bnndp.importers.from_samples([sequential(), sequential(1, 5)], architecture, task="regression")
-    with pytest.raises(InputError, match="than sample 0: linear relu linear, there linear tanh linear"):
+    with pytest.raises(InputError, match="than sample 0: layer 1 is relu, there tanh"):
         bnndp.importers.from_samples([sequential(), sequential(1, activation=nn.ReLU)], task="regression")
     with pytest.raises(InputError, match="1 of 2 samples are modules"):
         bnndp.importers.from_samples([sequential(), dict(sequential().state_dict())])  # type: ignore[list-item]

@@ -14,10 +14,9 @@ import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
-from bnndp.importers.foreign import Choices
-from bnndp.importers.ignored import without
+from bnndp.importers.foreign import Choices, drop_tensors
 
 
 def guide() -> dict[str, Tensor]:
@@ -40,8 +39,8 @@ def test_no_names_are_no_choice_whichever_empty_tuple_they_are() -> None:
 
         __slots__ = ()
 
-    assert Choices(ignore=Names()).made == ()
-    assert Choices(ignore=("a",), bias=False).made == ("bias", "ignore")
+    assert Choices(ignore=Names()).changed == ()
+    assert Choices(ignore=("a",), bias=False).changed == ("bias", "ignore")
 
 
 def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,10 +61,10 @@ def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
     save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
-    found = convert(tmp_path / "s.safetensors", RELUS, asked=Asked(ignore=("log_sigma", "head.tau")))
+    found = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma", "head.tau")))
     assert found.posterior.digest() == bnndp.importers.from_tensors(plain(), **SAID).digest()
     with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
-        convert(tmp_path / "s.safetensors", RELUS, asked=Asked(ignore=("log_sigma",)))
+        convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma",)))
 
 
 def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
@@ -75,15 +74,15 @@ def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
     save_file(first | {"log_sigma": torch.zeros(1)}, tmp_path / "n.safetensors")
     beside = tmp_path / "n.safetensors"
     with pytest.raises(ModelFileError, match="'log_sigma' of the second file is no weight"):
-        convert(tmp_path / "g.safetensors", RELUS, asked=Asked(beside=beside))
-    found = convert(tmp_path / "g.safetensors", RELUS, asked=Asked(beside=beside, ignore=("log_sigma",)))
+        convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(beside=beside))
+    found = convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(beside=beside, ignore=("log_sigma",)))
     assert found.posterior.digest() == bnndp.importers.from_pyro(last, network=first, **SAID).digest()
 
 
 def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
-    found, left = without(flat({"net": plain() | {"sigma": torch.ones(1)}, "epoch": 3}), ["sigma"])
+    found, left = drop_tensors(flat({"net": plain() | {"sigma": torch.ones(1)}, "epoch": 3}), ["sigma"])
     assert (list(found.tensors), left) == ([f"net.{name}" for name in plain()], ())
-    samples, left = without(flat([plain() | {"sigma": torch.ones(1)} for _ in range(3)]), ["sigma"])
+    samples, left = drop_tensors(flat([plain() | {"sigma": torch.ones(1)} for _ in range(3)]), ["sigma"])
     wanted = flat([plain() for _ in range(3)])
     assert (list(samples.tensors), samples.holders, left) == (list(wanted.tensors), wanted.holders, ())
 
@@ -91,20 +90,20 @@ def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
 def test_a_name_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     save_file(plain(), tmp_path / "s.safetensors")
     with pytest.raises(ModelFileError, match=r"it has no tensor 'tau' to ignore; its tensors are '0.bias', '0.weight'"):
-        convert(tmp_path / "s.safetensors", RELUS, asked=Asked(ignore=("tau",)))
+        convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("tau",)))
     save_file(guide(), tmp_path / "g.safetensors")
     with pytest.raises(ModelFileError, match=r"'tau' of --table or --ignore is no site of the file; its sites are"):
-        convert(tmp_path / "g.safetensors", RELUS, asked=Asked(ignore=("sigma", "tau")))
+        convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(ignore=("sigma", "tau")))
 
 
 def test_a_short_name_is_never_that_of_several_layers() -> None:
     nested = {"Dense_0": {"kernel": torch.ones(2, 8), "bias": torch.ones(8)}, "Dense_1": {"bias": torch.ones(1)}}
     with pytest.raises(ModelFileError, match=r"--ignore bias may be any of 'Dense_0.bias', 'Dense_1.bias'"):
-        without(flat(nested), ["bias"])
-    found, left = without(flat(nested), ["Dense_1.bias"])
+        drop_tensors(flat(nested), ["bias"])
+    found, left = drop_tensors(flat(nested), ["Dense_1.bias"])
     assert (list(found.tensors), found.holders, left) == (["Dense_0.kernel", "Dense_0.bias"], ("Dense_0",), ())
     with pytest.raises(ModelFileError, match="leaves no tensor"):
-        without(flat({"a": torch.ones(1)}), ["a"])
+        drop_tensors(flat({"a": torch.ones(1)}), ["a"])
 
 
 def test_sites_left_out_in_python() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.values import deviations, double
+from bnndp.importers.values import to_float64, to_std
 
 __all__ = ["REAL", "Param", "remarks", "scale", "transform", "words"]
 
@@ -65,12 +65,12 @@ def scale(param: Param, function: str) -> Tensor:
     """The scale, by the function that :func:`transform` names."""
     interval = _INTERVAL.fullmatch(function)
     if interval is None:
-        return deviations(param.name, param.tensor, function)
+        return to_std(param.name, param.tensor, function)
     try:
         most = float(interval["most"])
     except ValueError as error:
         raise ModelFileError(f"the transform of scales is {function!r:.40}; {_ADVICE}") from error
-    return deviations(param.name, most * torch.sigmoid(double(param.name, param.tensor)))
+    return to_std(param.name, most * torch.sigmoid(to_float64(param.name, param.tensor)))
 
 
 def words(functions: Iterable[str]) -> str:
@@ -84,7 +84,7 @@ def words(functions: Iterable[str]) -> str:
 
 
 def remarks(params: Iterable[Param], chosen: str | None, default: str) -> tuple[str, ...]:
-    """What must be said if the function is only the usual one."""
+    """A remark if the function is only the usual one."""
     if chosen is not None or all(param.constraint is not None for param in params):
         return ()
     return (f"scales are read by {default}, {_USUAL[default]}; the file does not say. If it was not so, {_ADVICE}",)
