@@ -26,17 +26,9 @@ from bnndp.files.entries import expect_few, read_chain, write_chain
 from bnndp.network import TASKS, BayesianNetwork, Ensemble, Posterior
 
 __all__ = [
-    "FORMAT",
-    "ModelFile",
-    "load",
-    "model_of",
-    "read_model",
-    "read_tensors",
-    "save",
-    "sync_folder",
-    "training_card",
+    "FORMAT", "ModelFile", "load", "model_of", "read_model", "read_tensors", "save", "sync_folder", "training_card",
     "write_whole",
-]
+]  # fmt: skip
 
 FORMAT = "bnndp-posterior-1"
 _ENTRY = "bnndp"  # of the metadata
@@ -265,7 +257,7 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
     weights = left.pop(_WEIGHTS, None)
     if weights is None or not weights.dtype.is_floating_point or weights.dtype.itemsize < 2:
         found = "there is none" if weights is None else f"it has dtype {weights.dtype}"
-        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number a member; {found}.")
+        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number per member; {found}.")
     members = []
     for index, member in enumerate(header["members"]):
         if not isinstance(member, dict) or set(member) != {"layers"} or not isinstance(member["layers"], list):
