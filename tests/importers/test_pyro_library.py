@@ -189,7 +189,7 @@ def classifier(pyro: Any, finish: str = "logits", act: Any = torch.relu) -> Any:
     """3-4-5-2 with a module and a function between its layers; ``finish`` is what becomes of its outputs."""
     dist, nns = pyro.distributions, pyro.nn
 
-    class Model(nns.PyroModule):  # type: ignore[misc]
+    class Model(nns.PyroModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             linear = nns.PyroModule[nn.Linear]
