@@ -21,7 +21,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
-from bnndp.files.container import HEADER_LIMIT, content_digest, parse_json, read_container
+from bnndp.files.container import HEADER_LIMIT, content_digest, expect_known, parse_json, read_container
 from bnndp.files.entries import expect_few, read_chain, write_chain
 from bnndp.network import TASKS, BayesianNetwork, Ensemble, Posterior
 
@@ -197,9 +197,7 @@ def _header(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ModelFileError(f"format is {found!r:.80}; this version reads {FORMAT!r} only.")
-    surplus = sorted(set(header) - _HEADER_KEYS)
-    if surplus:
-        raise ModelFileError(f"has unknown settings: {', '.join(map(repr, surplus[:4]))}.")
+    expect_known(header, _HEADER_KEYS, "has")
     _expect_kinds(header)
     return header
 

@@ -8,6 +8,7 @@ from dataclasses import fields
 from torch import Tensor
 
 from bnndp.errors import InputError, ModelFileError
+from bnndp.files.container import expect_known
 from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.prefixes import network_names, network_tensors, optimisers
 from bnndp.importers.tables import FIXED, Row, Table, layer_tensors
@@ -47,39 +48,25 @@ OWN_TABLE = Importer(
 def read_table(given: Mapping[str, object]) -> Table:
     """A table as the user writes it: ``tensors``, a list of rows with ``name``, ``role``, ``transform``, ``layout``.
 
-    >>> table = read_table(
-    ...     {
-    ...         "tensors": [
-    ...             {"name": "<layer>.m", "role": "weight_mean"},
-    ...             {"name": "<layer>.log_v", "role": "weight_std", "transform": "exp_half"},
-    ...         ]
-    ...     }
-    ... )
-    >>> table.formula
+    >>> mean = {"name": "<layer>.m", "role": "weight_mean"}
+    >>> std = {"name": "<layer>.log_v", "role": "weight_std", "transform": "exp_half"}
+    >>> read_table({"tensors": [mean, std]}).formula
     'weight_mean = m, weight_std = exp_half(log_v)'
     """
-    surplus = sorted(set(given) - set(_KEYS))
+    expect_known(given, _KEYS, "the table has")
     rows, formula = given.get("tensors"), given.get("formula", "")
-    if surplus:
-        raise ModelFileError(f"the table has unknown settings: {', '.join(map(repr, surplus[:4]))}")
     if not isinstance(rows, list) or not rows or not isinstance(formula, str):
         raise ModelFileError("the table needs a list 'tensors' of rows, and may have a text 'formula'")
     known = tuple(_row(index, row) for index, row in enumerate(rows))
-    return Table(
-        "table",
-        formula or ", ".join(_words(row) for row in known if row.role not in ("copy", "unused")),
-        (*known, *FIXED),
-        (),
-    )
+    default = ", ".join(_words(row) for row in known if row.role not in ("copy", "unused"))
+    return Table("table", formula or default, (*known, *FIXED), ())
 
 
 def _row(index: int, given: object) -> Row:
     texts = isinstance(given, dict) and all(isinstance(value, str | bool) for value in given.values())
     if not isinstance(given, dict) or not texts or not {"name", "role"} <= set(given):
         raise ModelFileError(f"row {index} of the table needs the texts 'name' and 'role', got {given!r:.80}")
-    surplus = sorted(set(given) - set(_SETTINGS))
-    if surplus:
-        raise ModelFileError(f"row {index} of the table has unknown settings: {', '.join(map(repr, surplus[:4]))}")
+    expect_known(given, _SETTINGS, f"row {index} of the table has")
     if given["role"] == "copy" and not given.get("of"):
         raise ModelFileError(f"row {index} of the table is a copy and must say of which name, by 'of'")
     try:

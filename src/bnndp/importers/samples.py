@@ -6,8 +6,9 @@ ensemble of networks with Gaussian weights is a mixture of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
@@ -66,19 +67,16 @@ def join_members(found: list[Imported]) -> Imported:
             )
     weights = None
     if any(each.weights is not None for each in found):
-        shares = [_shares(each) / len(found) for each in found]
-        weights = shares[0].new_tensor([share for some in shares for share in some.tolist()])
+        weights = torch.cat([_weights(each) / len(found) for each in found])
     members = tuple(member for each in found for member in each.members)
     remarks = tuple(dict.fromkeys(remark for each in found for remark in each.remarks))
     ordered = all(each.ordered for each in found)
     return Imported(members, first.formula, weights, first.kinds, remarks, ordered, first.task)
 
 
-def _shares(found: Imported) -> Tensor:
-    if found.weights is not None:
-        return found.weights
-    member = next(iter(found.members[0].values()))
-    return to_float64("weights", member.new_full((len(found.members),), 1 / len(found.members)))
+def _weights(found: Imported) -> Tensor:
+    n = len(found.members)
+    return torch.full((n,), 1 / n, dtype=torch.float64) if found.weights is None else found.weights
 
 
 def _listed(foreign: Foreign) -> tuple[Foreign, ...]:
@@ -88,13 +86,10 @@ def _listed(foreign: Foreign) -> tuple[Foreign, ...]:
         held = {
             next((start for start in starts if f"{each}.".startswith(f"{start}.")), each) for each in foreign.holders
         }
-        if length and held == set(starts) and _all_below(foreign.tensors, name):
+        below = all(not name or each.startswith(f"{name}.") for each in foreign.tensors)
+        if length and held == set(starts) and below:
             return tuple(map(foreign.below, starts))
     return ()
-
-
-def _all_below(names: Iterable[str], name: str) -> bool:
-    return not name or all(each.startswith(f"{name}.") for each in names)
 
 
 def _stack(foreign: Foreign) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -103,8 +98,7 @@ def _stack(foreign: Foreign) -> tuple[dict[str, Tensor], Tensor | None]:
         tensors = network_tensors(foreign)
     except ModelFileError:
         return {}, None
-    weights = tensors.pop(_WEIGHTS, None)
-    return tensors, weights
+    return tensors, tensors.pop(_WEIGHTS, None)
 
 
 def sample_count(tensors: Mapping[str, Tensor]) -> int:
