@@ -15,9 +15,9 @@ from bnndp.network import BayesianNetwork
 
 Layers = dict[str, dict[str, Tensor]]
 
-SAID = {"task": "regression", "activation": "relu"}
-"""What tensors do not say of a network with ReLUs."""
-RELUS = Architecture(**SAID)
+SETTINGS = {"task": "regression", "activation": "relu"}
+"""The settings of a regression network with ReLUs, which tensors do not say."""
+RELUS = Architecture(**SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class Made:
+class ForeignState:
     """A state_dict, and for each layer weight_mean, weight_std, bias_mean, bias_std in float64."""
 
     state: dict[str, Tensor]
@@ -87,7 +87,7 @@ class Made:
     sizes: tuple[int, ...]
 
 
-def dense(library: Library, seed: int, *, last_fixed: bool = False) -> Made:
+def dense(library: Library, seed: int, *, last_fixed: bool = False) -> ForeignState:
     """A chain of one to three dense layers of random sizes, some without biases; the last may be one of torch."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
@@ -100,7 +100,7 @@ def dense(library: Library, seed: int, *, last_fixed: bool = False) -> Made:
         new = fixed_tensors(name, shape, biased) if fixed else random_tensors(library, name, shape, biased)
         state |= new
         layers[name] = posterior(library, name, new)
-    return Made(state, layers, tuple(sizes))
+    return ForeignState(state, layers, tuple(sizes))
 
 
 def fixed_tensors(name: str, shape: tuple[int, ...], biased: bool) -> dict[str, Tensor]:

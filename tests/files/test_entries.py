@@ -266,7 +266,7 @@ def _no_members(header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 
 ENSEMBLES: dict[str, tuple[Change, str]] = {
-    "weights missing": (lambda _, tensors: tensors.pop("weights"), "'weights', one number a member; there is none"),
+    "weights missing": (lambda _, tensors: tensors.pop("weights"), "'weights', one number per member; there is none"),
     "weights of integers": (_tensor("weights", torch.tensor([1, 0])), "dtype torch.int64"),
     "weights too few": (_tensor("weights", torch.ones(1)), "weights must have shape (2,)"),
     "weights off": (_tensor("weights", torch.tensor([0.5, 0.6])), "weights must sum to 1"),

@@ -18,44 +18,46 @@ def sequential(seed: int = 0, hidden: int = 4, activation: type[nn.Module] = nn.
     return nn.Sequential(nn.Linear(3, hidden), activation(), nn.Linear(hidden, 2))
 
 
-def pyro(**said: Any) -> Any:
+def pyro(**settings: Any) -> Any:
     state = sequential().state_dict()
     guide = {f"{kind}.{name}_unconstrained": value for kind in ("locs", "scales") for name, value in state.items()}
-    return bnndp.importers.from_pyro(guide, scale_transform="exp", **said)
+    return bnndp.importers.from_pyro(guide, scale_transform="exp", **settings)
 
 
-def numpyro(**said: Any) -> Any:
+def numpyro(**settings: Any) -> Any:
     names = {"w1": "0.weight", "b1": "0.bias", "w2": "2.weight", "b2": "2.bias"}
     state = sequential().state_dict()
     params = {f"{name}_auto_loc": state[theirs].numpy().T for name, theirs in names.items()}
-    return bnndp.importers.from_numpyro(params, **said)
+    return bnndp.importers.from_numpyro(params, **settings)
 
 
-def laplace(**said: Any) -> Any:
+def laplace(**settings: Any) -> Any:
     network = sequential()
     mean = nn.utils.parameters_to_vector(network.parameters()).detach()
     state = {"cls_name": "DiagLaplace", "mean": mean, "H": torch.ones(len(mean)), "prior_precision": torch.ones(1)}
-    return bnndp.importers.from_laplace(state | {"sigma_noise": torch.ones(()), "temperature": 1.0}, network, **said)
-
-
-def posteriors(**said: Any) -> Any:
-    params = dict(sequential().state_dict())
-    return bnndp.importers.from_posteriors(
-        {"params": params, "sd_diag": {name: torch.ones_like(value) for name, value in params.items()}}, **said
+    return bnndp.importers.from_laplace(
+        state | {"sigma_noise": torch.ones(()), "temperature": 1.0}, network, **settings
     )
 
 
-def ivon(**said: Any) -> Any:
+def posteriors(**settings: Any) -> Any:
+    params = dict(sequential().state_dict())
+    return bnndp.importers.from_posteriors(
+        {"params": params, "sd_diag": {name: torch.ones_like(value) for name, value in params.items()}}, **settings
+    )
+
+
+def ivon(**settings: Any) -> Any:
     network = sequential()
     count = sum(value.numel() for value in network.parameters())
     group = {"ess": 10, "weight_decay": 0.0, "hess": torch.ones(count), "params": [0, 1, 2, 3]}
-    return bnndp.importers.from_ivon(network, {"state": {}, "param_groups": [group]}, **said)
+    return bnndp.importers.from_ivon(network, {"state": {}, "param_groups": [group]}, **settings)
 
 
 SOURCES: dict[str, Callable[..., Any]] = {
-    "tensors": lambda **said: bnndp.importers.from_tensors(dict(sequential().state_dict()), **said),
-    "samples": lambda **said: bnndp.importers.from_samples(
-        [dict(sequential(seed).state_dict()) for seed in range(2)], **said
+    "tensors": lambda **settings: bnndp.importers.from_tensors(dict(sequential().state_dict()), **settings),
+    "samples": lambda **settings: bnndp.importers.from_samples(
+        [dict(sequential(seed).state_dict()) for seed in range(2)], **settings
     ),
     "pyro": pyro,
     "numpyro": numpyro,
@@ -86,7 +88,7 @@ LIVE = ("laplace", "ivon")  # their networks are modules here
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_nobody_said_is_refused(name: str) -> None:
+def test_a_missing_task_or_activation_is_refused(name: str) -> None:
     make = SOURCES[name]
     task, activation = r"the task \(--task regression or classification; in Python task=\)", "the activation between"
     for unsaid in ({"activation": "tanh"}, {"architecture": bnndp.importers.Architecture(activation="tanh")}):
@@ -94,8 +96,8 @@ def test_what_nobody_said_is_refused(name: str) -> None:
             make(**unsaid)
     with pytest.raises(InputError, match=task):
         make()
-    said = ({"task": "regression"}, {"architecture": bnndp.importers.Architecture("regression")})
-    for given in said:
+    settings = ({"task": "regression"}, {"architecture": bnndp.importers.Architecture("regression")})
+    for given in settings:
         if name in LIVE:
             wanted = make(task="regression", activation="tanh")
             assert make(**given).digest() == wanted.digest()

@@ -22,7 +22,7 @@ from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
-SAID_THERE = ("--task", "regression", "--activation", "relu")
+CLI_SETTINGS = ("--task", "regression", "--activation", "relu")
 
 
 @pytest.mark.usefixtures("no_child")
@@ -61,7 +61,7 @@ ACTIVATION = (
 TASK = "the task (--task regression or classification; in Python task=)"
 
 
-def test_what_nobody_said_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_task_or_activation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line that names what to give; nothing is written."""
     from bnndp.cli.main import main
 
@@ -84,7 +84,7 @@ def test_what_nobody_said_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert line.endswith(f"nothing is guessed: give {needed}.")
         assert not out.exists()
     said: dict[tuple[str, ...], str] = {
-        SAID_THERE: "activation: relu",
+        CLI_SETTINGS: "activation: relu",
         ("--activation", "tanh", "--task", "classification"): "activation: tanh",
         (*arch, "--task", "regression"): "activations: tanh, gelu",
         whole: "activations: tanh, gelu",

@@ -55,7 +55,7 @@ def test_bounds_of_a_live_classifier_contain_what_it_does(seed: int) -> None:
     model: Any = classifier(seed)
     with torch.no_grad():
         for index in (0, 2, 4):
-            model[index].weight.mul_(4)  # so that tanh and relu differ
+            model[index].weight.mul_(4)  # type: ignore[operator]  # so that tanh and relu differ
     network = bnndp.importers.from_laplace(Approximation(model, precision=400.0))
     assert kinds(network) == ["linear", "tanh", "linear", "relu", "linear"]
     assert network.task == "classification"

@@ -132,7 +132,7 @@ sys.exit(9)
 
 
 @pytest.mark.parametrize("program", [DOORS, LIMITS], ids=["doors", "limits"])
-def test_the_child_shuts_its_doors_and_keeps_its_limits(
+def test_the_child_keeps_its_audit_hook_and_its_limits(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pickles, "_PROGRAM", program)

@@ -12,7 +12,7 @@ from bnndp.errors import ModelFileError
 from bnndp.importers.prescan import expect_plain
 
 
-def test_the_first_look_lets_state_dicts_through(tmp_path: Path) -> None:
+def test_the_scan_lets_state_dicts_through(tmp_path: Path) -> None:
     parameters = {"w": torch.nn.Parameter(torch.ones(2)), "b": torch.ones(1).bfloat16()}
     for found in (
         three_linears(),
@@ -24,7 +24,7 @@ def test_the_first_look_lets_state_dicts_through(tmp_path: Path) -> None:
             expect_plain((tmp_path / "f").read_bytes())
 
 
-def test_the_first_look_refuses_whole_modules(tmp_path: Path) -> None:
+def test_the_scan_refuses_whole_modules(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(1, 1), tmp_path / "f")
     with pytest.raises(
         ModelFileError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.foreign_states import RELUS, SAID
+from support.foreign_states import RELUS, SETTINGS
 from support.site_states import covariance, expect_same_mean, library
 from torch import Tensor, nn
 
@@ -87,8 +87,8 @@ X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]])
 def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> None:
     body, guide = trained(fresh, "AutoNormal")
     live = bnndp.importers.from_pyro(guide, table=IGNORE)
-    assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE, **SAID).digest()
-    assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SAID).digest()
+    assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE, **SETTINGS).digest()
+    assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
     for index, layer in enumerate(live.linears):  # type: ignore[union-attr]
         scale = getattr(guide.scales.net, str(2 * index)).weight
         torch.testing.assert_close(layer.weight_std.float(), scale.detach(), rtol=1e-6, atol=0)
@@ -147,7 +147,7 @@ def test_all_layers_at_once_are_refused(fresh: Any) -> None:
 def test_a_point(fresh: Any) -> None:
     body, guide = trained(fresh, "AutoDelta")
     network = bnndp.importers.from_pyro(guide, table=IGNORE)
-    assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SAID).digest()
+    assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
     assert not network.random  # type: ignore[union-attr]
     torch.testing.assert_close(
         bnndp.certify(network, bnndp.Box.ball(X.double(), 0.0)).lower.float(),
@@ -176,7 +176,7 @@ def test_samples_of_a_chain(fresh: Any) -> None:
     )
     chain.run(x, x[:, :2])
     samples = {name: value for name, value in chain.get_samples().items() if name != "sigma"}
-    ensemble = bnndp.importers.from_samples(samples, **SAID)
+    ensemble = bnndp.importers.from_samples(samples, **SETTINGS)
     outputs = fresh.infer.Predictive(body, chain.get_samples(), return_sites=("_RETURN",))(X)["_RETURN"]
     bounds = bnndp.certify(ensemble, bnndp.Box.ball(X.double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), outputs.mean(0).detach(), rtol=1e-4, atol=1e-5)

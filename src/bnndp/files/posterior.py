@@ -21,22 +21,14 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
-from bnndp.files.container import HEADER_LIMIT, content_digest, parse_json, read_container
+from bnndp.files.container import HEADER_LIMIT, content_digest, expect_known, parse_json, read_container
 from bnndp.files.entries import expect_few, read_chain, write_chain
 from bnndp.network import TASKS, BayesianNetwork, Ensemble, Posterior
 
 __all__ = [
-    "FORMAT",
-    "ModelFile",
-    "load",
-    "model_of",
-    "read_model",
-    "read_tensors",
-    "save",
-    "sync_folder",
-    "training_card",
+    "FORMAT", "ModelFile", "load", "model_of", "read_model", "read_tensors", "save", "sync_folder", "training_card",
     "write_whole",
-]
+]  # fmt: skip
 
 FORMAT = "bnndp-posterior-1"
 _ENTRY = "bnndp"  # of the metadata
@@ -205,9 +197,7 @@ def _header(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ModelFileError(f"format is {found!r:.80}; this version reads {FORMAT!r} only.")
-    surplus = sorted(set(header) - _HEADER_KEYS)
-    if surplus:
-        raise ModelFileError(f"has unknown settings: {', '.join(map(repr, surplus[:4]))}.")
+    expect_known(header, _HEADER_KEYS, "has")
     _expect_kinds(header)
     return header
 
@@ -265,7 +255,7 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
     weights = left.pop(_WEIGHTS, None)
     if weights is None or not weights.dtype.is_floating_point or weights.dtype.itemsize < 2:
         found = "there is none" if weights is None else f"it has dtype {weights.dtype}"
-        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number a member; {found}.")
+        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number per member; {found}.")
     members = []
     for index, member in enumerate(header["members"]):
         if not isinstance(member, dict) or set(member) != {"layers"} or not isinstance(member["layers"], list):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
-from bnndp.files.container import parse_json
+from bnndp.files.container import expect_known, parse_json
 from bnndp.files.entries import read_chain
 from bnndp.files.regular import read_regular
 from bnndp.importers.prefixes import strip_prefixes
@@ -162,9 +162,7 @@ def read_architecture(path: str | os.PathLike[str]) -> Architecture:
     try:
         if not isinstance(found, dict) or not isinstance(found.get("layers"), list):
             raise ModelFileError("it needs a list of layers, as in docs/format.md")
-        surplus = sorted(set(found) - _KEYS)
-        if surplus:
-            raise ModelFileError(f"it has unknown settings: {', '.join(map(repr, surplus[:4]))}")
+        expect_known(found, _KEYS, "it has")
         shape = found.get("input_shape")
         if shape is not None and not (isinstance(shape, list) and all(type(n) is int for n in shape)):
             raise ModelFileError(f"input_shape is {shape!r:.80}; expected a list of whole numbers")

@@ -59,54 +59,36 @@ def convert(
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not several:
         raise InputError("there is no file to convert.")
-    contents = [(path, read_regular(path)) for path in several]
-    own = _own_file(contents, given, options)
-    if own is not None:
-        return own
-    opened = [_opened(content, path, options.key) for path, content in contents]
-    beside = None if options.beside is None else _opened(read_regular(options.beside), options.beside, "")
-    return _model(several, opened, beside, given, options)
+    opened = [_opened(path, options.key) for path in several]
+    for path, each in zip(several, opened, strict=True):
+        if _OWN in each.metadata:
+            if len(several) > 1:
+                raise InputError(
+                    f"{path}: is a whole model; convert it alone, or make an Ensemble of models in Python."
+                )
+            if given is not None or options != ConvertOptions():
+                raise InputError(f"{path}: describes its layers by itself; leave out all options but --out.")
+            from bnndp.files.posterior import model_of
+
+            return model_of(each.metadata, each.foreign.tensors, path)
+    return _model(several, opened, given, options)
 
 
-def _own_file(
-    contents: Sequence[tuple[str | os.PathLike[str], bytes]], given: Architecture | None, options: ConvertOptions
-) -> ModelFile | None:
-    """The content of a file that describes its network by itself; None if there is none."""
-    for path, content in contents:
-        if not _is_container(content):
-            continue
-        from bnndp.files.container import parse_container
-        from bnndp.files.posterior import model_of
-
-        if options.key:
-            raise InputError(f"{path}: is a safetensors file, which has no entries to choose from; leave out --key.")
-        header, tensors = parse_container(content, path)
-        if _OWN not in header:
-            continue
-        if len(contents) > 1:
-            raise InputError(f"{path}: is a whole model; convert it alone, or make an Ensemble of models in Python.")
-        if given is not None or options != ConvertOptions():
-            raise InputError(f"{path}: describes its layers by itself; leave out all options but --out.")
-        return model_of(header, tensors, path)
-    return None
-
-
-def _is_container(content: bytes) -> bool:
-    """Whether it begins as a safetensors file does: with the length of a header, which is JSON."""
-    return content[8:9] == b"{" and int.from_bytes(content[:8], "little") <= len(content) - 8
-
-
-def _opened(content: bytes, path: str | os.PathLike[str], key: str) -> OpenedFile:
-    """What the file holds, whatever kind it is of."""
-    digest = hashlib.sha256(content).hexdigest()
-    if _is_container(content):
-        from bnndp.files.container import parse_container
-
-        return OpenedFile(Foreign(parse_container(content, path)[1], holders=("",), ordered=False), digest, None)
-    if not is_arrays(content):
+def _opened(path: str | os.PathLike[str], key: str) -> OpenedFile:
+    """The content of a file of any kind."""
+    content = read_regular(path)
+    container = content[8:9] == b"{" and int.from_bytes(content[:8], "little") <= len(content) - 8
+    if not container and not is_arrays(content):
         return open_pickle(content, path, key=key)
     if key:
-        raise InputError(f"{path}: is a file of arrays, which has no entries to choose from; leave out --key.")
+        kind = "a safetensors file" if container else "a file of arrays"
+        raise InputError(f"{path}: is {kind}, which has no entries to choose from; leave out --key.")
+    digest = hashlib.sha256(content).hexdigest()
+    if container:
+        from bnndp.files.container import parse_container
+
+        header, tensors = parse_container(content, path)
+        return OpenedFile(Foreign(tensors, holders=("",), ordered=False), digest, None, header)
     try:
         return OpenedFile(arrays_of(content, path), digest, None)
     except ModelFileError as error:
@@ -116,7 +98,6 @@ def _opened(content: bytes, path: str | os.PathLike[str], key: str) -> OpenedFil
 def _model(
     paths: Sequence[str | os.PathLike[str]],
     opened: Sequence[OpenedFile],
-    beside: OpenedFile | None,
     given: Architecture | None,
     options: ConvertOptions,
 ) -> ModelFile:
@@ -125,6 +106,7 @@ def _model(
     from bnndp.importers.build import order_layers, posterior_of
     from bnndp.importers.samples import join_members
 
+    beside = None if options.beside is None else _opened(options.beside, "")
     table = None if options.table is None else read_settings(options.table, "table")
     if table is not None and not isinstance(table, dict):
         raise ModelFileError(one_line(f"{options.table}: is no table: it must be a mapping of settings"))

@@ -6,9 +6,9 @@ recognises a file by the names in it, never by its values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bnndp.errors import ModelFileError
 
@@ -86,26 +86,15 @@ class Imported:
     task: str | None = None  # None: it does not say
 
 
-class Importer(Protocol):
+@dataclass(frozen=True, slots=True)
+class Importer:
     """One way of reading foreign files."""
 
-    @property
-    def name(self) -> str:
-        """As ``--from`` takes it."""
-
-    @property
-    def looks_for(self) -> str:
-        """The names that it knows a file by, for messages: ``<layer>.mu_weight and .rho_weight``."""
-
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """The fields of :class:`Choices` that it uses; any other choice is refused."""
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether the names are those of its files."""
-
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """The posterior; every fault is a :class:`ModelFileError` that needs no name of the file."""
+    name: str  # as --from takes it
+    looks_for: str  # the names that it knows a file by, for messages: "<layer>.mu_weight and .rho_weight"
+    uses: tuple[str, ...]  # the fields of Choices that it uses; any other choice is refused
+    knows: Callable[[Foreign], bool]  # whether the names are those of its files
+    read: Callable[[Foreign, Choices], Imported]  # every fault is a ModelFileError that needs no name of the file
 
 
 def expect_used(importer: Importer, choices: Choices) -> None:

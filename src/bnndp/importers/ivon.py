@@ -2,7 +2,7 @@ r"""IVON: means are the weights of the network, variances lie in the state of th
 
 A weight with the curvature :math:`h` has the standard deviation :math:`1/\sqrt{\lambda(h+\delta)}`, with the effective
 sample size :math:`\lambda` (``ess``) and the weight decay :math:`\delta` of its group of parameters. Curvatures are one
-flat vector a group, in the order in which the optimiser was given the parameters.
+flat vector per group, in the order in which the optimiser was given the parameters.
 """
 
 from __future__ import annotations
@@ -19,57 +19,54 @@ from torch import Tensor
 from bnndp.errors import ModelFileError
 from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
-from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.live import describe_network, posterior_of_live
 from bnndp.importers.prefixes import network_tensors, optimisers
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
 from bnndp.network import Posterior
 
-__all__ = ["Ivon", "from_ivon"]
+__all__ = ["IVON", "from_ivon"]
 
 _HESS = re.compile(r"(?:.*\.)?param_groups\.\d+\.hess")
 
 
-@dataclass(frozen=True, slots=True)
-class Ivon:
-    """Networks trained by ``ivon-opt``: state_dicts of the optimiser and of the network, in one file or in two."""
+def _knows(foreign: Foreign) -> bool:
+    """Whether a group of parameters has curvatures."""
+    return any(map(_HESS.fullmatch, foreign.tensors))
 
-    name: str = "ivon"
-    looks_for: str = "param_groups.<number>.hess"
-    uses: tuple[str, ...] = ("beside", "table")
 
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether a group of parameters has curvatures."""
-        return any(map(_HESS.fullmatch, foreign.tensors))
+def _read(foreign: Foreign, choices: Choices) -> Imported:
+    """Weights as means; stds by the formula, zero for parameters that the optimiser does not hold."""
+    tensors = _network(foreign, choices)
+    groups = _groups(foreign)
+    stds = _stds(groups, tensors, _order(groups, tensors, choices))
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        layer, _, part = name.rpartition(".")
+        if part not in ("weight", "bias"):
+            raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
+        mean = to_float64(name, tensor)
+        parts = layers.setdefault(layer or "layer", {})
+        parts |= {f"{part}_mean": mean, f"{part}_std": stds.get(name, torch.zeros_like(mean))}
+    fixed = [name for name in tensors if name not in stds]
+    remarks = ["the weights are taken for means: they must have been saved outside of sampled_params()"]
+    remarks += [f"not in the optimiser, so without variance: {', '.join(fixed[:4])}"] if fixed else []
+    formula = "mean = weight, std = 1/sqrt(ess*(hess + weight_decay))"
+    return Imported((layer_tensors(layers),), formula, remarks=tuple(remarks))
 
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """Weights as means; stds by the formula, zero for parameters that the optimiser does not hold."""
-        tensors = self._network(foreign, choices)
-        groups = _groups(foreign)
-        stds = _stds(groups, tensors, _order(groups, tensors, choices))
-        layers: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            layer, _, part = name.rpartition(".")
-            if part not in ("weight", "bias"):
-                raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
-            mean = to_float64(name, tensor)
-            parts = layers.setdefault(layer or "layer", {})
-            parts |= {f"{part}_mean": mean, f"{part}_std": stds.get(name, torch.zeros_like(mean))}
-        fixed = [name for name in tensors if name not in stds]
-        remarks = ["the weights are taken for means: they must have been saved outside of sampled_params()"]
-        remarks += [f"not in the optimiser, so without variance: {', '.join(fixed[:4])}"] if fixed else []
-        formula = "mean = weight, std = 1/sqrt(ess*(hess + weight_decay))"
-        return Imported((layer_tensors(layers),), formula, remarks=tuple(remarks))
 
-    @staticmethod
-    def _network(foreign: Foreign, choices: Choices) -> dict[str, Tensor]:
-        if choices.beside is not None:
-            return network_tensors(choices.beside)
-        try:
-            return network_tensors(foreign)
-        except ModelFileError as error:
-            raise ModelFileError(f"{error}; give the state_dict of the network by --beside") from error
+def _network(foreign: Foreign, choices: Choices) -> dict[str, Tensor]:
+    if choices.beside is not None:
+        return network_tensors(choices.beside)
+    try:
+        return network_tensors(foreign)
+    except ModelFileError as error:
+        raise ModelFileError(f"{error}; give the state_dict of the network by --beside") from error
+
+
+IVON = Importer("ivon", "param_groups.<number>.hess", ("beside", "table"), _knows, _read)
+"""Networks trained by ``ivon-opt``: state_dicts of the optimiser and of the network, in one file or in two."""
 
 
 def from_ivon(
@@ -104,7 +101,7 @@ def from_ivon(
     given = merge_architecture(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}
     choices = Choices(beside=flat(state_of(network)), table=table)
-    found = Ivon().read(flat(state_of(optimiser)), choices)
+    found = IVON.read(flat(state_of(optimiser)), choices)
     return posterior_of_live(found, given, partial(describe_network, network, found))
 
 

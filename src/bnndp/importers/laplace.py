@@ -32,7 +32,7 @@ from torch import Tensor
 from bnndp.errors import InputError, ModelFileError
 from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
-from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.gaussian import (
     correlation_error,
     expect_size,
@@ -48,7 +48,7 @@ from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
 from bnndp.network import TASKS, Posterior
 
-__all__ = ["Laplace", "from_laplace"]
+__all__ = ["LAPLACE", "from_laplace"]
 
 _CLASS = re.compile(r"(?P<structure>Diag|Full|Kron|LowRank)(?P<last>LL)?Laplace")
 _TORCH = {"weight": "out_in"}
@@ -65,43 +65,36 @@ _FORMULAS = {
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Laplace:
-    """Laplace approximations of all weights, or of the last layer."""
+def _knows(foreign: Foreign) -> bool:
+    """Whether it names its class, and has the prior of a Laplace approximation."""
+    return "cls_name" in foreign.values and "prior_precision" in {*foreign.tensors, *foreign.values}
 
-    name: str = "laplace"
-    looks_for: str = "cls_name, mean and H of a Laplace approximation"
-    uses: tuple[str, ...] = ("beside",)
 
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether it names its class, and has the prior of a Laplace approximation."""
-        return "cls_name" in foreign.values and "prior_precision" in {*foreign.tensors, *foreign.values}
+def _read(foreign: Foreign, choices: Choices) -> Imported:
+    """The network of the second file, with the variance of this one."""
+    structure, last = _structure(foreign)
+    if choices.beside is None:
+        raise ModelFileError("it does not name its parameters: give the state_dict of the network by --beside")
+    if not choices.beside.ordered:
+        raise ModelFileError("the file of the network keeps no order, as no safetensors file does; give the .pt file")
+    values = fixed_beside(choices.beside)
+    layers = layers_of({name: tuple(value.shape) for name, value in values.items()}, SiteTable(), _TORCH, ordered=True)
+    curvature = _curvature(foreign, structure, _trained(foreign, values, layers, last=last), last=last)
+    likelihood = str(foreign.values.get("likelihood"))
+    task = likelihood if likelihood in TASKS else None
+    if structure == "Diag":
+        tensors = layer_tensors(by_role(layers, values, curvature.stds()))
+        return Imported((tensors,), _FORMULAS[structure], remarks=(_GLM,), ordered=True, task=task)
+    own = [layer for layer in layers if any(site in curvature.shapes for site in layer.sites)]
+    rows = curvature.kron(own) if structure == "Kron" else curvature.full(own, low_rank=structure == "LowRank")
+    factors = {f"{layer.name}.factor": layer_factor(layer, rows[layer.name]) for layer in own}
+    tensors = layer_tensors(by_role(layers, values, {})) | factors
+    kinds = {layer.name: "correlated_linear" for layer in own}
+    return Imported((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True, task=task)
 
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """The network of the second file, with the variance of this one."""
-        structure, last = _structure(foreign)
-        if choices.beside is None:
-            raise ModelFileError("it does not name its parameters: give the state_dict of the network by --beside")
-        if not choices.beside.ordered:
-            raise ModelFileError(
-                "the file of the network keeps no order, as no safetensors file does; give the .pt file"
-            )
-        values = fixed_beside(choices.beside)
-        layers = layers_of(
-            {name: tuple(value.shape) for name, value in values.items()}, SiteTable(), _TORCH, ordered=True
-        )
-        curvature = _curvature(foreign, structure, _trained(foreign, values, layers, last=last), last=last)
-        likelihood = str(foreign.values.get("likelihood"))
-        task = likelihood if likelihood in TASKS else None
-        if structure == "Diag":
-            tensors = layer_tensors(by_role(layers, values, curvature.stds()))
-            return Imported((tensors,), _FORMULAS[structure], remarks=(_GLM,), ordered=True, task=task)
-        own = [layer for layer in layers if any(site in curvature.shapes for site in layer.sites)]
-        rows = curvature.kron(own) if structure == "Kron" else curvature.full(own, low_rank=structure == "LowRank")
-        factors = {f"{layer.name}.factor": layer_factor(layer, rows[layer.name]) for layer in own}
-        tensors = layer_tensors(by_role(layers, values, {})) | factors
-        kinds = {layer.name: "correlated_linear" for layer in own}
-        return Imported((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True, task=task)
+
+LAPLACE = Importer("laplace", "cls_name, mean and H of a Laplace approximation", ("beside",), _knows, _read)
+"""Laplace approximations of all weights, or of the last layer."""
 
 
 def from_laplace(
@@ -137,7 +130,7 @@ def from_laplace(
     beside = inner if network is None else network
     if beside is None:
         raise InputError("the state_dict of a Laplace approximation has no names: give the network as well.")
-    found = Laplace().read(flat(state_of(approximation)), Choices(beside=flat(state_of(beside))))
+    found = LAPLACE.read(flat(state_of(approximation)), Choices(beside=flat(state_of(beside))))
     live = beside if isinstance(beside, torch.nn.Module) else inner
     return posterior_of_live(found, given, partial(describe_network, live, found))
 

@@ -22,15 +22,9 @@ from bnndp.layers import WEIGHTED, AveragePool, BatchNorm, Conv2d, Dropout, Flat
 from bnndp.network import TASKS, BayesianNetwork
 
 __all__ = [
-    "CONVERTERS",
-    "FUNCTIONS",
-    "expect_not_other",
-    "from_module",
-    "leaf_modules",
-    "probe",
-    "stride_and_padding",
+    "CONVERTERS", "FUNCTIONS", "expect_not_other", "from_module", "leaf_modules", "probe", "stride_and_padding",
     "to_record",
-]
+]  # fmt: skip
 
 _BATCH = 4  # inputs to run the module on
 _Settings = Mapping[str, tuple[object, ...]]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from bnndp.errors import ModelFileError
 from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.build import posterior_of
 from bnndp.importers.flatten import flat, to_tensors
-from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.gaussian import (
     REAL_PRIORS,
     Law,
@@ -43,7 +42,7 @@ from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
 from bnndp.network import Posterior
 
-__all__ = ["Chain", "NumpyroGuide", "from_numpyro"]
+__all__ = ["CHAIN", "NUMPYRO", "from_numpyro"]
 
 _CERTAIN = {"kernel": "in_out"}
 _FLAT = ("auto_loc", "auto_scale", "auto_scale_tril", "auto_cov_factor")
@@ -51,63 +50,63 @@ _SITE = re.compile(r"(?P<site>.+)_auto_(?P<kind>loc|scale)")
 _MODULE = re.compile(r"(?P<module>[^$]+)\$params\.(?P<path>.+)")
 
 
-@dataclass(frozen=True, slots=True)
-class NumpyroGuide:
-    """Autoguides of NumPyro, with their usual prefix ``auto``."""
-
-    name: str = "numpyro"
-    looks_for: str = "<site>_auto_loc, or auto_loc"
-    uses: tuple[str, ...] = ("beside", "table", "ignore")
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether any location has the name of an autoguide."""
-        return any(name == "auto_loc" or name.endswith("_auto_loc") for name in foreign.tensors)
-
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """By the form of guide that the names show."""
-        table = site_table(choices)
-        flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
-        rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
-        law, formula = _joint(flat, table) if flat else _independent(rest)
-        fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
-        if flat and len(fixed) < len(rest):
-            raise ModelFileError("it holds several guides; save one")
-        law = law.with_fixed(fixed | fixed_beside(choices.beside))
-        tensors, kinds = to_layers(law, table, _CERTAIN, ordered=False)
-        return Imported((tensors,), formula, kinds=kinds, remarks=(REAL_PRIORS,), ordered=True)
+def _knows_guide(foreign: Foreign) -> bool:
+    """Whether any location has the name of an autoguide."""
+    return any(name == "auto_loc" or name.endswith("_auto_loc") for name in foreign.tensors)
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Samples of a Markov chain by site, (samples, ...): of NumPyro, or of Pyro where sites are written by hand."""
+def _read_guide(foreign: Foreign, choices: Choices) -> Imported:
+    """By the form of guide that the names show."""
+    table = site_table(choices)
+    flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
+    rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
+    law, formula = _joint(flat, table) if flat else _independent(rest)
+    fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
+    if flat and len(fixed) < len(rest):
+        raise ModelFileError("it holds several guides; save one")
+    law = law.with_fixed(fixed | fixed_beside(choices.beside))
+    tensors, kinds = to_layers(law, table, _CERTAIN, ordered=False)
+    return Imported((tensors,), formula, kinds=kinds, remarks=(REAL_PRIORS,), ordered=True)
 
-    name: str = "mcmc"
-    looks_for: str = "samples (s, inputs, outputs) of <layer>.kernel or w1, and of their biases"
-    uses: tuple[str, ...] = ("table", "ignore")
 
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether weights have the names of JAX's or hand-written models and one axis more than a layer's."""
-        sites = [(site, foreign.tensors[name].ndim) for name in foreign.tensors if (site := site_of(name)) is not None]
-        weights = [(site, ndim) for site, ndim in sites if site.part == "weight"]
-        return (
-            bool(weights)
-            and all(ndim == 3 and site.leaf != "weight" for site, ndim in weights)
-            and all(ndim == 2 for site, ndim in sites if site.part == "bias")
-        )
+NUMPYRO = Importer("numpyro", "<site>_auto_loc, or auto_loc", ("beside", "table", "ignore"), _knows_guide, _read_guide)
+"""Autoguides of NumPyro, with their usual prefix ``auto``."""
 
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """One member without variance for each sample."""
-        table = site_table(choices)
-        count = sample_count(foreign.tensors)
-        used = {name: tensor for name, tensor in foreign.tensors.items() if name not in table.ignore}
-        values = {name: to_float64(name, tensor) for name, tensor in used.items()}
-        shapes = {name: tuple(tensor.shape[1:]) for name, tensor in foreign.tensors.items()}
-        layers = layers_of(shapes, table, _CERTAIN, ordered=False)
-        members = tuple(
-            layer_tensors(by_role(layers, {name: value[index] for name, value in values.items()}, {}))
-            for index in range(count)
-        )
-        return Imported(members, f"{len(members)} samples, each with the same probability; all std = 0", ordered=True)
+
+def _knows_chain(foreign: Foreign) -> bool:
+    """Whether weights have the names of JAX's or hand-written models and one axis more than a layer's."""
+    sites = [(site, foreign.tensors[name].ndim) for name in foreign.tensors if (site := site_of(name)) is not None]
+    weights = [(site, ndim) for site, ndim in sites if site.part == "weight"]
+    return (
+        bool(weights)
+        and all(ndim == 3 and site.leaf != "weight" for site, ndim in weights)
+        and all(ndim == 2 for site, ndim in sites if site.part == "bias")
+    )
+
+
+def _read_chain(foreign: Foreign, choices: Choices) -> Imported:
+    """One member without variance for each sample."""
+    table = site_table(choices)
+    count = sample_count(foreign.tensors)
+    used = {name: tensor for name, tensor in foreign.tensors.items() if name not in table.ignore}
+    values = {name: to_float64(name, tensor) for name, tensor in used.items()}
+    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in foreign.tensors.items()}
+    layers = layers_of(shapes, table, _CERTAIN, ordered=False)
+    members = tuple(
+        layer_tensors(by_role(layers, {name: value[index] for name, value in values.items()}, {}))
+        for index in range(count)
+    )
+    return Imported(members, f"{len(members)} samples, each with the same probability; all std = 0", ordered=True)
+
+
+CHAIN = Importer(
+    "mcmc",
+    "samples (s, inputs, outputs) of <layer>.kernel or w1, and of their biases",
+    ("table", "ignore"),
+    _knows_chain,
+    _read_chain,
+)
+"""Samples of a Markov chain by site, (samples, ...): of NumPyro, or of Pyro where sites are written by hand."""
 
 
 def from_numpyro(
@@ -138,7 +137,7 @@ def from_numpyro(
     """
     given = merge_architecture(architecture, task, activation)
     foreign = flat(to_tensors(values))
-    reader = NumpyroGuide() if NumpyroGuide().knows(foreign) else Chain()
+    reader = NUMPYRO if NUMPYRO.knows(foreign) else CHAIN
     return posterior_of(reader.read(foreign, Choices(table=table, ignore=ignored_names(ignore))), given)
 
 

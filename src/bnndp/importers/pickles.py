@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class OpenedFile:
     foreign: Foreign
     sha256: str  # of the file
     torch: str | None  # the version that opened it; None of a file that needs none
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of a safetensors file
 
 
 def open_pickle(content: bytes, name: object, *, key: str = "", seconds: float = 60.0) -> OpenedFile:

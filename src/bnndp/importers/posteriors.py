@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor
 from bnndp.errors import CertError, InputError, ModelFileError
 from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
-from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.gaussian import Law, expect_size, fixed_beside, inverse_factor, split_sites, to_layers
 from bnndp.importers.live import describe_network, posterior_of_live
 from bnndp.importers.samples import join_members
@@ -37,7 +36,7 @@ from bnndp.importers.values import to_float64, to_std
 from bnndp.layers.correlated import factor_of
 from bnndp.network import Posterior
 
-__all__ = ["State", "from_posteriors"]
+__all__ = ["POSTERIORS", "from_posteriors"]
 
 _TORCH = {"weight": "out_in"}
 _DIAGONAL = {"log_sd_diag": "exp", "prec_diag": "rsqrt", "sd_diag": "none"}
@@ -54,36 +53,39 @@ _FORMULAS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """One state; of a sampler it has no variance."""
+def _knows(foreign: Foreign) -> bool:
+    """Whether there are parameters, and beside them something of a state."""
+    heads = {name.partition(".")[0] for name in foreign.tensors}
+    return "params" in heads and bool(heads & {*_DIAGONAL, *_DENSE, "momenta", "log_posterior"})
 
-    name: str = "posteriors"
-    looks_for: str = "params.<name> with log_sd_diag, prec_diag, sd_diag, L_factor, prec, cov or momenta"
-    uses: tuple[str, ...] = ("beside", "table", "ignore")
 
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether there are parameters, and beside them something of a state."""
-        heads = {name.partition(".")[0] for name in foreign.tensors}
-        return "params" in heads and bool(heads & {*_DIAGONAL, *_DENSE, "momenta", "log_posterior"})
+def _read(foreign: Foreign, choices: Choices) -> Imported:
+    """Means, and the spread that the state holds."""
+    known = ("params", *_DIAGONAL, *_DENSE, *_ASIDE)
+    odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
+    if odd is not None:
+        raise ModelFileError(f"tensor {odd!r:.80} is no part of a state; its fields are {', '.join(known)}")
+    means = {name: to_float64(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
+    kinds = [kind for kind in (*_DIAGONAL, *_DENSE) if any(n.partition(".")[0] == kind for n in foreign.tensors)]
+    if not means or len(kinds) > 1:
+        raise ModelFileError(f"it has {'no params' if not means else ' and '.join(kinds)}: it is not one state")
+    kind = kinds[0] if kinds else ""
+    table = site_table(choices)
+    law = _dense(means, kind, foreign, table) if kind in _DENSE else _diagonal(means, kind, foreign)
+    beside = fixed_beside(choices.beside)
+    order = SiteTable(layout=table.layout, ignore=table.ignore)  # the sites of a table are those of a vector
+    tensors, correlated = to_layers(law.with_fixed(beside), order, _TORCH, ordered=foreign.ordered and not beside)
+    return Imported((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
 
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """Means, and the spread that the state holds."""
-        known = ("params", *_DIAGONAL, *_DENSE, *_ASIDE)
-        odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
-        if odd is not None:
-            raise ModelFileError(f"tensor {odd!r:.80} is no part of a state; its fields are {', '.join(known)}")
-        means = {name: to_float64(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
-        kinds = [kind for kind in (*_DIAGONAL, *_DENSE) if any(n.partition(".")[0] == kind for n in foreign.tensors)]
-        if not means or len(kinds) > 1:
-            raise ModelFileError(f"it has {'no params' if not means else ' and '.join(kinds)}: it is not one state")
-        kind = kinds[0] if kinds else ""
-        table = site_table(choices)
-        law = _dense(means, kind, foreign, table) if kind in _DENSE else _diagonal(means, kind, foreign)
-        beside = fixed_beside(choices.beside)
-        order = SiteTable(layout=table.layout, ignore=table.ignore)  # the sites of a table are those of a vector
-        tensors, correlated = to_layers(law.with_fixed(beside), order, _TORCH, ordered=foreign.ordered and not beside)
-        return Imported((tensors,), _FORMULAS[kind], kinds=correlated, ordered=True)
+
+POSTERIORS = Importer(
+    "posteriors",
+    "params.<name> with log_sd_diag, prec_diag, sd_diag, L_factor, prec, cov or momenta",
+    ("beside", "table", "ignore"),
+    _knows,
+    _read,
+)
+"""One state; of a sampler it has no variance."""
 
 
 def from_posteriors(
@@ -129,7 +131,7 @@ def _state_found(state: object, network: object | None) -> Imported:
     table = {"sites": [{"site": name} for name in order]}
     held = flat({name: value for name, value in fields.items() if value is not None})
     lacking = _without(state_of(network), params)
-    return State().read(held, Choices(beside=flat(lacking) if lacking else None, table=table))
+    return POSTERIORS.read(held, Choices(beside=flat(lacking) if lacking else None, table=table))
 
 
 def _field(state: object, name: str) -> object:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Imported
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.gaussian import (
     REAL_PRIORS,
     Law,
@@ -40,7 +40,7 @@ from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, 
 from bnndp.importers.sites import site_table
 from bnndp.importers.values import to_float64, to_std
 
-__all__ = ["PyroGuide", "TyxeGuide"]
+__all__ = ["PYRO", "TYXE"]
 
 _RAW = "_unconstrained"  # how a guide's state_dict marks values under a constraint
 _STORE = "constraints."  # how values of a ParamStore begin
@@ -53,45 +53,51 @@ _WEIGHT = re.compile(r".*(?:weight|bias|kernel|\b[wb])_?\d*")
 _DIAGONALS = {"unit_lower_cholesky": "unit", "softplus_lower_cholesky": "softplus", "lower_cholesky": "exp"}
 
 
-@dataclass(frozen=True, slots=True)
-class PyroGuide:
-    """Autoguides of Pyro."""
-
-    name: str = "pyro"
-    looks_for: str = "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained"
-    uses: tuple[str, ...] = ("scale_transform", "beside", "table", "ignore")
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
-        return _is_guide(foreign) and not _is_tyxe(foreign)
-
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """By the form of guide that the names show."""
-        params = _params(foreign)
-        if any(_NORMAL.fullmatch(name) for name in params):
-            found = _independent(params, _NORMAL, choices, "softplus")
-        elif all(_FLAT.fullmatch(name) for name in params):
-            found = _joint(params, choices)
-        else:
-            found = _point(params, choices)
-        return _layers(found, choices, ordered=foreign.ordered)
+def _knows_pyro(foreign: Foreign) -> bool:
+    """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
+    return _is_guide(foreign) and not _is_tyxe(foreign)
 
 
-@dataclass(frozen=True, slots=True)
-class TyxeGuide:
-    """Guides of TyXe."""
+def _read_pyro(foreign: Foreign, choices: Choices) -> Imported:
+    """By the form of guide that the names show."""
+    params = _params(foreign)
+    if any(_NORMAL.fullmatch(name) for name in params):
+        found = _independent(params, _NORMAL, choices, "softplus")
+    elif all(_FLAT.fullmatch(name) for name in params):
+        found = _joint(params, choices)
+    else:
+        found = _point(params, choices)
+    return _layers(found, choices, ordered=foreign.ordered)
 
-    name: str = "tyxe"
-    looks_for: str = "<site>.loc_unconstrained with <site>.scale_unconstrained"
-    uses: tuple[str, ...] = ("scale_transform", "beside", "table", "ignore")
 
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether sites have a location and a scale of their own."""
-        return _is_guide(foreign) and _is_tyxe(foreign)
+PYRO = Importer(
+    "pyro",
+    "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained",
+    ("scale_transform", "beside", "table", "ignore"),
+    _knows_pyro,
+    _read_pyro,
+)
+"""Autoguides of Pyro."""
 
-    def read(self, foreign: Foreign, choices: Choices) -> Imported:
-        """Location and scale of each site."""
-        return _layers(_independent(_params(foreign), _TYXE, choices, "exp"), choices, ordered=foreign.ordered)
+
+def _knows_tyxe(foreign: Foreign) -> bool:
+    """Whether sites have a location and a scale of their own."""
+    return _is_guide(foreign) and _is_tyxe(foreign)
+
+
+def _read_tyxe(foreign: Foreign, choices: Choices) -> Imported:
+    """Location and scale of each site."""
+    return _layers(_independent(_params(foreign), _TYXE, choices, "exp"), choices, ordered=foreign.ordered)
+
+
+TYXE = Importer(
+    "tyxe",
+    "<site>.loc_unconstrained with <site>.scale_unconstrained",
+    ("scale_transform", "beside", "table", "ignore"),
+    _knows_tyxe,
+    _read_tyxe,
+)
+"""Guides of TyXe."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from bnndp.importers.live import (
     posterior_of_live,
 )
 from bnndp.importers.module import leaf_modules
-from bnndp.importers.pyro import PyroGuide, TyxeGuide
+from bnndp.importers.pyro import PYRO, TYXE
 from bnndp.importers.pyro_constraints import CONSTRAINTS
 from bnndp.importers.sites import ignored_names
 from bnndp.importers.trace import FLATTEN, Snapshot, calls_of, record_run
@@ -79,7 +79,7 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
         full_table["sites"] = sites
     aside = ignored_names(ignore)
     _expect_real(guide, full_table.get("ignore", ()), aside)
-    reader = TyxeGuide() if TyxeGuide().knows(foreign) else PyroGuide()
+    reader = TYXE if TYXE.knows(foreign) else PYRO
     beside = None if network is None else flat(state_of(network))
     found = reader.read(foreign, Choices(scale_transform, beside=beside, table=full_table or None, ignore=aside))
 

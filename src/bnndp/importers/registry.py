@@ -6,32 +6,21 @@ from collections.abc import Mapping
 
 from bnndp.errors import InputError, ModelFileError
 from bnndp.importers.foreign import Foreign, Importer
-from bnndp.importers.ivon import Ivon
-from bnndp.importers.laplace import Laplace
+from bnndp.importers.ivon import IVON
+from bnndp.importers.laplace import LAPLACE
 from bnndp.importers.libraries import LIBRARIES
-from bnndp.importers.mean_field import ByTable, OwnNames, OwnTable, StateDict
-from bnndp.importers.numpyro import Chain, NumpyroGuide
-from bnndp.importers.posteriors import State
+from bnndp.importers.mean_field import OWN_NAMES, OWN_TABLE, STATE_DICT, by_table
+from bnndp.importers.numpyro import CHAIN, NUMPYRO
+from bnndp.importers.posteriors import POSTERIORS
 from bnndp.importers.prefixes import network_entry
-from bnndp.importers.pyro import PyroGuide, TyxeGuide
-from bnndp.importers.samples import Samples
+from bnndp.importers.pyro import PYRO, TYXE
+from bnndp.importers.samples import samples_of
 
 __all__ = ["IMPORTERS", "importer_for"]
 
-_SINGLE: tuple[Importer, ...] = (OwnNames(), StateDict(), *map(ByTable, LIBRARIES))
-
-IMPORTERS: tuple[Importer, ...] = (
-    *_SINGLE,
-    OwnTable(),
-    Ivon(),
-    Samples((*_SINGLE, State())),
-    PyroGuide(),
-    TyxeGuide(),
-    NumpyroGuide(),
-    Chain(),
-    Laplace(),
-    State(),
-)
+_SINGLE = (OWN_NAMES, STATE_DICT, *map(by_table, LIBRARIES))
+_SAMPLES = samples_of((*_SINGLE, POSTERIORS))
+IMPORTERS = (*_SINGLE, OWN_TABLE, IVON, _SAMPLES, PYRO, TYXE, NUMPYRO, CHAIN, LAPLACE, POSTERIORS)
 
 
 def importer_for(foreign: Foreign, name: str = "auto", table: Mapping[str, object] | None = None) -> Importer:

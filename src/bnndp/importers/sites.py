@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from bnndp.errors import InputError, ModelFileError
+from bnndp.files.container import expect_known
 from bnndp.importers.foreign import Choices, quoted
 from bnndp.importers.tables import LAYOUTS
 
@@ -103,9 +104,7 @@ def _part(leaf: str) -> str:
 def site_table(choices: Choices) -> SiteTable:
     """What ``--table`` and ``--ignore`` say, checked."""
     given = {} if choices.table is None else dict(choices.table)
-    surplus = sorted(set(given) - set(_KEYS))
-    if surplus:
-        raise ModelFileError(f"the table has unknown settings: {', '.join(map(repr, surplus[:4]))}; known: {_KEYS}")
+    expect_known(given, _KEYS, f"the table must have {', '.join(_KEYS)} alone; it has")
     layout, ignore, sites = given.get("layout"), given.get("ignore", []), given.get("sites", [])
     if layout is not None and layout not in LAYOUTS:
         raise ModelFileError(f"the table has layout {layout!r:.40}; known: {', '.join(LAYOUTS)}")
