@@ -30,9 +30,8 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     (folder / NAME).mkdir(parents=True)
     _put(folder, f"{NAME}.csv.gz", "\n".join(["a,b,y", *(",".join(map(repr, row)) for row in table.tolist())]))
     _put(folder, f"{NAME}_test_index.csv.gz", "\n".join(",".join(map(str, row)) for row in index.tolist()))
-    monkeypatch.setitem(TABLES, NAME, Table(NAME, NAME, ROWS, HELD, ("a", "b", "y"), "", ""))
-    monkeypatch.setitem(registry._UCI_SOURCES, NAME, ("made for tests", "nobody"))
-    monkeypatch.setitem(registry._SETS, NAME, registry._table(NAME))
+    monkeypatch.setitem(TABLES, NAME, Table(NAME, NAME, ROWS, HELD, "synthetic", "none", "a b y", "", ""))
+    monkeypatch.setitem(registry._SETS, NAME, registry._table(TABLES[NAME]))
 
 
 def _put(folder: Path, name: str, text: str) -> None:

@@ -16,8 +16,8 @@ from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.data import load
 from bnndp.errors import InputError
 from bnndp.files.posterior import save, training_card
-from bnndp.training.cards import Scores
-from bnndp.training.fit import Fitted, Parts, Plan, TargetScores, fit
+from bnndp.training.cards import Scores, TargetScores
+from bnndp.training.fit import Fitted, Parts, Plan, fit
 from bnndp.training.predictive import predict_targets
 
 

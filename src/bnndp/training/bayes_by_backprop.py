@@ -22,7 +22,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.errors import InputError
 from bnndp.training.elbo import FITS
 from bnndp.training.likelihoods import likelihood_of
@@ -41,9 +41,7 @@ class BayesByBackprop:
 
     __slots__ = ("_fit", "_generator", "_layers", "_likelihood", "_optimiser", "_options", "_points")
 
-    def __init__(
-        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> None:
+    def __init__(self, data: Data, options: TrainingOptions, generator: torch.Generator) -> None:
         self._likelihood, self._fit = likelihood_of(data, options), FITS[options.sampling]
         self._layers = start(options, data.n_in, data.n_out, generator)
         self._optimiser = torch.optim.Adam(self._parameters(), lr=options.learning_rate)

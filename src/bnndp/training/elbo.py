@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.network import BayesianNetwork
 from bnndp.training.likelihoods import Likelihood, likelihood_of
 from bnndp.training.mean_field import FreeLayer, divergence, free_layers, output_moments, sampled_output
@@ -27,7 +27,7 @@ _PIECE = 8192  # points at a time in ``elbo``
 @torch.no_grad()
 def elbo(
     network: BayesianNetwork,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
     samples: int = 8,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data
 from bnndp.errors import InputError
 from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork
@@ -45,9 +45,7 @@ class Laplace:
 
 
 @torch.no_grad()
-def last_layer(
-    network: BayesianNetwork, data: RegressionData | ClassificationData, *, noise_std: float, temperature: float = 1.0
-) -> Laplace:
+def last_layer(network: BayesianNetwork, data: Data, *, noise_std: float, temperature: float = 1.0) -> Laplace:
     """The posterior of the module's text for a trained network without variances, on its training set."""
     last = network.layers[-1]
     if network.random or not isinstance(last, Linear):

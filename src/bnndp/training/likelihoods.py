@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data
 from bnndp.training.mean_field import draw
 from bnndp.training.options import TrainingOptions
 
@@ -108,6 +108,6 @@ class Categorical:
         return torch.multinomial(outputs.softmax(-1), 1, generator=generator)[:, 0]
 
 
-def likelihood_of(data: RegressionData | ClassificationData, options: TrainingOptions) -> Likelihood:
+def likelihood_of(data: Data, options: TrainingOptions) -> Likelihood:
     """The likelihood that belongs to a kind of data."""
     return Categorical() if isinstance(data, ClassificationData) else Gaussian(options.noise_std)

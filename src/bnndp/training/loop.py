@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.training import checkpoints
@@ -29,10 +29,10 @@ from bnndp.training.vogn import Vogn
 
 __all__ = ["METHODS", "Trained", "train"]
 
-METHODS: dict[str, Callable[[RegressionData | ClassificationData, TrainingOptions, torch.Generator], Method]] = {
+METHODS: dict[str, Callable[[Data, TrainingOptions, torch.Generator], Method]] = {
     "bbb": BayesByBackprop,
-    "vogn": Vogn,
-    "noisy-adam": NoisyAdam,
+    "vogn": Vogn.begin,
+    "noisy-adam": NoisyAdam.begin,
     "map": BayesByBackprop,
 }
 _SECONDS = 10.0  # of training between two checkpoints
@@ -106,10 +106,10 @@ class _Run:
 
 
 def train(
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
-    held_out: RegressionData | ClassificationData | None = None,
+    held_out: Data | None = None,
     progress: Callable[[int, float], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
@@ -152,9 +152,9 @@ def train(
 
 
 def _begin(
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
-    held_out: RegressionData | ClassificationData | None,
+    held_out: Data | None,
 ) -> _Run:
     generator = torch.Generator().manual_seed(options.seed)
     method = METHODS[options.inference](data, options, generator)
@@ -174,9 +174,9 @@ def _continue(run: _Run, checkpoint: str | os.PathLike[str], own: Mapping[str, A
 
 def _finish(
     run: _Run,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
-    held_out: RegressionData | ClassificationData | None,
+    held_out: Data | None,
 ) -> Trained:
     layers, steps = run.method.layers(), run.step
     if run.watch is not None and run.watch.step:

@@ -31,7 +31,6 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers import Conv2d, Linear, Record
 from bnndp.network import BayesianNetwork
-from bnndp.training.architecture import Frame
 from bnndp.training.chain import Fixed, Step, convolve, follow
 from bnndp.training.options import DTYPES, TrainingOptions
 
@@ -130,20 +129,21 @@ class FreeLayer:
 
 def start(options: TrainingOptions, n_in: int, n_out: int, generator: torch.Generator) -> list[FreeLayer]:
     """Layers at their starting values: means uniform in +-gain/sqrt(fan in), every standard deviation ``init_std``."""
-    return [_started(frame, options, generator) for frame in options.frames(n_in, n_out)]
-
-
-def _started(frame: Frame, options: TrainingOptions, generator: torch.Generator) -> FreeLayer:
-    scale = options.init_gain / math.sqrt(frame.fan_in)
-    weight, bias = (
-        ((2 * torch.rand(shape, generator=generator, dtype=DTYPES[options.dtype]) - 1) * scale).requires_grad_()
-        for shape in (frame.shape, frame.shape[:1])
-    )
-    weight_log_std, bias_log_std = (
-        None if frame.fixed else torch.full_like(t, math.log(options.init_std)).requires_grad_() for t in (weight, bias)
-    )
-    priors = _prior_stds(options, frame.fan_in)
-    return FreeLayer(weight, weight_log_std, bias, bias_log_std, *priors, frame.step)
+    layers = []
+    for frame in options.frames(n_in, n_out):
+        scale = options.init_gain / math.sqrt(frame.fan_in)
+        weight, bias = (
+            ((2 * torch.rand(shape, generator=generator, dtype=DTYPES[options.dtype]) - 1) * scale).requires_grad_()
+            for shape in (frame.shape, frame.shape[:1])
+        )
+        stds = (
+            None if frame.fixed else torch.full_like(t, math.log(options.init_std)).requires_grad_()
+            for t in (weight, bias)
+        )
+        weight_log_std, bias_log_std = stds
+        priors = _prior_stds(options, frame.fan_in)
+        layers.append(FreeLayer(weight, weight_log_std, bias, bias_log_std, *priors, frame.step))
+    return layers
 
 
 def known_layers(network: BayesianNetwork) -> bool:
@@ -213,7 +213,9 @@ def output_moments(
     Draws of a point follow one another. What the first layer gives is the same for all of them and computed once.
     """
     if draws > 1 and any(layer.kernel and not layer.fixed for layer in layers):
-        return _outputs_by_draws(layers, x, generator, draws)
+        drawn = [output_moments(layers, x, generator) for _ in range(draws)]  # with kernels drawn anew each time
+        mean, variance = (torch.stack(moments, 1).flatten(0, 1) for moments in zip(*drawn, strict=True))
+        return mean, variance
     first, *rest = layers
     if first.kernel:  # fixed, if there is more than one draw
         z = first.drawn(x, generator)
@@ -229,15 +231,6 @@ def output_moments(
     for layer in rest[:-1]:
         z = follow(layer.step.after, layer.drawn(z, generator), generator)
     return rest[-1].moments(z)
-
-
-def _outputs_by_draws(
-    layers: Sequence[FreeLayer], x: Tensor, generator: torch.Generator, draws: int
-) -> tuple[Tensor, Tensor]:
-    """The same with kernels drawn anew for every draw."""
-    found = [output_moments(layers, x, generator) for _ in range(draws)]
-    mean, variance = (torch.stack(moments, 1).flatten(0, 1) for moments in zip(*found, strict=True))
-    return mean, variance
 
 
 def sampled_output(layers: Sequence[FreeLayer], x: Tensor, generator: torch.Generator) -> Tensor:  # x (points, n_in)

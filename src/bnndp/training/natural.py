@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.training.chain import Step
 from bnndp.training.likelihoods import Likelihood, likelihood_of
 from bnndp.training.mean_field import FreeLayer, start
@@ -26,7 +27,9 @@ from bnndp.training.method import Pace
 from bnndp.training.options import NaturalGradient, TrainingOptions
 from bnndp.training.per_example import Slopes, slopes
 
-__all__ = ["Block", "NaturalMethod", "NaturalPosterior"]
+__all__ = ["Block", "NaturalPosterior"]
+
+_Method = TypeVar("_Method", bound="NaturalPosterior")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +48,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NaturalPosterior:
-    """The blocks, and all that a step needs to know."""
+    """The posterior of a natural-gradient method; VOGN and Noisy Adam add the step."""
 
     blocks: tuple[Block, ...]  # weight, bias, weight, bias, ...
     steps: tuple[Step, ...]  # what the layers are
@@ -56,9 +59,7 @@ class NaturalPosterior:
     generator: torch.Generator
 
     @classmethod
-    def begin(
-        cls, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> NaturalPosterior:
+    def begin(cls: type[_Method], data: Data, options: TrainingOptions, generator: torch.Generator) -> _Method:
         """Means as in :func:`start`; curvatures such that the standard deviations are ``init_std``, or the prior's.
 
         (A precision below that of the prior has no curvature >= 0.)
@@ -121,26 +122,3 @@ class NaturalPosterior:
         """Copy the tensors of all blocks."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
-
-
-class NaturalMethod:
-    """A method that keeps its posterior so; VOGN and Noisy Adam add the step."""
-
-    __slots__ = ("posterior",)
-
-    def __init__(
-        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> None:
-        self.posterior = NaturalPosterior.begin(data, options, generator)
-
-    def layers(self) -> list[FreeLayer]:
-        """The posterior as it stands."""
-        return self.posterior.layers()
-
-    def state(self) -> dict[str, Tensor]:
-        """Means, momenta and curvatures."""
-        return self.posterior.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Put them back."""
-        self.posterior.restore(state)

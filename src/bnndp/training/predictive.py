@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.attack.draws import draw_networks, evaluate
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data, RegressionData
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training.mean_field import draw, free_layers, known_layers, output_moments
@@ -146,7 +146,7 @@ def _draws(network: BayesianNetwork, draws: int) -> int:
 
 def negative_log_likelihood(
     network: BayesianNetwork | Ensemble,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
     draws: int,

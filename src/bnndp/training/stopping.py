@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data
 from bnndp.errors import InputError
 from bnndp.training.mean_field import FreeLayer, freeze
 from bnndp.training.options import Stopping, TrainingOptions
@@ -20,9 +20,7 @@ __all__ = ["Watch", "hold_out"]
 _POINTS = 2048
 
 
-def hold_out(
-    data: RegressionData | ClassificationData, points: int, *, seed: int = 0
-) -> tuple[RegressionData | ClassificationData, RegressionData | ClassificationData]:
+def hold_out(data: Data, points: int, *, seed: int = 0) -> tuple[Data, Data]:
     """The data without ``points`` random points, and those: to stop early, or choose options, without a test set."""
     if not 1 <= points < data.points:
         raise InputError(f"points held out must be at least 1 and leave some of {data.points}, got {points}.")
@@ -35,7 +33,7 @@ class Watch:
 
     __slots__ = ("_best", "_data", "_failures", "_loss", "_options", "_rule", "_step")
 
-    def __init__(self, data: RegressionData | ClassificationData, options: TrainingOptions, rule: Stopping) -> None:
+    def __init__(self, data: Data, options: TrainingOptions, rule: Stopping) -> None:
         self._data, self._options, self._rule = _rows(data, slice(_POINTS)), options, rule
         self._loss, self._failures, self._step = math.inf, 0, 0
         self._best: list[Tensor] = []
@@ -81,7 +79,7 @@ class Watch:
         self._best = [state[f"best.{i}"] for i in range(sum(name.startswith("best.") for name in state))]
 
 
-def _rows(data: RegressionData | ClassificationData, rows: slice | Tensor) -> RegressionData | ClassificationData:
+def _rows(data: Data, rows: slice | Tensor) -> Data:
     if isinstance(data, ClassificationData):
         return replace(data, x=data.x[rows], y=data.y[rows])
     return replace(data, x=data.x[rows], y=data.y[rows], clean=None if data.clean is None else data.clean[rows])

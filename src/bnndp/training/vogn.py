@@ -27,27 +27,29 @@ import torch
 from torch import Tensor
 
 from bnndp.training.method import Pace
-from bnndp.training.natural import NaturalMethod
+from bnndp.training.natural import NaturalPosterior
 
 __all__ = ["Vogn"]
 
 
-class Vogn(NaturalMethod):
+class Vogn(NaturalPosterior):
     """The method ``vogn``."""
+
+    __slots__ = ()
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
         """The update of the module's text; the log-likelihood is that at the drawn weights."""
-        q, own = self.posterior, self.posterior.settings
-        drawn = [q.slopes(q.draw(pace), x, y, "examples") for _ in range(own.samples)]
+        own = self.settings
+        drawn = [self.slopes(self.draw(pace), x, y, "examples") for _ in range(own.samples)]
         correction = 1 - own.momentum ** (pace.step + 1)
-        for i, block in enumerate(q.blocks):
+        for i, block in enumerate(self.blocks):
             gradient = torch.stack([-found.gradient[i] for found in drawn]).mean(0)
             square = torch.stack([found.square[i] for found in drawn]).mean(0)
-            prior = block.prior_precision * pace.weight / q.points
+            prior = block.prior_precision * pace.weight / self.points
             block.momentum.lerp_(gradient.add_(block.mean, alpha=prior), 1 - own.momentum)
             block.square.lerp_(square, 1 - own.decay)
-            usual = max(0.0, 1 - q.temperature) * block.prior_precision / q.points
+            usual = max(0.0, 1 - self.temperature) * block.prior_precision / self.points
             damping = usual if own.damping is None else own.damping
             block.mean.addcdiv_(block.momentum, block.square + (prior + damping), value=-pace.rate / correction)
         return torch.stack([found.gain for found in drawn]).mean()
