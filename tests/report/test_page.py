@@ -339,6 +339,7 @@ def test_bounds_without_end_have_a_page(tmp_path: Path) -> None:
     assert "the widest is ∞." in outline(page).text
 
 
+@pytest.mark.slow
 def test_ten_thousand_inputs_have_a_page_of_a_megabyte(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     radius = rng.uniform(0, 0.1, 10_000)

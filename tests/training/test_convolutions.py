@@ -152,11 +152,15 @@ def stripes(points: int, seed: int) -> ClassificationData:
 @pytest.mark.parametrize(
     ("inference", "changes"),
     [
-        ("bbb", {}),
+        pytest.param("bbb", {}, marks=pytest.mark.slow),
         ("vogn", {"schedule": "warm_cosine", "temperature": 0.1, "learning_rate": 3e-2}),
-        ("noisy-adam", {"schedule": "warm_cosine", "temperature": 0.01, "learning_rate": 3e-3}),
+        pytest.param(
+            "noisy-adam",
+            {"schedule": "warm_cosine", "temperature": 0.01, "learning_rate": 3e-3},
+            marks=pytest.mark.slow,
+        ),
         ("map", {"dropout": Dropout(0.1, channels=True)}),
-        ("bbb", {"dropout": Dropout(0.1)}),
+        pytest.param("bbb", {"dropout": Dropout(0.1)}, marks=pytest.mark.slow),
     ],
 )
 def test_every_method_learns_what_no_dense_layer_could(inference: str, changes: dict[str, Any]) -> None:

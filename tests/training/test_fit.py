@@ -33,8 +33,9 @@ def made_fit(folder: Path, **changes: Any) -> Fitted:
     return fit(plan, Parts.load(plan, folder))
 
 
-def test_a_made_set_in_huge_units(folder: Path) -> None:
-    found = made_fit(folder)
+@pytest.mark.parametrize("steps", [20, pytest.param(1200, marks=pytest.mark.slow)])
+def test_a_synthetic_set_in_huge_units(folder: Path, steps: int) -> None:
+    found = made_fit(folder, steps=steps)
     test = load(made.NAME, "test", folder=folder)
     assert found.units is not None
     assert found.units.targets is not None
@@ -60,10 +61,10 @@ def test_a_made_set_in_huge_units(folder: Path) -> None:
     ).log_density.mean()
     assert found.test.nll == pytest.approx(float(inner_nll) + math.log(scale), abs=0.02)
 
-    # It has learnt: the deviation of the targets is about 1.2 FACTOR, the noise a tenth of FACTOR.
-    assert made.NOISE < found.test.rmse < 2 * made.NOISE
-    assert made.NOISE < found.noise_std < 3 * made.NOISE
     assert found.trained.options.noise_std == pytest.approx(found.noise_std / scale, rel=1e-12)
+    if steps == 1200:  # the standard deviation of the targets is about 1.2 FACTOR, the noise a tenth of FACTOR
+        assert made.NOISE < found.test.rmse < 2 * made.NOISE
+        assert made.NOISE < found.noise_std < 3 * made.NOISE
 
 
 def test_noise_is_given_in_the_units_of_the_target(folder: Path) -> None:
@@ -118,7 +119,9 @@ def test_the_prior_is_that_of_the_plan(folder: Path) -> None:
     assert Plan("digits", "vogn", prior="fan_in").options().prior == "fan_in"
 
 
-@pytest.mark.parametrize("inference", ["bbb", "vogn", "noisy-adam"])
+@pytest.mark.parametrize(
+    "inference", ["vogn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bbb", "noisy-adam"))]
+)
 def test_digits_are_used_as_they_are(inference: str) -> None:
     found = fit(Plan("digits", inference, (32,), steps=300, temperature=0.1, learning_rate=1e-2))
     assert (found.units, found.network.shift, found.noise_std) == (None, None, None)
@@ -129,12 +132,14 @@ def test_digits_are_used_as_they_are(inference: str) -> None:
     assert found.record()["standardisation"] is None
 
 
-def test_the_sine_has_its_own_noise() -> None:
-    found = fit(Plan("sine1d", "bbb", (32,), steps=400))
+@pytest.mark.parametrize("steps", [5, pytest.param(400, marks=pytest.mark.slow)])
+def test_the_sine_has_its_own_noise(steps: int) -> None:
+    found = fit(Plan("sine1d", "bbb", (32,), steps=steps))
     assert (found.units, found.network.shift, found.noise_std) == (None, None, 0.1)
     assert found.trained.options.noise_std == 0.1
     assert isinstance(found.test, TargetScores)
-    assert 0.09 < found.test.rmse < 0.4  # 0.1 is noise; the sine itself has a deviation of 0.71
+    # 0.1 is noise; the standard deviation of the sine itself is 0.71
+    assert 0.09 < found.test.rmse < (0.4 if steps == 400 else 1.5)
 
 
 def test_steps_are_told(folder: Path) -> None:

@@ -54,6 +54,7 @@ def test_the_worst_case_bounds_every_case() -> None:
         assert mixed(at.mean(), layers, x, y, Robust(eps, 0.5), 0.0) == at.mean()
 
 
+@pytest.mark.slow
 def test_training_against_the_worst_case_helps_against_it() -> None:
     data, held_out = quadrants(1000, 0), quadrants(500, 1)
     eps = 0.15
@@ -111,6 +112,7 @@ class TestPlans:
         assert min(seen) == 61
         assert sorted(tmp_path.iterdir()) == checkpoint_paths(plan, checkpoint)
 
+    @pytest.mark.slow
     def test_an_ensemble_of_regression_in_units(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from tests.training import made
 
