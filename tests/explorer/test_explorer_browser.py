@@ -16,8 +16,7 @@ import pytest
 import torch
 from support.browser import Browser, Page
 
-from bnndp.explorer.opening import opened
-from bnndp.explorer.server import Explorer
+from bnndp.explorer.server import Explorer, open_page
 from bnndp.explorer.session import Session
 from bnndp.files.posterior import load
 
@@ -210,7 +209,7 @@ def test_the_browser_is_led_to_the_page_by_a_file_of_this_user(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("webbrowser.open", asked.append)
-    with opened(moons) as place:
+    with open_page(moons) as place:
         assert asked == [place.as_uri()]
         assert moons.split("/")[3] not in asked[0]
         assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.browser import Browser, Page
-from support.run_folders import interval_answer, radius_answer, write_run
+from support.run_folders import interval_answer, page_of, radius_answer, write_run
 
 from bnndp.report.page.outcome import Radii, outcome_of
-from bnndp.report.page.page import page_of
 from bnndp.report.page.record import read_record
 
 NASTY = "</script></title><script>window.injected = 1</script><img src=x onerror='window.injected = 1'>\"'&"

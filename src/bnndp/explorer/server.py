@@ -11,23 +11,27 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import tempfile
 import threading
 import time
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, cast
 
 from bnndp.errors import CertError
 from bnndp.explorer.answers import answer
 from bnndp.explorer.backdrop import Backdrop, backdrop_of
-from bnndp.explorer.bars import bounds_chart
 from bnndp.explorer.page import explorer_page
-from bnndp.explorer.pictures import sentence, view
+from bnndp.explorer.pictures import bounds_chart, sentence, view
 from bnndp.explorer.session import Session, read_question
-from bnndp.report.page.markup import joined
+from bnndp.report.page.markup import joined, tag
 
-__all__ = ["Explorer", "reply"]
+__all__ = ["Explorer", "open_page", "reply"]
 
 HOST = "127.0.0.1"
 _LONGEST = 2**16  # bytes of a question
@@ -88,6 +92,21 @@ class Explorer:
     def stop(self) -> None:
         """End :meth:`serve`."""
         self.server.shutdown()
+
+
+@contextmanager
+def open_page(address: str) -> Iterator[Path]:
+    """Open the page in the user's browser without showing its address to other users.
+
+    Every user of the machine can see the command line of a browser. So the browser opens a file that only this user can
+    read, which redirects to the address. The file exists as long as the context lasts.
+    """
+    with tempfile.TemporaryDirectory(prefix="bnndp-explore-") as folder:  # for this user only
+        path = Path(folder) / "open.html"
+        redirect = tag("meta", http_equiv="refresh", content=f"0; url={address}")
+        path.write_text(f"<!doctype html>{redirect}{tag('a', 'Open the explorer', href=address)}", encoding="utf-8")
+        webbrowser.open(path.as_uri())
+        yield path
 
 
 class _Server(ThreadingHTTPServer):
