@@ -15,9 +15,9 @@ from bnndp.report.page.charts import band_chart, distance_chart
 from bnndp.report.page.document import number_table
 from bnndp.report.page.frame import Frame, legend
 from bnndp.report.page.markup import Child, Markup, tag
+from bnndp.report.page.network_curves import affine_lines, distances
 from bnndp.report.page.pixels import image_shape, input_images
 from bnndp.report.page.scales import at_least, at_most, short
-from bnndp.report.page.views import affine_lines, distances
 
 __all__ = ["bounds_chart", "sentence", "view"]
 
@@ -117,7 +117,7 @@ def _plane(session: Session, backdrop: Backdrop, answer: Answer) -> Child:
     text = "The plane of inputs with the ball around the chosen one; drag to move the input."
     entries = [("field", backdrop.shown), ("interval", "the ball")]
     entries += [("falsified", "witness of an attack")] if witness is not None else []
-    return (frame.drawn(text, parts), legend(entries))
+    return (frame.svg(text, parts), legend(entries))
 
 
 def _images(session: Session, answer: Answer, shape: tuple[int, int, int]) -> Markup:
@@ -159,7 +159,7 @@ def _bars(certified: Sequence[Pair], inside: Sequence[Pair], mean: Sequence[floa
         return "".join(frame.box((i - half, low), (i + half, high)) for i, (low, high) in enumerate(pairs))
 
     marks = "".join(f"M{frame.x(i - 0.3):.1f} {frame.y(m):.1f}H{frame.x(i + 0.3):.1f}" for i, m in enumerate(mean))
-    return frame.drawn(
+    return frame.svg(
         f"Certified bounds of {len(certified)} outputs on the ball.",
         tag("path", d=boxes(certified, 0.3), class_="interval"),
         tag("path", d=boxes(inside, 0.12), class_="inside"),

@@ -34,8 +34,8 @@ from bnndp.report.page.markup import joined, tag
 __all__ = ["Explorer", "open_page", "reply"]
 
 HOST = "127.0.0.1"
-_LONGEST = 2**16  # bytes of a question
-_PATIENCE = 30.0  # seconds for a request to arrive
+_MAX_LENGTH = 2**16  # bytes of a question
+_TIMEOUT = 30.0  # seconds for a request to arrive
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the rest is in the page
@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
-    timeout = _PATIENCE
+    timeout = _TIMEOUT
     server_version, sys_version = "bnndp", ""
     protocol_version = "HTTP/1.1"
 
@@ -151,40 +151,40 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 found = reply(own.explorer.session, own.backdrop, json.loads(asked))
             except (CertError, ValueError, RecursionError) as error:
-                self._say(HTTPStatus.BAD_REQUEST, str(error))
+                self._send_error(HTTPStatus.BAD_REQUEST, str(error))
                 return
-            except Exception:  # told to the browser; the traceback goes where those of the program go
-                self._say(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in bnndp; the terminal has the details.")
+            except Exception:  # the browser gets a short message, the terminal the traceback
+                self._send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in bnndp; the terminal has the details.")
                 raise
         self._send(HTTPStatus.OK, json.dumps(found, allow_nan=False).encode(), "application/json")
 
     def _allowed(self, name: str) -> bool:
-        """Whether the request is one of our page; what is not is answered here, and says nothing."""
+        """Whether the request comes from our page; any other request gets an error that says nothing."""
         explorer = self._own.explorer
         hosts = {f"{HOST}:{explorer.port}", f"localhost:{explorer.port}"}
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        site, goal = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Dest")
-        followed = self.command == "GET" and goal == "document"  # a link from elsewhere, which must hold the token
+        site, destination = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Dest")
+        followed = self.command == "GET" and destination == "document"  # a link, which must hold the token
         near = followed or site in ("none", "same-origin")
         own = host in hosts and origin in (None, f"http://{host}") and near
         wanted = f"/{explorer.token}/{name}"
         if own and secrets.compare_digest(self.path.encode(), wanted.encode()):
             return True
         self.close_connection = True
-        self._say(HTTPStatus.NOT_FOUND if own else HTTPStatus.FORBIDDEN, "there is nothing here.")
+        self._send_error(HTTPStatus.NOT_FOUND if own else HTTPStatus.FORBIDDEN, "there is nothing here.")
         return False
 
     def _body(self) -> bytes | None:
-        """What was sent, if it is JSON of a length that is said and small."""
+        """The body, if it is JSON of a known, small length; None after an error was sent."""
         length = self.headers.get("Content-Length", "")
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
-        if kind == "application/json" and re.fullmatch("[0-9]{1,9}", length) and int(length) <= _LONGEST:
+        if kind == "application/json" and re.fullmatch("[0-9]{1,9}", length) and int(length) <= _MAX_LENGTH:
             return self.rfile.read(int(length))
         self.close_connection = True
-        self._say(HTTPStatus.BAD_REQUEST, f"a question is JSON of at most {_LONGEST} bytes.")
+        self._send_error(HTTPStatus.BAD_REQUEST, f"a question is JSON of at most {_MAX_LENGTH} bytes.")
         return None
 
-    def _say(self, status: HTTPStatus, error: str) -> None:
+    def _send_error(self, status: HTTPStatus, error: str) -> None:
         self._send(status, json.dumps({"error": error}).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:

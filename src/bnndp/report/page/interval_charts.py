@@ -8,12 +8,12 @@ from bnndp.network import Posterior
 from bnndp.report.page.charts import band_chart, histogram, scatter, stairs, stairs_chart
 from bnndp.report.page.document import section
 from bnndp.report.page.frame import Point, legend
-from bnndp.report.page.gap import gap_words
+from bnndp.report.page.gap_sentences import gap_sentences
 from bnndp.report.page.markup import Child, tag
+from bnndp.report.page.network_curves import affine_bounds, affine_lines, band_of
 from bnndp.report.page.outcome import Intervals
 from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
-from bnndp.report.page.views import affine_bounds, affine_lines, band_of
 
 __all__ = ["has_mean", "interval_sections"]
 
@@ -38,7 +38,7 @@ def interval_sections(record: Record, outcome: Intervals, network: Posterior | N
         sections.append(section("overview", "The bounds", shown))
     charts = tag("div", plot_figure(widths), plot_figure(tightness), class_="pair")
     sections.append(section("widths", "Widths of the intervals", charts))
-    gap = [tag("p", sentence) for sentence in gap_words(outcome)]
+    gap = [tag("p", sentence) for sentence in gap_sentences(outcome)]
     if gap:
         sections.append(section("gap", "What is left open", tag("div", gap)))
     return sections, [plot for plot in (bounds, widths, tightness) if plot is not None]

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnndp.network import Posterior
-from bnndp.report.page.cases import case_cards, case_words
 from bnndp.report.page.document import asset, document, page_style, section
+from bnndp.report.page.explanations import default_radius, meaning, not_promised
+from bnndp.report.page.input_table import table_markup, table_of
 from bnndp.report.page.interval_charts import has_mean, interval_sections
 from bnndp.report.page.markup import Markup, tag
+from bnndp.report.page.network_curves import model_of
 from bnndp.report.page.outcome import Intervals, Outcome, Radii, outcome_of
 from bnndp.report.page.plots import Plot
 from bnndp.report.page.provenance import provenance
 from bnndp.report.page.radii_charts import radii_sections, radius_end
 from bnndp.report.page.record import Record, read_record
-from bnndp.report.page.rows import table_markup, table_of
 from bnndp.report.page.summary import summary
-from bnndp.report.page.views import model_of
-from bnndp.report.page.words import default_radius, meaning, not_promised
+from bnndp.report.page.worst_cases import case_cards, case_description
 
 __all__ = ["Report", "report_of"]
 
@@ -53,7 +53,7 @@ def report_of(folder: Path, model: Path | None = None, *, files: bool = False) -
             "main",
             summary(record, outcome, eps, end),
             sections,
-            section("worst", "Worst cases", tag("p", case_words(outcome)), case_cards(record, outcome, network)),
+            section("worst", "Worst cases", tag("p", case_description(outcome)), case_cards(record, outcome, network)),
             section("inputs", "All inputs", table_markup(table_of(record, outcome, eps), eps, end)),
             section("meaning", "What is certified", meaning(record, outcome)),
             section("limits", "What is not", not_promised(outcome)),
@@ -66,7 +66,7 @@ def report_of(folder: Path, model: Path | None = None, *, files: bool = False) -
 
 
 def _name(record: Record) -> str:
-    data, model = record.said("inputs", "dataset"), record.said("model", "path")
+    data, model = record.lookup("inputs", "dataset"), record.lookup("model", "path")
     named = [Path(str(model)).stem] if model else []
     return " on ".join([*named, str(data)] if data else named) or record.folder.resolve().name
 

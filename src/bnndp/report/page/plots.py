@@ -27,11 +27,11 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!-- made by bnndp report -->\n'
 
 _INSTEAD = "move it, or give --no-plots"
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
-_TITLE, _ROW, _MARGIN = 30.0, 20.0, 12.0  # heights of the title and of a row of text, room around these
-_SIDE = 4.0  # room beside the chart, whose labels stand at its edge
+_TITLE, _ROW, _MARGIN = 30.0, 20.0, 12.0  # heights of the title and of a row of text, margin around these
+_SIDE = 4.0  # margin beside the chart, whose labels stand at its edge
 _WIDTH = WIDTH + 2 * _SIDE
 _LETTER = 7.3  # width of a letter of the legend, generously: the font is not known
-_SWATCH = 24.0  # width of the sign of an entry with its room
+_SWATCH = 24.0  # width of the sign of an entry with its margin
 _LINES = {"attacked": "line attacked", "mean": "line mean", "bound": "line certified", "equal": "equal"}
 _BOXES = {"certified": "bar", "gap": "gap", "interval": "interval", "inside": "inside", "band": "band"}
 
@@ -96,7 +96,7 @@ def _width(key: Key) -> float:
 
 
 def _rows(keys: Sequence[Key]) -> Iterator[list[Key]]:
-    """The entries of a legend, as many in a row as there is room for."""
+    """The entries of a legend, as many in a row as fit."""
     row: list[Key] = []
     for key in keys:
         if row and sum(map(_width, (*row, key))) > _WIDTH - _MARGIN:
@@ -133,8 +133,8 @@ def write_plots(folder: Path, plots: Sequence[Plot]) -> list[Path]:
         for plot in plots:
             write_whole(_place(folder, plot), svg_file(plot).encode("utf-8"))
     except (OSError, CertError) as error:
-        said = f"{error}" if isinstance(error, CertError) else f"{folder}: cannot be made: {cause_of(error)}"
-        raise InputError(f"{said}; change --out, or give --no-plots.") from error
+        reason = f"{error}" if isinstance(error, CertError) else f"{folder}: cannot be made: {cause_of(error)}"
+        raise InputError(f"{reason}; change --out, or give --no-plots.") from error
     return [_place(folder, plot) for plot in plots]
 
 

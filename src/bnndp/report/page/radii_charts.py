@@ -6,14 +6,14 @@ import numpy as np
 
 from bnndp.report.page.charts import histogram, plane_chart, stairs, stairs_chart
 from bnndp.report.page.document import number_table, section
+from bnndp.report.page.explanations import asked_radii
 from bnndp.report.page.frame import Chart, figure, legend
-from bnndp.report.page.gap import gap_words
+from bnndp.report.page.gap_sentences import gap_sentences
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Radii
 from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import at_least, counted, percent, short, ticks
-from bnndp.report.page.words import asked_radii
 
 __all__ = ["radii_sections", "radius_end"]
 
@@ -49,8 +49,8 @@ def radii_sections(record: Record, outcome: Radii) -> tuple[Child, list[Plot]]:
 
 def _gap(outcome: Radii, ratios: Plot | None) -> Markup:
     """What is not known, in words and as a chart."""
-    said = tag("div", (tag("p", sentence) for sentence in gap_words(outcome)))
-    return said if ratios is None else tag("div", said, plot_figure(ratios), class_="pair")
+    sentences = tag("div", (tag("p", sentence) for sentence in gap_sentences(outcome)))
+    return sentences if ratios is None else tag("div", sentences, plot_figure(ratios), class_="pair")
 
 
 def _cursor(chart: Chart) -> Markup:
@@ -82,10 +82,10 @@ def _radii(record: Record, outcome: Radii) -> Plot:
         outcome.radius, outcome.attack, radius_end(record, outcome), labels, "How many inputs have which radius."
     )
     keys = (("certified", "proved radius"), ("attacked", "radius of the attack"))
-    return Plot("radii", "Certified radii", chart, keys if outcome.attacked else keys[:1], _ended(outcome))
+    return Plot("radii", "Certified radii", chart, keys if outcome.attacked else keys[:1], _capped_note(outcome))
 
 
-def _ended(outcome: Radii) -> str:
+def _capped_note(outcome: Radii) -> str:
     """A note on radii that may be larger than they are drawn."""
     count = int(outcome.capped.sum())
     if not count:

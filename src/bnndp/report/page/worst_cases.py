@@ -10,13 +10,13 @@ from bnndp.network import Posterior
 from bnndp.questions.verdict import Verdict
 from bnndp.report.page.charts import distance_chart
 from bnndp.report.page.markup import Child, Markup, tag
+from bnndp.report.page.network_curves import affine_bounds, distances
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.pixels import image_shape, input_images
 from bnndp.report.page.record import Inputs, Record
 from bnndp.report.page.scales import at_least, at_most, short
-from bnndp.report.page.views import affine_bounds, distances
 
-__all__ = ["case_cards", "case_words", "worst_cases"]
+__all__ = ["case_cards", "case_description", "worst_cases"]
 
 _CASES = 6
 _LISTED = 8  # numbers of an input that are written out
@@ -37,7 +37,7 @@ def worst_cases(outcome: Outcome) -> list[int]:
     return order[:_CASES].tolist()
 
 
-def case_words(outcome: Outcome) -> str:
+def case_description(outcome: Outcome) -> str:
     """What the cases have in common."""
     if isinstance(outcome, Radii):
         return (
