@@ -62,6 +62,7 @@ class TestLinearRegression:
         assert (got_mean - mean).abs().max() <= mean_error
         assert (got_std / std - 1).abs().max() <= std_error
 
+    @pytest.mark.slow
     def test_without_data_to_speak_of_the_posterior_is_the_prior(self) -> None:
         """Inputs that are all zero say nothing about the weights, whose posterior must be their prior."""
         data = RegressionData(torch.zeros(10, 4), torch.ones(10, 1))

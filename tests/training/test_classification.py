@@ -104,7 +104,8 @@ class TestQuadrants:
     BEST = 0.95554
     OPTIONS = TrainingOptions((16,), init_std=0.05, steps=800, batch=200, learning_rate=2e-2)
 
-    @pytest.mark.parametrize("sampling", ["local", pytest.param("weights", marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("sampling", ["local", "weights"])
     def test_comes_near_the_best_accuracy_and_tells_so(self, sampling: str) -> None:
         held_out = quadrants(4000, seed=1)
         trained = train(quadrants(2000, seed=0), replace(self.OPTIONS, sampling=sampling), held_out=held_out)

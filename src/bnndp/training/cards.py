@@ -57,7 +57,7 @@ class TargetScores:
 class Scores:
     """How well E softmax predicts the labels of a set."""
 
-    points: int  # the first so many of the set
+    points: int  # the first ones of the set
     accuracy: float  # of argmax E softmax
     nll: float  # mean of -log E softmax of the right class
     calibration_error: float  # expected calibration error, 15 bins

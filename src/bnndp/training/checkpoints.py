@@ -79,6 +79,6 @@ def _digest(data: Data) -> str:
     """SHA-256 of inputs and targets and of their shapes."""
     digest = hashlib.sha256(repr(data).encode())
     for tensor in (data.x, data.y):
-        for piece in tensor.split(4096):
-            digest.update(piece.contiguous().numpy().tobytes())
+        for chunk in tensor.split(4096):
+            digest.update(chunk.contiguous().numpy().tobytes())
     return digest.hexdigest()

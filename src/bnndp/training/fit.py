@@ -93,7 +93,7 @@ class Plan:
                 raise InputError(f"noise_std must be finite and positive, got {self.noise_std!r}.")
         options = self.options()
         if self.laplace is not None:
-            n_out, n_in = options.frames(described.inputs, described.outputs)[-1].shape
+            n_out, n_in = options.layer_specs(described.inputs, described.outputs)[-1].shape
             check_size(n_out, n_in)
 
     @property
@@ -132,7 +132,7 @@ class Plan:
         shape = self.described.shape
         image = (shape[0], shape[1], shape[2]) if self.conv else None
         found = replace(usual, seed=self.seed, image=image, **given)
-        found.frames(self.described.inputs, self.described.outputs)  # refuses what does not fit
+        found.layer_specs(self.described.inputs, self.described.outputs)  # refuses what does not fit
         rule = Stopping(every=max(1, min(200, found.steps // 20))) if self.stop_early else None
         return replace(found, stopping=rule)
 
@@ -209,7 +209,7 @@ def fit(
             fitted,
             replace(options, seed=plan.seed + k),
             held_out=held_out if plan.stop_early else None,
-            progress=_told(watcher, "train", k * options.steps),
+            progress=_progress(watcher, "train", k * options.steps),
             checkpoint=None if checkpoint is None else checkpoint_paths(plan, checkpoint)[k],
             resume=resume,
         )
@@ -246,13 +246,13 @@ def _given_noise(plan: Plan, units: DataStandardisation | None) -> float | None:
 def _residuals(plan: Plan, rest: Data, held_out: Data, watcher: Watcher | None) -> float:
     """The noise in standardised units, by the first pass of the module's text."""
     options = replace(plan.options(), noise_std=_FIRST_NOISE, steps=plan.first_steps, stopping=None)
-    first = train(rest, options, progress=_told(watcher, "noise"))
+    first = train(rest, options, progress=_progress(watcher, "noise"))
     mean = estimate(first.network, held_out.x, draw_noise(first.network, _DRAWS, seed=0)).mean
     found = float((mean - held_out.y).square().mean().sqrt())
     return min(_MOST_NOISE, max(_LEAST_NOISE, found))
 
 
-def _told(
+def _progress(
     watcher: Watcher | None, stage: Literal["noise", "train"], before: int = 0
 ) -> Callable[[int, float], None] | None:
     return None if watcher is None else lambda step, _objective: watcher(stage, before + step + 1)

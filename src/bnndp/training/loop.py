@@ -21,10 +21,10 @@ from bnndp.training.bayes_by_backprop import BayesByBackprop
 from bnndp.training.cards import Card, evaluate
 from bnndp.training.likelihoods import likelihood_of
 from bnndp.training.mean_field import divergence, freeze
-from bnndp.training.method import Method, Pace
+from bnndp.training.method import Method, StepSettings
 from bnndp.training.noisy_adam import NoisyAdam
 from bnndp.training.options import DTYPES, TrainingOptions
-from bnndp.training.stopping import Watch
+from bnndp.training.stopping import EarlyStopping
 from bnndp.training.vogn import Vogn
 
 __all__ = ["METHODS", "Trained", "train"]
@@ -72,7 +72,7 @@ class _Run:
     method: Method
     batches: Batches
     generator: torch.Generator
-    watch: Watch | None
+    watch: EarlyStopping | None
     step: int = 0
     seconds: float = 0.0  # of training, evaluation of the card aside
     _since: float = field(default_factory=time.perf_counter)
@@ -135,17 +135,17 @@ def train(
     written, since = run.step, time.perf_counter()
     while run.step < options.steps and not (run.watch and run.watch.done):
         rows = run.batches.next()
-        pace = Pace(run.step, options.learning_rate * _rate(options, run.step), _weight(options, run.step))
-        gain = run.method.step(x[rows], y[rows], pace)
+        schedule = StepSettings(run.step, options.learning_rate * _rate(options, run.step), _weight(options, run.step))
+        gain = run.method.step(x[rows], y[rows], schedule)
         _check_finite(gain, run.step, options)
         run.step += 1
         if run.watch is not None:
-            run.watch.look(run.step, run.method.layers(), likelihood.task)
+            run.watch.update(run.step, run.method.layers(), likelihood.task)
         if checkpoint is not None and time.perf_counter() - since >= _SECONDS:
             checkpoints.write(checkpoint, own, run.state())
             written, since = run.step, time.perf_counter()
         if progress is not None:
-            progress(run.step - 1, _objective(run, gain, pace, data.points))
+            progress(run.step - 1, _objective(run, gain, schedule, data.points))
     if checkpoint is not None and written < run.step:
         checkpoints.write(checkpoint, own, run.state())
     return _finish(run, data, options, held_out)
@@ -158,7 +158,7 @@ def _begin(
 ) -> _Run:
     generator = torch.Generator().manual_seed(options.seed)
     method = METHODS[options.inference](data, options, generator)
-    watch = Watch(held_out, options, options.stopping) if held_out is not None and options.stopping else None
+    watch = EarlyStopping(held_out, options, options.stopping) if held_out is not None and options.stopping else None
     return _Run(method, Batches(data.points, options.batch, generator), generator, watch)
 
 
@@ -195,9 +195,9 @@ def _check_finite(gain: Tensor, step: int, options: TrainingOptions) -> None:
         )
 
 
-def _objective(run: _Run, gain: Tensor, pace: Pace, points: int) -> float:
+def _objective(run: _Run, gain: Tensor, schedule: StepSettings, points: int) -> float:
     with torch.no_grad():
-        return float(gain * points - pace.weight * divergence(run.method.layers()))
+        return float(gain * points - schedule.kl_weight * divergence(run.method.layers()))
 
 
 def _rate(options: TrainingOptions, step: int) -> float:

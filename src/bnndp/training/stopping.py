@@ -15,7 +15,7 @@ from bnndp.training.mean_field import FreeLayer, freeze
 from bnndp.training.options import Stopping, TrainingOptions
 from bnndp.training.predictive import negative_log_likelihood
 
-__all__ = ["Watch", "hold_out"]
+__all__ = ["EarlyStopping", "hold_out"]
 
 _POINTS = 2048
 
@@ -28,7 +28,7 @@ def hold_out(data: Data, points: int, *, seed: int = 0) -> tuple[Data, Data]:
     return _rows(data, order[points:].sort().values), _rows(data, order[:points].sort().values)
 
 
-class Watch:
+class EarlyStopping:
     """The best posterior so far, by the likelihood of held-out points, and whether to go on."""
 
     __slots__ = ("_best", "_data", "_failures", "_loss", "_options", "_rule", "_step")
@@ -48,14 +48,14 @@ class Watch:
         """Number of steps after which the best posterior was seen."""
         return self._step
 
-    def look(self, step: int, layers: Sequence[FreeLayer], task: str) -> None:
+    def update(self, step: int, layers: Sequence[FreeLayer], task: str) -> None:
         """After ``step`` steps: estimate the likelihood, if it is time, always with the same draws."""
         if step % self._rule.every and step < self._options.steps:
             return
         loss = negative_log_likelihood(freeze(layers, task), self._data, self._options, draws=self._rule.draws)
         if loss < self._loss:
             self._loss, self._failures, self._step = loss, 0, step
-            self._best = [tensor.detach().clone() for layer in layers for tensor in layer.free]
+            self._best = [tensor.detach().clone() for layer in layers for tensor in layer.parameters]
         else:
             self._failures += 1
 
@@ -64,7 +64,7 @@ class Watch:
         if not self._best:
             return list(layers)
         values = iter(self._best)
-        return [layer.holding([next(values) for _ in layer.free]) for layer in layers]
+        return [layer.with_parameters([next(values) for _ in layer.parameters]) for layer in layers]
 
     def state(self) -> dict[str, Tensor]:
         """All that was seen."""

@@ -14,14 +14,14 @@ from bnndp.data import registry
 from bnndp.data.uci import FOLDS, TABLES, Table
 from bnndp.network import BayesianNetwork
 
-NAME = "made"
+NAME = "synthetic"
 ROWS, HELD = 400, 60
 SHIFT, SCALE = np.array([3e6, -2e-4]), np.array([4e4, 1e-5])  # of the inputs
 OFFSET, FACTOR, NOISE = 5e8, 2e6, 2e5  # of the target
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Put the set ``made`` into the registry and its files into ``folder``: a curved function of two inputs."""
+    """Put the set ``synthetic`` into the registry and its files into ``folder``: a curved function of two inputs."""
     rng = np.random.default_rng(5)
     z = rng.normal(size=(ROWS, 2))
     y = OFFSET + FACTOR * (np.abs(z[:, 0]) - z[:, 1]) + NOISE * rng.normal(size=ROWS)
