@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bnndp.importers.architecture import Architecture
+from bnndp.network import BayesianNetwork
 
 Layers = dict[str, dict[str, Tensor]]
 
@@ -132,3 +133,21 @@ def posterior(library: Library, name: str, tensors: Mapping[str, Tensor]) -> dic
         zeros = torch.zeros(found["weight_mean"].shape[0], dtype=torch.float64)
         found |= {"bias_mean": zeros, "bias_std": zeros}
     return found
+
+
+def three_linears() -> dict[str, Tensor]:
+    """Of a chain of three dense layers, the second without a bias."""
+    torch.manual_seed(5)
+    modules = (torch.nn.Linear(3, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2))
+    return torch.nn.Sequential(modules[0], torch.nn.ReLU(), modules[1], torch.nn.ReLU(), modules[2]).state_dict()
+
+
+def check_linears(network: object, found: dict[str, Tensor]) -> None:
+    """The network of ``three_linears()``, bit for bit."""
+    assert isinstance(network, BayesianNetwork)
+    assert not network.random
+    assert network.sizes == (3, 4, 4, 2)
+    for layer, name in zip(network.linears, ("0", "2", "4"), strict=True):
+        assert torch.equal(layer.weight_mean, found[f"{name}.weight"].double())
+        bias = found.get(f"{name}.bias")
+        assert torch.equal(layer.bias_mean, torch.zeros(4).double() if bias is None else bias.double())

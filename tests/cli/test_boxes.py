@@ -82,6 +82,29 @@ def test_what_is_not_reached_in_time_has_no_result(
         assert not labels or (row["label"], row["verdict"], row["lead"], row["witness"]) == (0, "undecided", None, None)
 
 
+@pytest.mark.parametrize("attack", [False, True])
+def test_what_was_not_reached_has_the_columns_of_what_was(random_network: Any, attack: bool) -> None:
+    """Lists and numbers in the same places, as a table needs."""
+    network = random_network((1, 4, 2), 0, task="regression" if attack else "classification")
+    label = None if attack else torch.tensor([1, 0])
+    job = BoxJob("certify", network, Options(), label, "the boxes", box=intervals(2), attack=attack)
+    assert job._unknown(job.box, label).answers() == [job.unanswered(0), job.unanswered(1)]
+    *_, found = job.search(Shard(0, range(2)))
+    rows = [job.row(0, None, answer) for answer in (job.unanswered(0), found.answers()[0])]
+    ends = [[(name, isinstance(value, list)) for name, value in row.items() if name != "witness"] for row in rows]
+    assert ends[0] == ends[1]
+
+
+def test_a_library_that_finds_nothing_in_time_is_not_asked_for_more(
+    random_network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "better_bounds", lambda *_: iter(()))
+    monkeypatch.setattr(subject, "robust_decision", lambda *_, **__: pytest.fail("there was no time"))
+    network, label = random_network((1, 4, 2), 0, task="classification"), torch.tensor([1, 0])
+    job = job_of(network, intervals(2), label=label)
+    assert job.answers(*job.search(Shard(0, range(2)))) == [job.unanswered(0), job.unanswered(1)]
+
+
 def test_the_time_left_reaches_the_library(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float | None] = []
     real = subject.better_bounds

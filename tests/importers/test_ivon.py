@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 from support.foreign_states import RELUS, SAID
+from support.site_states import SEEDS
 from torch import Tensor, nn
 
 import bnndp
 from bnndp.errors import ModelFileError
 from bnndp.importers.build import posterior_of
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
 from bnndp.importers.registry import importer_for
@@ -57,7 +58,7 @@ def wanted(state: State, index: int = 0) -> Tensor:
     return 1 / (group["ess"] * (group["hess"].double() + group["weight_decay"])).sqrt()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_values_are_those_of_the_formula(seed: int) -> None:
     module = network(seed)
     state = optimiser([list(module.parameters())], seed)
@@ -76,6 +77,7 @@ def test_values_are_those_of_the_formula(seed: int) -> None:
     assert torch.equal(torch.cat(flat_std), wanted(state))
 
 
+@pytest.mark.usefixtures("no_child")
 def test_one_checkpoint_or_two_files(tmp_path: Path) -> None:
     module = network(1)
     state = optimiser([list(module.parameters())])
@@ -84,7 +86,7 @@ def test_one_checkpoint_or_two_files(tmp_path: Path) -> None:
     assert posterior_of(importer_for(both).read(both, Choices()), RELUS).digest() == digest
     torch.save(state, tmp_path / "opt.pt")
     np.savez(tmp_path / "model.npz", **{name: tensor.numpy() for name, tensor in module.state_dict().items()})
-    two = convert(tmp_path / "opt.pt", RELUS, asked=Asked(beside=tmp_path / "model.npz"))
+    two = convert(tmp_path / "opt.pt", RELUS, options=ConvertOptions(beside=tmp_path / "model.npz"))
     assert two.posterior.digest() == digest
     assert two.origin is not None
     assert two.origin["importer"] == "ivon"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.site_states import check_independent, covariance, random_sizes
+from support.site_states import SEEDS, check_independent, covariance, random_sizes
 from torch import Tensor, nn
 
 import bnndp
@@ -66,7 +66,7 @@ def matrices(net: nn.Module, seed: int) -> list[list[Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_diagonal_of_all_weights(seed: int) -> None:
     net = network(random_sizes(seed), seed)
     mean = vector(net.parameters())
@@ -87,7 +87,7 @@ def test_diagonal_of_all_weights(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_last_layer(seed: int) -> None:
     net = network((2, 4, 3), seed)
     mean = vector(net[2].parameters())
@@ -107,7 +107,7 @@ def test_last_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(found), torch.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_kronecker_of_all_layers(seed: int) -> None:
     net = network(random_sizes(seed), seed)
     prior = torch.rand(len(list(net.parameters())) if seed % 2 else 1) + 0.1
@@ -139,6 +139,7 @@ def test_parameters_that_were_not_trained_have_no_variance() -> None:
     assert not layers[2].factor[:, -1].any()
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = network((3, 4, 2), 3)
     given = state(

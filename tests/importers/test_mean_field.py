@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.foreign_states import LIBRARIES, RELUS, SAID, Made, dense, posterior, random_tensors, softplus
+from support.site_states import SEEDS
 from torch import Tensor
 
 import bnndp
@@ -34,7 +35,7 @@ def check(network: object, made: Made) -> None:
             assert torch.equal(getattr(layer, field), wanted[field]), field
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_those_of_the_library(name: str, seed: int) -> None:
     made = dense(LIBRARIES[name], seed, last_fixed=seed % 3 == 2 and seed > 5)
@@ -44,6 +45,7 @@ def test_values_are_those_of_the_library(name: str, seed: int) -> None:
     check(bnndp.importers.from_tensors(made.state, importer=name, **SAID), made)
 
 
+@pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_each_library(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
@@ -242,22 +244,22 @@ def test_files_that_are_refused(case: str) -> None:
 
 
 def test_a_choice_that_nobody_hears_is_refused(tmp_path: Path) -> None:
-    from bnndp.importers.convert import Asked, convert
+    from bnndp.importers.convert import ConvertOptions, convert
 
     save_file(single("torchbnn"), tmp_path / "n.pt")
     (tmp_path / "t.toml").write_text("sites = []")
     for asked, option in (
-        (Asked(scale_transform="exp"), "--scale-transform"),
-        (Asked(beside=tmp_path / "n.pt"), "--beside"),
-        (Asked(table=tmp_path / "t.toml"), "--table"),
-        (Asked(bias=False), "--no-bias"),
+        (ConvertOptions(scale_transform="exp"), "--scale-transform"),
+        (ConvertOptions(beside=tmp_path / "n.pt"), "--beside"),
+        (ConvertOptions(table=tmp_path / "t.toml"), "--table"),
+        (ConvertOptions(bias=False), "--no-bias"),
     ):
         with pytest.raises(ModelFileError, match=f"read by torchbnn, which has no use for {option}"):
-            convert(tmp_path / "n.pt", RELUS, asked=asked)
+            convert(tmp_path / "n.pt", RELUS, options=asked)
     with pytest.raises(InputError, match="there is no importer 'tensorflow'; known: auto, bnndp"):
-        convert(tmp_path / "n.pt", RELUS, asked=Asked(importer="tensorflow"))
+        convert(tmp_path / "n.pt", RELUS, options=ConvertOptions(importer="tensorflow"))
     with pytest.raises(ModelFileError, match="not known to blitz"):
-        convert(tmp_path / "n.pt", RELUS, asked=Asked(importer="blitz"))
+        convert(tmp_path / "n.pt", RELUS, options=ConvertOptions(importer="blitz"))
 
 
 def test_no_two_importers_have_one_name() -> None:
@@ -279,7 +281,7 @@ tensors = [
 
 
 def test_a_table_of_the_user(tmp_path: Path) -> None:
-    from bnndp.importers.convert import Asked, convert
+    from bnndp.importers.convert import ConvertOptions, convert
 
     torch.manual_seed(0)
     state: dict[str, Tensor] = {}
@@ -289,7 +291,7 @@ def test_a_table_of_the_user(tmp_path: Path) -> None:
     state["steps_a"] = torch.tensor(3)
     save_file(state, tmp_path / "n.pt")
     (tmp_path / "t.toml").write_text(TABLE)
-    found = convert(tmp_path / "n.pt", RELUS, asked=Asked(table=tmp_path / "t.toml"))
+    found = convert(tmp_path / "n.pt", RELUS, options=ConvertOptions(table=tmp_path / "t.toml"))
     assert isinstance(found.posterior, BayesianNetwork)
     for name, layer in zip("ab", found.posterior.linears, strict=True):
         assert torch.equal(layer.weight_mean, state[f"w_{name}_loc"].double().T)

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 from support.foreign_states import SAID
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
+from support.site_states import (
+    SEEDS,
+    Sites,
+    check_independent,
+    covariance,
+    random_sites,
+    random_sizes,
+    table_of,
+    vector,
+)
 from torch import Tensor
 
 import bnndp
@@ -49,7 +58,7 @@ def pair(seed: int) -> tuple[Sites, Sites]:
 
 
 @pytest.mark.parametrize("style", ["flax", "hand", "haiku"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_scales_are_used_as_they_are(seed: int, style: str) -> None:
     locs, scales = pair(seed)
     state = auto_normal(locs, scales, style)
@@ -156,7 +165,7 @@ def test_sites_with_names_of_their_own() -> None:
 # One vector for all sites
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_vector_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = {"b1": torch.randn(3, generator=generator), "w1": torch.randn(2, 3, generator=generator)}
@@ -232,7 +241,7 @@ def test_layers_of_flax_without_a_prior_have_no_variance() -> None:
 
 
 @pytest.mark.parametrize("style", ["flax", "hand", "haiku"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_samples_of_a_chain(seed: int, style: str) -> None:
     draws = [random_sites(random_sizes(seed), 50 * seed + k) for k in range(4)]
     stacked = {name: torch.stack([named(draw, style)[name] for draw in draws]) for name in named(draws[0], style)}

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.foreign_states import RELUS, SAID
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes
+from support.site_states import SEEDS, Sites, check_independent, covariance, random_sites, random_sizes
 from torch import Tensor, nn
 
 import bnndp
@@ -33,7 +33,7 @@ def spread(sizes: tuple[int, ...], seed: int, kind: str) -> Sites:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_diagonal_states(seed: int, kind: str) -> None:
     sizes = random_sizes(seed)
     params, given = random_sites(sizes, seed), spread(sizes, seed, kind)
@@ -55,7 +55,7 @@ def ordered(sites: Sites, names: list[str]) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["L_factor", "prec", "cov"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
     """A plain dictionary is raveled by its sorted names, the bias first; an OrderedDict as it is."""
     params = random_sites(random_sizes(3 * seed)[:2], seed)
@@ -108,7 +108,8 @@ def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
     torch.testing.assert_close(covariance(network.layers[2]), torch.eye(10).double() / 4)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize("seed", SEEDS)
 def test_samples(seed: int, tmp_path: Path) -> None:
     sizes = random_sizes(seed)
     draws = [random_sites(sizes, 10 * seed + k) for k in range(3)]

@@ -9,7 +9,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.foreign_states import RELUS, SAID
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
+from support.site_states import (
+    SEEDS,
+    Sites,
+    check_independent,
+    covariance,
+    random_sites,
+    random_sizes,
+    table_of,
+    vector,
+)
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -17,10 +26,10 @@ import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load, read_model
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
-from bnndp.importers.gaussian import ON_ALL_REALS
+from bnndp.importers.gaussian import REAL_PRIORS
 from bnndp.importers.pyro import PyroGuide, TyxeGuide
 from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear
@@ -63,7 +72,7 @@ def read(foreign: Foreign, **choices: object) -> dict[str, Tensor]:
 # AutoNormal
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     locs, raw = pair(seed)
     state = auto_normal(locs, raw, start="net." if seed % 2 else "")
@@ -78,7 +87,7 @@ def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("constraint", "scale"),
     [
@@ -91,7 +100,7 @@ def test_a_store_says_how_its_scales_are_made(constraint: str, scale: object, se
     locs, raw = pair(seed)
     foreign = store(locs, raw, constraint)
     found = importer_for(foreign).read(foreign, Choices())
-    assert found.remarks == (ON_ALL_REALS,)  # nothing is assumed of the scales
+    assert found.remarks == (REAL_PRIORS,)  # nothing is assumed of the scales
     for name, value in raw.items():
         assert torch.equal(found.members[0][f"{name}_mean"], locs[name].double())
         assert torch.equal(found.members[0][f"{name}_std"], scale(value))  # type: ignore[operator]
@@ -103,7 +112,7 @@ def test_the_assumed_transform_is_stated() -> None:
     assert "softplus" in found.formula
     assert found.remarks[0].startswith("scales are read by softplus, as Pyro has it since 1.7; the file does not say")
     chosen = PyroGuide().read(flat(auto_normal(locs, raw)), Choices(scale_transform="exp"))
-    assert chosen.remarks == (ON_ALL_REALS,)
+    assert chosen.remarks == (REAL_PRIORS,)
     assert chosen.formula == "mean = loc, std = exp(value)"
 
 
@@ -114,6 +123,7 @@ def test_large_values_do_not_overflow() -> None:
         bnndp.importers.from_pyro(state, scale_transform="exp", **SAID)
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the networks of the paper were saved: with the constraint of Pyro up to 1.6."""
     locs, raw = pair(5)
@@ -153,7 +163,7 @@ def test_the_published_networks(posteriors: Path, name: str) -> None:
 # TyXe
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_tyxe_has_exp(seed: int) -> None:
     locs, raw = pair(seed)
     state: dict[str, Tensor] = {}
@@ -169,7 +179,7 @@ def test_tyxe_has_exp(seed: int) -> None:
 # One vector for all sites
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
     locs, raw = pair(seed)
     table = table_of(locs)
@@ -187,7 +197,7 @@ def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
         bnndp.importers.from_pyro(state, table=table, **SAID)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_full_covariance_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = random_sites(random_sizes(3 * seed)[:2], seed)  # one layer
@@ -211,7 +221,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
         bnndp.importers.from_pyro(older, table=table_of(sites), **SAID)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = random_sites(random_sizes(3 * seed)[:2], seed)
@@ -278,7 +288,7 @@ def test_parameters_of_a_registered_module_have_no_variance() -> None:
 # AutoDelta
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_point_has_no_variance(seed: int) -> None:
     locs, _ = pair(seed)
     check_independent(bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}, **SAID), locs, {})
@@ -303,7 +313,7 @@ def test_a_file_without_order_is_read_by_numbers_or_not_at_all(tmp_path: Path) -
     with pytest.raises(ModelFileError, match="fit one another in several orders; give their sites in order by --table"):
         convert(tmp_path / "s.safetensors", RELUS)
     (tmp_path / "t.json").write_text(json.dumps({"sites": [{"site": "second.weight"}, {"site": "first.weight"}]}))
-    told = convert(tmp_path / "s.safetensors", RELUS, asked=Asked(table=tmp_path / "t.json")).posterior
+    told = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(table=tmp_path / "t.json")).posterior
     assert torch.equal(told.linears[0].weight_mean, square["second.weight"].double())  # type: ignore[union-attr]
 
 

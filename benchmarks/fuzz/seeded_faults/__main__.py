@@ -12,12 +12,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from benchmarks.fuzz.seeded_faults.catalogue import CatalogueError, faulty, read_all
+from benchmarks.fuzz.seeded_faults.catalogue import CatalogueError, faulty, own_tests, read_all
 from benchmarks.fuzz.seeded_faults.mutator import sample
 from benchmarks.fuzz.seeded_faults.runner import Case, Entry, Journal, run_all
 from benchmarks.fuzz.seeded_faults.sandbox import ROOT
 
-__all__ = ["main", "own_tests"]
+__all__ = ["main"]
 
 _JOURNAL = ROOT / ".cache" / "seeded-faults.jsonl"
 _MUTATED = ("src/bnndp/maths", "src/bnndp/engine", "src/bnndp/paper", "src/bnndp_checker")
@@ -49,13 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"these tests fail without any change too, so they say nothing: {result.failing_anyway}", file=sys.stderr)
         return 1
     return 0 if given.mutants or all(entry.status == "killed" for entry in result.entries) else 1
-
-
-def own_tests(file: str) -> tuple[str, ...]:
-    """The tests of a module: those of its name, then all of its room."""
-    package, _, stem = file.removeprefix("src/").removeprefix("bnndp/").removesuffix(".py").rpartition("/")
-    candidates = (f"tests/{package}/test_{stem}.py", f"tests/{package}")
-    return tuple(test for test in candidates if (ROOT / test).exists())
 
 
 def _asked(only: Sequence[str] | None, *texts: str) -> bool:

@@ -217,8 +217,8 @@ class BoxJob(Job):
         def better(found: BoxResult, more: Bounds | None) -> BoxResult:
             if more is not None:
                 found = found.met(more)
-            elif shard.stage == 0:
-                return self._attacked(found, box, label, options)
+            elif shard.stage == 0:  # where there was no time for bounds there is none for an attack
+                return found if found is known else self._attacked(found, box, label, options)
             elif found.decisions is not None:
                 found = replace(found, decisions=self._decided(found.decisions, box, options))
             return replace(found, seconds=known.seconds + (time.perf_counter() - begin) / box.batch)
@@ -268,8 +268,14 @@ class BoxJob(Job):
 
     def unanswered(self, index: int) -> Answer:
         """Bounds that are infinite, and no verdict."""
-        one = slice(index, index + 1)
-        return self._unknown(self.box[one], None if self.label is None else self.label[one]).answers()[0]
+        outputs = self.network.n_out
+        nothing = ["nan"] * outputs if self.attack else None
+        answer: dict[str, Any] = {"lower": ["-inf"] * outputs, "upper": ["inf"] * outputs}
+        answer |= {"inside_lower": nothing, "inside_upper": nothing, "method": None, "seconds": 0.0}
+        if self.label is None:
+            return answer
+        undecided = {"verdict": Verdict.UNDECIDED.value, "lead": "-inf", "rival": None, "witness": None}
+        return answer | {"label": int(self.label[index])} | undecided
 
     def row(self, index: int, level: str | None, answer: Answer) -> dict[str, object]:
         """Numbers for one output, lists for several."""

@@ -39,7 +39,7 @@ class FolderInRun(typer.core.TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give the option an empty value where it stands alone."""
-        pairs = zip(args, [*args[1:], "-"], strict=True)
+        pairs = zip(args, [*args, "-"][1:], strict=True)
         alone = (word == "--certificates" and after.startswith("-") for word, after in pairs)
         return super().parse_args(
             ctx, [f"{word}={_OWN}" if one else word for word, one in zip(args, alone, strict=True)]

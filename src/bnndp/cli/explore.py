@@ -73,12 +73,13 @@ def explore(  # noqa: PLR0913 (the options of the command)
 def _given(network: Posterior, source: Source) -> tuple[Tensor | None, Tensor | None]:
     """The inputs to choose from, with their labels where the network decides; none of no source."""
     from bnndp.cli.inputs import read_inputs, read_set
+    from bnndp.cli.messages import Messages
     from bnndp.data import ClassificationData
 
     if source.path is None and source.data is None:
         return None, None
     if source.data is None:
-        read = read_inputs(source, network)
+        read = read_inputs(source, network, Messages(quiet=True))
         return read.x, read.label
     found = read_set(source, network)
     known = isinstance(found, ClassificationData) and network.task == "classification"

@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -109,8 +110,7 @@ def parse_json(text: str | bytes | bytearray) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"an object names {twice!r:.60} twice")
     return found
 

@@ -54,7 +54,7 @@ def _write(layers: Sequence[Layer], prefix: str) -> tuple[list[dict[str, Any]], 
 
 
 def expect_few(chains: Sequence[object]) -> None:
-    """Refuse a file of so many layers that it could only be meant to keep a reader busy."""
+    """Refuse a file with more layers than any real network has."""
     left, count = list(chains), 0
     while left:
         chain = left.pop()
@@ -126,7 +126,7 @@ def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor], depth: in
 
 
 def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a layer, taken out of ``left``; a deterministic layer gets deviations of zero."""
+    """The tensors of a layer, taken out of ``left``; a deterministic layer gets stds of zero."""
     absent: tuple[str, ...] = ()
     if record is Linear:
         posterior = entry.get("posterior")

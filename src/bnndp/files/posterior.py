@@ -48,7 +48,7 @@ _BLANK = "0" * 64  # stands for the digest while it is taken
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """What a posterior file holds: the network or ensemble, and what is said of it."""
+    """What a posterior file holds: the network or ensemble, and its description."""
 
     posterior: Posterior
     sha256: str | None  # of the content, checked; None: the file has none, so that damaged values are not noticed
@@ -58,17 +58,31 @@ class ModelFile:
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:
-    """Read a posterior file; every fault is a :class:`ModelFileError` of one line that names the file and the cause."""
+    """Read the posterior in a ``bnndp-posterior-1`` file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The network or ensemble. Every fault is a :class:`ModelFileError` of one line with the file and the cause.
+
+    >>> import bnndp, tempfile, torch
+    >>> network = bnndp.from_module(torch.nn.Linear(2, 1), task="regression")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(network, Path(folder) / "n.safetensors")
+    ...     load(Path(folder) / "n.safetensors").digest() == network.digest()
+    True
+    """
     return read_model(path).posterior
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
-    """The same, with what the file says of the network."""
+    """Read the posterior in a file, with its digest, source, training card and origin; faults as of :func:`load`."""
     return model_of(*read_tensors(path), path)
 
 
 def model_of(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], name: object) -> ModelFile:
-    """The same of a container that was read before; ``name`` is for messages."""
+    """The content of a container that was read before; ``name`` is for messages."""
     with _faults_of(name):
         header = _header(metadata)
         digest = _checked_digest(header, metadata, tensors)
@@ -84,10 +98,14 @@ def save(
     card: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``network`` so that :func:`load` gives it back bit for bit; an interrupted write leaves no file.
+    """Write a posterior so that :func:`load` returns it bit for bit, and notices any change of the file.
 
-    ``card`` says how it was trained and ``origin`` what it was converted from, in values that JSON knows;
-    :func:`read_model` gives them back. The file is sealed: a reader notices any change of it.
+    Args:
+        network: The network or ensemble.
+        path: The file. An interrupted write leaves the old one.
+        source: Where the posterior comes from, in words.
+        card: How it was trained, in values of JSON.
+        origin: What it was converted from, in values of JSON.
     """
     header: dict[str, Any] = {"format": FORMAT, "sha256": _BLANK}
     header |= {"task": network.task, "input_shape": list(_shape(network))}
@@ -117,11 +135,7 @@ def save(
 
 def training_card(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The training card that :func:`save` was given, None if it had none; faults are those of :func:`load`."""
-    metadata, tensors = read_tensors(path)
-    with _faults_of(path):
-        header = _header(metadata)
-        _checked_digest(header, metadata, tensors)
-        return header.get("training")
+    return read_model(path).card
 
 
 def write_whole(path: str | os.PathLike[str], payload: bytes) -> None:

@@ -6,18 +6,18 @@ ensemble of networks with Gaussian weights is a mixture of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found, Importer, expect_heard
-from bnndp.importers.plain import StateDict, is_stacked
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer, expect_used
+from bnndp.importers.mean_field import StateDict, is_stacked
 from bnndp.importers.prefixes import network_tensors
-from bnndp.importers.values import double
+from bnndp.importers.values import to_float64
 
-__all__ = ["Samples", "joined"]
+__all__ = ["Samples", "join_members", "sample_count"]
 
 _WEIGHTS = "weights"  # of the samples, beside stacked ones
 
@@ -38,20 +38,20 @@ class Samples:
             return any(each.knows(parts[0]) for each in self.inner)
         return is_stacked(_stack(foreign)[0])
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
+    def read(self, foreign: Foreign, choices: Choices) -> Imported:
         """One member for each sample."""
         parts = _listed(foreign)
         if parts:
-            return joined(list(self._read(parts, choices)))
+            return join_members(list(self._read(parts, choices)))
         stack, weights = _stack(foreign)
         return _unstacked(stack, weights, choices)
 
-    def _read(self, parts: tuple[Foreign, ...], choices: Choices) -> Iterator[Found]:
+    def _read(self, parts: tuple[Foreign, ...], choices: Choices) -> Iterator[Imported]:
         able = [each for each in self.inner if each.knows(parts[0])]
         if len(able) != 1:
             known = " or ".join(each.name for each in able) or "none of the importers"
             raise ModelFileError(f"its samples are known to {known}; save a list of state_dicts of one library")
-        expect_heard(able[0], choices)
+        expect_used(able[0], choices)
         for index, part in enumerate(parts):
             if set(part.tensors) != set(parts[0].tensors):
                 odd = sorted(set(part.tensors) ^ set(parts[0].tensors))[0]
@@ -64,9 +64,11 @@ class Samples:
                 raise ModelFileError(f"sample {index}: {error}") from error
 
 
-def joined(found: list[Found]) -> Found:
+def join_members(found: list[Imported]) -> Imported:
     """Several posteriors as a mixture with equal shares; they must be of one kind."""
     first = found[0]
+    if len(found) == 1:
+        return first
     for index, each in enumerate(found):
         if each.formula != first.formula or dict(each.kinds) != dict(first.kinds):
             raise ModelFileError(f"part {index} is of another kind than part 0: {each.formula}, and {first.formula}")
@@ -81,14 +83,14 @@ def joined(found: list[Found]) -> Found:
     members = tuple(member for each in found for member in each.members)
     remarks = tuple(dict.fromkeys(remark for each in found for remark in each.remarks))
     ordered = all(each.ordered for each in found)
-    return Found(members, first.formula, weights, first.kinds, remarks, ordered, first.task)
+    return Imported(members, first.formula, weights, first.kinds, remarks, ordered, first.task)
 
 
-def _shares(found: Found) -> Tensor:
+def _shares(found: Imported) -> Tensor:
     if found.weights is not None:
         return found.weights
     member = next(iter(found.members[0].values()))
-    return double("weights", member.new_full((len(found.members),), 1 / len(found.members)))
+    return to_float64("weights", member.new_full((len(found.members),), 1 / len(found.members)))
 
 
 def _listed(foreign: Foreign) -> tuple[Foreign, ...]:
@@ -117,19 +119,24 @@ def _stack(foreign: Foreign) -> tuple[dict[str, Tensor], Tensor | None]:
     return tensors, weights
 
 
-def _unstacked(stack: dict[str, Tensor], weights: Tensor | None, choices: Choices) -> Found:
-    counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in stack.items()}
-    if weights is not None:
-        counts[_WEIGHTS] = weights.shape[0] if weights.ndim == 1 else 0
+def sample_count(tensors: Mapping[str, Tensor]) -> int:
+    """The length of the first axis, which must be the same of all tensors."""
+    counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in tensors.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
-        some = ", ".join(f"{name}: {count}" for name, count in list(counts.items())[:4])
-        raise ModelFileError(f"the first axes of its tensors count samples and must be of one length, got {some}")
+        some = ", ".join(f"{name!r:.40}: {count}" for name, count in list(counts.items())[:4])
+        raise ModelFileError(f"its tensors must have the same number of samples, on their first axis; got {some}")
+    return next(iter(counts.values()))
+
+
+def _unstacked(stack: dict[str, Tensor], weights: Tensor | None, choices: Choices) -> Imported:
+    if weights is not None and weights.ndim != 1:
+        raise ModelFileError(f"{_WEIGHTS} has shape {tuple(weights.shape)}; expected one number for each sample")
+    count = sample_count(stack if weights is None else {**stack, _WEIGHTS: weights})
     single = StateDict()
-    expect_heard(single, choices)
+    expect_used(single, choices)
     each = [
-        single.read(Foreign({name: tensor[index] for name, tensor in stack.items()}), choices)
-        for index in range(next(iter(counts.values())))
+        single.read(Foreign({name: tensor[index] for name, tensor in stack.items()}), choices) for index in range(count)
     ]
-    found = joined(each)
-    shares = None if weights is None else double(_WEIGHTS, weights)
-    return Found(found.members, f"{found.formula}, for each sample", shares, remarks=found.remarks)
+    found = join_members(each)
+    shares = None if weights is None else to_float64(_WEIGHTS, weights)
+    return Imported(found.members, f"{found.formula}, for each sample", shares, remarks=found.remarks)

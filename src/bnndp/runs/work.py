@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bnndp.errors import CertError, InputError
-from bnndp.runs.job import Job, Keep, Result, Shard
+from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Advance", "Schedule", "Show", "Workers", "compute", "work"]
+__all__ = ["Advance", "Keeping", "Schedule", "Show", "Workers", "work"]
 
 
 class Advance(Protocol):
@@ -77,11 +77,16 @@ def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, worker
             with show(job.title(index), job.points) as advance:
                 stage = _Stage(job, journal, index, advance)
                 shards = stage.lacking(deadline, 1 if workers is None else workers.width)
-                if workers is None:
-                    for shard in shards:
-                        compute(job, shard, stage.keep)
-                else:
+                if workers is not None:
                     workers.compute(shards, stage.keep)
+                    shards = iter(())
+                for shard in shards:
+                    with Keeping(job, shard, stage.keep) as keeping:
+                        for keeping.latest in job.search(shard):
+                            if shard.over:
+                                break
+                        else:
+                            keeping.whole = True
         except KeyboardInterrupt:
             if index == 0:
                 raise
@@ -91,22 +96,27 @@ def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, worker
     return False
 
 
-def compute(job: Job[Result], shard: Shard, keep: Keep) -> None:
-    """One shard, here, until its time is over; what was reached is kept whatever ends it."""
-    latest: Result | None = None
-    whole = False
-    try:
-        for result in job.search(shard):
-            latest = result
-            if not time.monotonic() < shard.until:
-                break
-        else:
-            whole = True
-    except CertError as error:
-        raise InputError(f"{job.where(shard.part)}: {error}") from error
-    finally:
-        if latest is not None:
-            keep(shard, job.answers(latest), whole)
+@dataclass(slots=True)
+class Keeping:
+    """While a shard is computed: the latest result, which is kept whatever ends the work.
+
+    The loop over the results of ``job.search(shard)`` sets ``latest``, and ``whole`` if it comes to its end.
+    """
+
+    job: Job[Any]
+    shard: Shard
+    keep: Keep
+    latest: Any = None
+    whole: bool = False
+
+    def __enter__(self) -> Keeping:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self.latest is not None:
+            self.keep(self.shard, self.job.answers(self.latest), self.whole)
+        if isinstance(error, CertError):
+            raise InputError(f"{self.job.where(self.shard.part)}: {error}") from error
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.fuzz.seeded_faults.__main__ import own_tests
-from benchmarks.fuzz.seeded_faults.catalogue import CatalogueError, Fault, faulty, parse, read_all
+from benchmarks.fuzz.seeded_faults.catalogue import CatalogueError, Fault, faulty, own_tests, parse, read_all
 from benchmarks.fuzz.seeded_faults.mutator import mutants, sample
 from benchmarks.fuzz.seeded_faults.runner import Entry, Journal, key_of
 from benchmarks.fuzz.seeded_faults.sandbox import ROOT, Outcome, Sandbox

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from support.dice import Dice
 from tests.engine.dense.truth import normal, relu_mean
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.engine.dense.conditional import _deep_parts, _near, _noise, _noise_of_the_dead
@@ -52,12 +54,11 @@ class Law:
 
 def law(seed: int) -> Law:
     """Often one atom far away that is as rare as the eighth moment allows, and the mean anywhere."""
-    generator = torch.Generator().manual_seed(seed)
+    dice, count = Dice(seed), 2 + seed % 4
 
     def rand(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, dtype=F64)
+        return dice.uniform(shape=shape)
 
-    count = 2 + seed % 4
     weight = 10 ** (-12 * rand(count) * (seed % 3 > 0))
     weight[0] = 1.0
     weight = weight / weight.sum()
@@ -79,7 +80,7 @@ def rest(law: Law, p: Tensor) -> Tensor:
     return centred(law, relu_mean(m, torch.tensor(law.s0).sqrt()) - p.item() * m)
 
 
-BLOCKS, EACH = range(12), 50
+BLOCKS, EACH = slow_but(range(12), 0, 1), 50
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -153,8 +154,7 @@ def test_a_neuron_far_from_zero_has_hardly_any_rest() -> None:
 def test_without_a_norm_nothing_changes(norm8: float) -> None:
     found = law(3)
     given = torch.full((1, 1), 0.3, dtype=F64)
-    before = found.before
-    object.__setattr__(before, "norm8", norm8 * torch.ones(1, 1, dtype=F64))
+    before = replace(found.before, norm8=norm8 * torch.ones(1, 1, dtype=F64))
     p, bound = _near(before, found.range, given, 2 * given)
     assert (p.item(), bound.item()) == (0.3, 0.6)
     s0 = torch.full((1, 1), found.s0, dtype=F64)
