@@ -92,7 +92,8 @@ class TestAgainstWeightDraws:
 
 
 class TestSine:
-    @pytest.mark.parametrize("sampling", ["local", pytest.param("weights", marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("sampling", ["local", "weights"])
     def test_fits_the_sine_and_tells_so(self, sampling: str) -> None:
         data = noisy_sine(1, points=1024)
         options = TrainingOptions(

@@ -252,9 +252,8 @@ def test_ivon_finds_the_same_posterior() -> None:
     assert (log_std - std.log()).abs().max() <= 0.2  # IVON's curvature of one step is far noisier
 
 
-@pytest.mark.parametrize(
-    ("inference", "batch", "rate"), [("vogn", 200, 0.05), pytest.param("noisy-adam", 20, 0.02, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("inference", "batch", "rate"), [("vogn", 200, 0.05), ("noisy-adam", 20, 0.02)])
 def test_quadrants_are_learnt(inference: str, batch: int, rate: float) -> None:
     held_out = quadrants(4000, seed=1)
     options = TrainingOptions(
