@@ -24,7 +24,6 @@ from bnndp.layers import Dropout, Flatten, Linear
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
 from bnndp.questions.certify import certify
-from bnndp.questions.mean import mean
 
 F64 = torch.float64
 ACTIVATIONS = (Relu(), LeakyRelu(0.1), HardTanh(), Tanh(), Gelu())
@@ -37,7 +36,7 @@ def test_members_without_variance(phi: Activation, shift: bool, norm: float) -> 
     """The truth at points, and the sum of the functions of the members, each found as a network of its own."""
     ensemble = certain_ensemble(6, (3, 9, 7, 2), activation=phi, shift=shift, zeros=True)
     box = Box.ball(normal(4, 3, seed=5), 0.2, norm=norm)
-    found, x = next(mean(ensemble, box, Options())), points_of(box, 100)
+    found, x = certify(ensemble, box, Options()), points_of(box, 100)
     truth = mean_output(ensemble, x)
     assert holds(interval(found), truth, 1e-13)
     assert found.affine is not None
@@ -46,7 +45,7 @@ def test_members_without_variance(phi: Activation, shift: bool, norm: float) -> 
     assert found.method == ("moment",) * 4
     total, separate = LowerSum.zero(box, 2), torch.zeros_like(found.lower)
     for weight, member in zip(ensemble.probabilities, ensemble.members, strict=True):
-        own = next(mean(member, box, Options()))
+        own = certify(member, box, Options())
         assert own.affine is not None
         total = total.plus(weight[None], of_affine(own.affine.lower, box))
         separate += weight * own.width

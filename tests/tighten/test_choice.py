@@ -23,7 +23,7 @@ from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.options import Deadline, Options
 from bnndp.paper.partition_pass import PartitionPass
-from bnndp.questions.mean import one_pass
+from bnndp.questions.certify import certify
 from bnndp.tighten.choice import chunked, pass_over, plan
 from bnndp.tighten.slopes import Sloped
 
@@ -57,7 +57,7 @@ def test_the_pass_of_a_network(network: BayesianNetwork, options: Options, kinds
 @pytest.mark.parametrize("network", [TANH, Ensemble((TANH,))], ids=["one", "ensemble"])
 def test_the_partition_method_is_refused_for_other_layers(network: Posterior, method: str) -> None:
     with pytest.raises(UnsupportedLayerError, match="use method 'moment'"):
-        one_pass(network, Box.ball([0.1, 0.2], 0.1), Options(method=method))
+        certify(network, Box.ball([0.1, 0.2], 0.1), Options(method=method))
 
 
 def test_effort_never_asks_for_a_method_that_does_not_know_the_layers() -> None:
@@ -83,7 +83,7 @@ def test_chunks_give_what_the_whole_gives(method: str, norm: float) -> None:
     box = Box.ball(normal(3, 40, seed=3), 0.1, norm=norm)
     small, large = Options(method=method, memory=2**20), Options(method=method)
     assert (sizes(network, box, small), sizes(network, box, large)) == ([1, 1, 1], [3])
-    cut, whole = one_pass(network, box, small), one_pass(network, box, large)
+    cut, whole = certify(network, box, small), certify(network, box, large)
     assert cut.method == whole.method
     assert cut.affine is not None
     assert whole.affine is not None
@@ -108,7 +108,7 @@ def test_nothing_more_comes_after_the_deadline() -> None:
     network, box = make_network((784, 64, 64, 10), 0), Box(torch.zeros(3, 784), torch.ones(3, 784))
     options = replace(Options(memory=2**20), deadline=Deadline.after(0.0))
     assert sizes(network, box, options) == []
-    found = one_pass(network, box, options)
+    found = certify(network, box, options)
     assert found.method == ("none",) * 3
     assert bool((found.lower == -torch.inf).all() & (found.upper == torch.inf).all())
 
@@ -116,7 +116,7 @@ def test_nothing_more_comes_after_the_deadline() -> None:
 def test_wrong_number_of_inputs_is_refused() -> None:
     for network in (RANDOM, Ensemble((RANDOM, RANDOM))):
         with pytest.raises(InputError, match="the boxes have 3 inputs, the network takes 2"):
-            one_pass(network, Box.ball([0.0] * 3, 0.1), Options())
+            certify(network, Box.ball([0.0] * 3, 0.1), Options())
 
 
 # Members together

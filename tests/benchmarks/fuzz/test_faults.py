@@ -80,14 +80,14 @@ def test_the_campaign_notices_a_wrong_bound(claims: list[Claim], monkeypatch: py
     """A pass that gives one number for everything, and one that proves everything."""
 
     def nothing(*arguments: Any) -> Any:
-        affine, interval, methods = one_pass(*arguments)
-        return affine, Interval(0 * interval.lower + 77, 0 * interval.upper + 77), methods
+        affine, interval, names = one_pass(*arguments)
+        return affine, Interval(0 * interval.lower + 77, 0 * interval.upper + 77), names
 
     one_pass = mean.one_pass
     monkeypatch.setattr(mean, "one_pass", nothing)
     proved = lambda network, box, rows, *_: torch.ones(rows.shape[:2]).double()  # noqa: E731
     monkeypatch.setattr(radius, "bound_rows", proved)
-    quickly = lambda *asked, costly: (proved(*asked), torch.zeros(asked[1].batch).bool())  # noqa: E731
+    quickly = lambda *asked, **_: (proved(*asked), torch.zeros(asked[1].batch).bool())  # noqa: E731
     monkeypatch.setattr(radius, "one_pass_rows", quickly)
     wrong = {finding.claim for finding in check_unharmed(claims) if finding.wrong}
     assert wrong >= {"two hidden, mean, one pass", "one hidden, radius, one pass"}

@@ -10,13 +10,13 @@ from bnndp.network import Posterior
 from bnndp.questions.verdict import Verdict
 from bnndp.report.page.charts import distance_chart
 from bnndp.report.page.markup import Child, Markup, tag
+from bnndp.report.page.network_curves import affine_bounds, distances
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
-from bnndp.report.page.pixels import difference_uri, image_shape, image_uri
-from bnndp.report.page.record import Inputs, Record, Witness
-from bnndp.report.page.scales import at_least, at_most, rounded, short
-from bnndp.report.page.views import affine_bounds, distances
+from bnndp.report.page.pixels import image_shape, input_images
+from bnndp.report.page.record import Inputs, Record
+from bnndp.report.page.scales import at_least, at_most, short
 
-__all__ = ["case_cards", "case_words", "worst_cases"]
+__all__ = ["case_cards", "case_description", "worst_cases"]
 
 _CASES = 6
 _LISTED = 8  # numbers of an input that are written out
@@ -37,7 +37,7 @@ def worst_cases(outcome: Outcome) -> list[int]:
     return order[:_CASES].tolist()
 
 
-def case_words(outcome: Outcome) -> str:
+def case_description(outcome: Outcome) -> str:
     """What the cases have in common."""
     if isinstance(outcome, Radii):
         return (
@@ -108,7 +108,9 @@ def _picture(record: Record, index: int, network: Posterior | None) -> Child:
         return _images(record, inputs, index, shape)
     if network is not None:  # it can be drawn: one input, one output
         return _zoom(inputs, index, network)
-    return tag("p", _listed("x", inputs.x[index]), _moved(record.witnesses.get(index)), class_="small")
+    witness = record.witnesses.get(index)
+    attacked = None if witness is None else (tag("br"), _listed("witness", witness.x))
+    return tag("p", _listed("x", inputs.x[index]), attacked, class_="small")
 
 
 def _listed(name: str, values: np.ndarray) -> str:
@@ -116,34 +118,12 @@ def _listed(name: str, values: np.ndarray) -> str:
     return f"{name} = ({', '.join(short(value) for value in values[:_LISTED].tolist())}{more})"
 
 
-def _moved(witness: Witness | None) -> Child:
-    return None if witness is None else (tag("br"), _listed("witness", witness.x))
-
-
 def _images(record: Record, inputs: Inputs, index: int, shape: tuple[int, int, int]) -> Markup:
-    x, witness = inputs.x[index], record.witnesses.get(index)
-    fits = witness is not None and witness.x.shape == x.shape
-    domain = record.options.get("domain")
-    own = (float(x.min()), float(x.max()))
+    x, witness, domain = inputs.x[index], record.witnesses.get(index), record.options.get("domain")
     known = isinstance(domain, list) and len(domain) == 2 and all(isinstance(end, int | float) for end in domain)
-    low, high = (float(domain[0]), float(domain[1])) if known and domain is not None else own
-    pictures = [("input", image_uri(x, shape, low, high))]
-    if witness is not None and fits:
-        largest = short(rounded(float(np.abs(witness.x - x).max()), up=True, digits=2))
-        pictures.append(("attacked", image_uri(witness.x, shape, low, high)))
-        pictures.append((f"change ≤\N{NO-BREAK SPACE}{largest}", difference_uri(witness.x - x, shape)))
-    return tag(
-        "div",
-        (
-            tag(
-                "figure",
-                tag("img", src=uri, alt=f"Input {index}: {name}", width=84, height=84),
-                tag("figcaption", name),
-            )
-            for name, uri in pictures
-        ),
-        class_="images",
-    )
+    limits = (float(domain[0]), float(domain[1])) if known and domain is not None else None
+    attacked = witness.x if witness is not None and witness.x.shape == x.shape else None
+    return input_images(x, attacked, shape, limits, size=84, name=f"Input {index}: ")
 
 
 def _zoom(inputs: Inputs, index: int, network: Posterior) -> Child:

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.run_folders import interval_answer, radius_answer, write_run
+from support.run_folders import interval_answer, page_of, radius_answer, write_run
 
 from bnndp.cli.main import main
 from bnndp.errors import RunStateError
 from bnndp.files.posterior import save
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.report.page.page import page_of, report_of
+from bnndp.report.page.page import report_of
 
 NASTY = "</script></title><script>window.injected = 1</script><img src=x onerror='window.injected = 1'>\u202e\"'&"
 
@@ -339,6 +339,7 @@ def test_bounds_without_end_have_a_page(tmp_path: Path) -> None:
     assert "the widest is ∞." in outline(page).text
 
 
+@pytest.mark.slow
 def test_ten_thousand_inputs_have_a_page_of_a_megabyte(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     radius = rng.uniform(0, 0.1, 10_000)

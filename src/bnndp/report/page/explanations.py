@@ -66,7 +66,7 @@ def default_radius(record: Record, outcome: Radii) -> float:
 
 def asked_radii(record: Record) -> list[float]:
     """The radii that accuracy was asked for at, in order; none of a run of another command."""
-    found = record.said("question", "eps")
+    found = record.lookup("question", "eps")
     numbers = [float(eps) for eps in found if type(eps) in (int, float)] if isinstance(found, list) else []
     return sorted(eps for eps in numbers if 0 <= eps < np.inf)
 
@@ -93,13 +93,13 @@ def subject(record: Record) -> str:
     quantity = options.get("quantity")
     if quantity in ("variance", "noise"):
         return {"variance": "the variance of each output over the posterior", "noise": "the mean of exp f(x)"}[quantity]
-    if record.said("model", "task") == "classification":
+    if record.lookup("model", "task") == "classification":
         return "the mean probability of each class, E softmax f(x)"
     return "the mean output, E f(x)"
 
 
 def _decision(record: Record) -> str:
-    return "what it is at the input itself" if record.said("inputs", "labels") == "network" else "the label"
+    return "what it is at the input itself" if record.lookup("inputs", "labels") == "network" else "the label"
 
 
 def headline(record: Record, outcome: Outcome, eps: float | None) -> Markup:

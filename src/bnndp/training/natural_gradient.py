@@ -14,19 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
-from bnndp.training.chain import Step
+from bnndp.data import Data
+from bnndp.training.forward import Stage
 from bnndp.training.likelihoods import Likelihood, likelihood_of
-from bnndp.training.mean_field import FreeLayer, start
-from bnndp.training.method import Pace
+from bnndp.training.mean_field import FreeLayer, initial_layers
+from bnndp.training.method import StepSettings
 from bnndp.training.options import NaturalGradient, TrainingOptions
-from bnndp.training.per_example import Slopes, slopes
+from bnndp.training.per_example import BatchGradients, batch_gradients
 
-__all__ = ["Block", "NaturalMethod", "NaturalPosterior"]
+__all__ = ["Block", "NaturalPosterior"]
+
+_Method = TypeVar("_Method", bound="NaturalPosterior")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +48,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NaturalPosterior:
-    """The blocks, and all that a step needs to know."""
+    """The posterior of a natural-gradient method; VOGN and Noisy Adam add the step."""
 
     blocks: tuple[Block, ...]  # weight, bias, weight, bias, ...
-    steps: tuple[Step, ...]  # what the layers are
+    steps: tuple[Stage, ...]  # what the layers are
     likelihood: Likelihood
     settings: NaturalGradient
     points: int
@@ -56,14 +59,12 @@ class NaturalPosterior:
     generator: torch.Generator
 
     @classmethod
-    def begin(
-        cls, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> NaturalPosterior:
-        """Means as in :func:`start`; curvatures such that the standard deviations are ``init_std``, or the prior's.
+    def begin(cls: type[_Method], data: Data, options: TrainingOptions, generator: torch.Generator) -> _Method:
+        """Start from the means of :func:`initial_layers`; the standard deviations are ``init_std``, or the prior's.
 
-        (A precision below that of the prior has no curvature >= 0.)
+        A precision below that of the prior would need a negative curvature.
         """
-        layers = start(options, data.n_in, data.n_out, generator)
+        layers = initial_layers(options, data.n_in, data.n_out, generator)
         blocks = []
         for layer in layers:
             for mean, prior_std in (
@@ -74,25 +75,25 @@ class NaturalPosterior:
                 square = max(0.0, options.init_std**-2 - precision) * options.temperature / data.points
                 blocks.append(Block(mean, torch.zeros_like(mean), torch.full_like(mean, square), precision))
         settings = options.natural or NaturalGradient()
-        steps = tuple(layer.step for layer in layers)
+        steps = tuple(layer.stage for layer in layers)
         likelihood = likelihood_of(data, options)
         return cls(tuple(blocks), steps, likelihood, settings, data.points, options.temperature, generator)
 
-    def draw(self, pace: Pace) -> list[Tensor]:
+    def draw(self, schedule: StepSettings) -> list[Tensor]:
         """One draw of all parameters."""
         return [
             torch.addcmul(
                 block.mean,
-                block.log_std(self.points, pace.weight).exp_(),
+                block.log_std(self.points, schedule.kl_weight).exp_(),
                 torch.randn(block.mean.shape, generator=self.generator, dtype=block.mean.dtype),
             )
             for block in self.blocks
         ]
 
-    def slopes(self, parameters: Sequence[Tensor], x: Tensor, y: Tensor, curvature: str) -> Slopes:
-        """Slopes of a batch; ``curvature`` is the method's own, unless the settings name one."""
+    def gradients(self, parameters: Sequence[Tensor], x: Tensor, y: Tensor, curvature: str) -> BatchGradients:
+        """Gradients of a batch; ``curvature`` is the method's own, unless the settings name one."""
         kind = self.settings.curvature or curvature
-        return slopes(self.likelihood, parameters, x, y, kind, self.generator, self.steps)
+        return batch_gradients(self.likelihood, parameters, x, y, kind, self.generator, self.steps)
 
     def layers(self) -> list[FreeLayer]:
         """The posterior under the full temperature."""
@@ -121,26 +122,3 @@ class NaturalPosterior:
         """Copy the tensors of all blocks."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
-
-
-class NaturalMethod:
-    """A method that keeps its posterior so; VOGN and Noisy Adam add the step."""
-
-    __slots__ = ("posterior",)
-
-    def __init__(
-        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> None:
-        self.posterior = NaturalPosterior.begin(data, options, generator)
-
-    def layers(self) -> list[FreeLayer]:
-        """The posterior as it stands."""
-        return self.posterior.layers()
-
-    def state(self) -> dict[str, Tensor]:
-        """Means, momenta and curvatures."""
-        return self.posterior.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Put them back."""
-        self.posterior.restore(state)

@@ -87,10 +87,10 @@ class TestLinearRegression:
         ("changes", "own"),
         [
             ({}, {}),
-            ({"batch": 20}, {}),
-            ({"dtype": "float32"}, {"samples": 3, "momentum": 0.5}),
-            ({"temperature": 0.3}, {}),
-            ({"warm_up": 0.3, "temperature": 2.0}, {}),
+            pytest.param({"batch": 20}, {}, marks=pytest.mark.slow),
+            pytest.param({"dtype": "float32"}, {"samples": 3, "momentum": 0.5}, marks=pytest.mark.slow),
+            pytest.param({"temperature": 0.3}, {}, marks=pytest.mark.slow),
+            pytest.param({"warm_up": 0.3, "temperature": 2.0}, {}, marks=pytest.mark.slow),
         ],
         ids=str,
     )
@@ -117,6 +117,7 @@ class TestLinearRegression:
         assert (marginal / std[:, 0] - 1).max() > std_tolerance(math.sqrt(8 / POINTS))
 
     @pytest.mark.parametrize("curvature", ["examples", "batch"])
+    @pytest.mark.slow
     def test_with_the_targets_of_the_data_it_finds_its_own_fixed_point(self, inference: str, curvature: str) -> None:
         data = problem()
         mean, best, _ = exact_mean_field(data, NOISE, PRIOR)
@@ -205,6 +206,7 @@ def _by_hand(data: RegressionData, options: TrainingOptions, own: NaturalGradien
 
 @pytest.mark.parametrize("inference", METHODS)
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
+@pytest.mark.slow
 def test_logistic_regression_against_quadrature(inference: str, temperature: float) -> None:
     """Means start near zero: only the prior, at a rate of T / (N prior^2 s), moves what both logits have in common."""
     data = logistic_problem()
@@ -220,6 +222,7 @@ def test_logistic_regression_against_quadrature(inference: str, temperature: flo
     assert top - 0.2 <= reached <= top + 1e-9
 
 
+@pytest.mark.slow
 def test_ivon_finds_the_same_posterior() -> None:
     """IVON (Shen et al. 2024) learns the same expected second derivatives from the draws themselves."""
     ivon = pytest.importorskip("ivon", reason="ivon-opt (GPL, for this test only) is not installed")
@@ -249,7 +252,9 @@ def test_ivon_finds_the_same_posterior() -> None:
     assert (log_std - std.log()).abs().max() <= 0.2  # IVON's curvature of one step is far noisier
 
 
-@pytest.mark.parametrize(("inference", "batch", "rate"), [("vogn", 200, 0.05), ("noisy-adam", 20, 0.02)])
+@pytest.mark.parametrize(
+    ("inference", "batch", "rate"), [("vogn", 200, 0.05), pytest.param("noisy-adam", 20, 0.02, marks=pytest.mark.slow)]
+)
 def test_quadrants_are_learnt(inference: str, batch: int, rate: float) -> None:
     held_out = quadrants(4000, seed=1)
     options = TrainingOptions(
@@ -265,6 +270,7 @@ def test_quadrants_are_learnt(inference: str, batch: int, rate: float) -> None:
 
 
 @pytest.mark.parametrize("inference", METHODS)
+@pytest.mark.slow
 def test_points_that_say_nothing_leave_the_prior(inference: str) -> None:
     data = ClassificationData(torch.zeros(10, 4), torch.arange(10) % 2, 2)
     options = TrainingOptions(

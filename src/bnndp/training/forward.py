@@ -17,14 +17,14 @@ from bnndp.activations.activation import Activation
 from bnndp.errors import InputError
 from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool
 
-__all__ = ["Fixed", "Step", "convolve", "follow"]
+__all__ = ["Fixed", "Stage", "affine", "apply_fixed"]
 
 Fixed = Activation | AveragePool | MaxPool | Flatten | Dropout
 """A layer without weights."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Stage:
     """What a layer is beside its weights, and what follows it."""
 
     after: tuple[Fixed, ...] = ()
@@ -32,7 +32,7 @@ class Step:
     padding: tuple[int, int] = (0, 0)
     image: tuple[int, int, int] | None = None  # (channels, rows, columns) that the vector before it is seen as
 
-    def seen(self, z: Tensor) -> Tensor:
+    def as_image(self, z: Tensor) -> Tensor:
         """The inputs (points, ...) in the shape that the layer takes."""
         return z if self.image is None else z.reshape(z.shape[0], *self.image)
 
@@ -43,14 +43,14 @@ class Step:
         return Conv2d(weight, weight_std, bias, bias_std, self.stride, self.padding)
 
 
-def convolve(step: Step, weight: Tensor, bias: Tensor | None, z: Tensor) -> Tensor:
+def affine(step: Stage, weight: Tensor, bias: Tensor | None, z: Tensor) -> Tensor:
     """``W z + b`` of a dense layer (points, n_out), or the convolution (points, channels, rows, columns)."""
     if weight.ndim == 2:
         return functional.linear(z, weight, bias)
     return functional.conv2d(z, weight, bias, step.stride, step.padding)
 
 
-def follow(fixed: Sequence[Fixed], z: Tensor, generator: torch.Generator | None) -> Tensor:
+def apply_fixed(fixed: Sequence[Fixed], z: Tensor, generator: torch.Generator | None) -> Tensor:
     """The layers without weights at ``z`` (points, ...); dropout is drawn for every point, or left out (its mean)."""
     for record in fixed:
         z = _apply(record, z, generator)

@@ -13,17 +13,17 @@ from bnndp.activations import Tanh
 from bnndp.data import ClassificationData
 from bnndp.layers import AveragePool, Dropout, Flatten, MaxPool
 from bnndp.training import TrainingOptions, train
-from bnndp.training.chain import Step, convolve, follow
+from bnndp.training.forward import Stage, affine, apply_fixed
 from bnndp.training.likelihoods import Categorical
-from bnndp.training.mean_field import FreeLayer, output_moments, sampled_output, start
-from bnndp.training.per_example import slopes
+from bnndp.training.mean_field import FreeLayer, initial_layers, output_moments, sampled_output
+from bnndp.training.per_example import batch_gradients
 
 IMAGE = (2, 6, 6)
 
 
 def layers_of(**options: Any) -> list[FreeLayer]:
     given = TrainingOptions(**({"image": IMAGE, "dtype": "float64", "init_std": 0.2} | options))
-    return start(given, 72, 3, torch.Generator().manual_seed(0))
+    return initial_layers(given, 72, 3, torch.Generator().manual_seed(0))
 
 
 def inputs(points: int) -> Tensor:
@@ -37,7 +37,7 @@ def test_flipout_has_the_law_of_kernels_that_are_drawn() -> None:
     draws = 8000
     x = inputs(1)
     generator = torch.Generator().manual_seed(2)
-    found = torch.stack([layer.drawn(x, generator)[0] for _ in range(draws)]).flatten(1)  # (draws, 3 * 9)
+    found = torch.stack([layer.sample(x, generator)[0] for _ in range(draws)]).flatten(1)  # (draws, 3 * 9)
     windows = functional.unfold(x.reshape(1, *IMAGE), 3, padding=1, stride=2)[0].T  # (positions, window)
     assert layer.weight_log_std is not None
     assert layer.bias_log_std is not None
@@ -57,7 +57,7 @@ def test_flipout_gives_points_signs_of_their_own() -> None:
     (layer, _) = layers_of(hidden=(), conv="8x3")
     x = inputs(1).expand(2, -1)
     generator = torch.Generator().manual_seed(2)
-    pairs = torch.stack([layer.drawn(x, generator) - layer.mean(x) for _ in range(4000)])  # (draws, 2, 8, 4, 4)
+    pairs = torch.stack([layer.sample(x, generator) - layer.mean(x) for _ in range(4000)])  # (draws, 2, 8, 4, 4)
     both = (pairs[:, 0] * pairs[:, 1]).mean(0) / pairs.square().mean((0, 1))
     assert both.abs().max() < 6 / 4000**0.5 * 3  # products have heavier tails than Gaussians
 
@@ -82,7 +82,7 @@ def test_factors_of_dropout(law: str, channels: bool) -> None:
     rate, points = 0.3, 3000
     dropout = Dropout(rate, law, channels)
     ones = torch.ones(points, 2, 3, 3, dtype=torch.float64)
-    found = follow((dropout,), ones, torch.Generator().manual_seed(0))
+    found = apply_fixed((dropout,), ones, torch.Generator().manual_seed(0))
     spread = (rate / (1 - rate)) ** 0.5
     assert ((found.mean(0) - 1).abs() <= 5 * spread / points**0.5).all()
     assert torch.allclose(found.var(0), torch.full((2, 3, 3), spread**2, dtype=torch.float64), rtol=0.2)
@@ -91,17 +91,17 @@ def test_factors_of_dropout(law: str, channels: bool) -> None:
     correlation = torch.corrcoef(found.flatten(1).T)  # (18, 18)
     same = torch.block_diag(*[torch.ones(9, 9)] * 2) if channels else torch.eye(18)
     assert (correlation - same).abs().max() < 6 / points**0.5
-    assert torch.equal(follow((dropout,), ones, None), ones)  # its mean
+    assert torch.equal(apply_fixed((dropout,), ones, None), ones)  # its mean
 
 
 CHAINS = {
-    "strides": ([(4, 2, 3, 3), (3, 16)], [Step((Tanh(), Flatten()), (2, 2), (0, 0), IMAGE), Step()]),
+    "strides": ([(4, 2, 3, 3), (3, 16)], [Stage((Tanh(), Flatten()), (2, 2), (0, 0), IMAGE), Stage()]),
     "padding and pools": (
         [(4, 2, 3, 3), (5, 4, 2, 2), (3, 5)],
         [
-            Step((Tanh(), AveragePool(2)), (1, 1), (1, 1), IMAGE),
-            Step((Tanh(), MaxPool(2), Flatten())),
-            Step(),
+            Stage((Tanh(), AveragePool(2)), (1, 1), (1, 1), IMAGE),
+            Stage((Tanh(), MaxPool(2), Flatten())),
+            Stage(),
         ],
     ),
 }
@@ -122,7 +122,7 @@ def test_gradients_of_single_points(case: str, curvature: str) -> None:
     def outputs(leaves: list[Tensor], one: Tensor) -> Tensor:
         z = one
         for step, weight, bias in zip(steps, leaves[::2], leaves[1::2], strict=True):
-            z = follow(step.after, convolve(step, weight, bias, step.seen(z)), None)
+            z = apply_fixed(step.after, affine(step, weight, bias, step.as_image(z)), None)
         return z
 
     leaves = [t.clone().requires_grad_() for t in parameters]
@@ -130,7 +130,7 @@ def test_gradients_of_single_points(case: str, curvature: str) -> None:
         torch.autograd.grad(Categorical().log_probability(outputs(leaves, x[i : i + 1]), y[i : i + 1]).sum(), leaves)
         for i in range(5)
     ]
-    found = slopes(Categorical(), parameters, x, y, curvature, torch.Generator(), steps)
+    found = batch_gradients(Categorical(), parameters, x, y, curvature, torch.Generator(), steps)
     for k in range(len(parameters)):
         each = torch.stack([gradients[k] for gradients in single])
         expected = each.square().mean(0) if curvature == "examples" else each.mean(0).square()
@@ -152,11 +152,15 @@ def stripes(points: int, seed: int) -> ClassificationData:
 @pytest.mark.parametrize(
     ("inference", "changes"),
     [
-        ("bbb", {}),
+        pytest.param("bbb", {}, marks=pytest.mark.slow),
         ("vogn", {"schedule": "warm_cosine", "temperature": 0.1, "learning_rate": 3e-2}),
-        ("noisy-adam", {"schedule": "warm_cosine", "temperature": 0.01, "learning_rate": 3e-3}),
+        pytest.param(
+            "noisy-adam",
+            {"schedule": "warm_cosine", "temperature": 0.01, "learning_rate": 3e-3},
+            marks=pytest.mark.slow,
+        ),
         ("map", {"dropout": Dropout(0.1, channels=True)}),
-        ("bbb", {"dropout": Dropout(0.1)}),
+        pytest.param("bbb", {"dropout": Dropout(0.1)}, marks=pytest.mark.slow),
     ],
 )
 def test_every_method_learns_what_no_dense_layer_could(inference: str, changes: dict[str, Any]) -> None:

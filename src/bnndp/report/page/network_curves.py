@@ -33,7 +33,7 @@ _SPREAD = (0.05, 0.95)  # quantiles of their outputs
 
 def model_of(record: Record, path: Path | None) -> Posterior | None:
     """The network of a run: that of ``path``, which must be it, or where the run says; None: it is not there."""
-    named = record.said("model", "path")
+    named = record.lookup("model", "path")
     if path is None and not (isinstance(named, str) and named.endswith(".safetensors")):
         return None
     place = record.folder / str(named) if path is None else path

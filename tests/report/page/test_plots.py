@@ -16,8 +16,7 @@ from bnndp.cli.main import main
 from bnndp.errors import InputError
 from bnndp.report.page.document import asset
 from bnndp.report.page.page import report_of
-from bnndp.report.page.plot_folder import write_plots
-from bnndp.report.page.plots import HEAD, Plot, svg_file
+from bnndp.report.page.plots import HEAD, Plot, svg_file, write_plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 RADII = [radius_answer(0.1, 0.2), radius_answer("nan", 0.0, label=1, decision=0), radius_answer(0.25, "inf")]

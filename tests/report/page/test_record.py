@@ -45,8 +45,8 @@ def test_a_run_is_read(run: Path) -> None:
     assert np.array_equal(found.radius, [0.1, math.nan, 0.3], equal_nan=True)
     assert found.attack.tolist() == [0.2, 0.3, math.inf]
     assert found.label.tolist() == [0, 0, 1]
-    assert record.said("model", "path") == "m.safetensors"
-    assert record.said("model", "path", "deeper") is None
+    assert record.lookup("model", "path") == "m.safetensors"
+    assert record.lookup("model", "path", "deeper") is None
     assert record.inputs is not None
     assert np.array_equal(record.inputs.x, X)
 
