@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bnndp.maths.logistic import HALF_CURVATURE, _PARABOLAS, logistic_tail
+from bnndp.maths.logistic import _PARABOLAS, HALF_CURVATURE, logistic_tail
 
 NEAR = 1.5  # where the Taylor polynomial is used
 TERMS = 26
