@@ -159,9 +159,8 @@ def test_wrong_sizes_are_refused() -> None:
 @pytest.mark.parametrize("several", [False, True])
 def test_rows_that_are_no_number_are_no_bound(monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
     network = classifier((2, 4, 3), 1)
-    nothing = torch.full((2, 2), torch.nan, dtype=torch.float64)
-    monkeypatch.setattr(softmax, "mixture_rows", lambda *_: nothing)
-    monkeypatch.setattr(softmax, "row_bound", lambda *_: nothing)
+    monkeypatch.setattr(softmax, "mixture_rows", lambda _, rows, __: torch.nan * rows[..., 0])
+    monkeypatch.setattr(softmax, "row_bound", lambda rows, *_: torch.nan * rows[..., 0])
     label = torch.tensor([0, 1])
     asked = Ensemble((network, classifier((2, 4, 3), 2))) if several else network
     found = bound_rows(asked, Box.ball([[0.2, -0.4], [0.5, 0.1]], 0.01), decision_rows(label, 3)[0], label, Options())

@@ -8,6 +8,7 @@ from types import MethodType
 from typing import cast
 
 import pytest
+import torch
 from flint import arb, arb_poly, arb_series, ctx
 
 from bnndp.activations import (
@@ -221,8 +222,6 @@ def test_elu() -> None:
 
 
 def test_a_callable_has_only_what_was_promised() -> None:
-    import torch
-
     shape = PiecewiseAffine.of(torch.sin, 1.5, curvature=2.0).shape
     assert shape == protocol.Shape((-1.5, 1.5), math.inf, math.inf, 2.0, 2.0, slope_known=False)
     assert PiecewiseAffine.of(torch.sin, 1.5).shape.bend_up == math.inf
@@ -234,3 +233,19 @@ def test_constants_of_the_smoothing_bounds() -> None:
     assert arb(protocol._PEAK1) >= (-arb(1) / 2).exp() / root
     assert arb(protocol._HERMITE_2) >= 4 * (-arb(1) / 2).exp() / root
     assert arb(protocol._HERMITE_3) >= 2 / root * (1 + 4 * (-arb(3) / 2).exp())
+
+
+KINKED: list[tuple[protocol.Activation, float]] = [
+    (Relu(), 1.0),
+    (LeakyRelu(2.0), 1.0),
+    (HardTanh(), 1.0),
+    (Elu(2.5), 1.5),
+]
+
+
+@pytest.mark.parametrize(("phi", "jump"), KINKED, ids=[phi.kind for phi, _ in KINKED])
+def test_curvature_of_kinks_for_vanishing_deviations(phi: protocol.Activation, jump: float) -> None:
+    """G_mm is up to 0.3989 / r times the jump; below r = 1e-290 the bound stayed at its value there."""
+    r = torch.tensor([5e-324, 1e-300, 3e-291, 1e-289, 1e-200], dtype=torch.float64)
+    for value, deviation in zip(torch.maximum(*phi.shape.curvature(r)).tolist(), r.tolist(), strict=True):
+        assert value == math.inf or arb(value) >= 0.3989 * jump / arb(deviation)
