@@ -46,7 +46,7 @@ class Passes:
 
 @contextmanager
 def passes_of(module: Any) -> Iterator[Passes]:
-    """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``quick_rows``."""
+    """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``one_pass_rows``."""
     seen = Passes()
 
     def counting(true: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ def passes_of(module: Any) -> Iterator[Passes]:
         return asked
 
     with ExitStack() as stack:
-        for name in ("bound_rows", "quick_rows"):
+        for name in ("bound_rows", "one_pass_rows"):
             if hasattr(module, name):
                 stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
         yield seen

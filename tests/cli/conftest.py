@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pty
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.classifiers import classifier as random_classifier
 
 from bnndp.cli import progress
 from bnndp.cli.main import main
@@ -107,6 +111,14 @@ def classifier(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def moons(tmp_path: Path) -> Path:
+    """A small random classifier of two inputs."""
+    path = tmp_path / "moons.safetensors"
+    save(random_classifier((2, 8, 3), 6, std=0.1, gain=2.0), path)
+    return path
+
+
+@pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     """Four points with labels: the first three are right, the last is wrong."""
     path = tmp_path / "labelled.npz"
@@ -142,3 +154,20 @@ def interrupted_at(
         return real(*arguments, **options)
 
     return run
+
+
+def terminal(command: list[str], **environment: str) -> tuple[int, bytes, bytes]:
+    """Status, stdout and what is on stderr of a command whose stderr is a terminal."""
+    ours, theirs = pty.openpty()
+    set_ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=set_)
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 4096):
+            seen += part
+    except OSError:
+        pass  # the other side has been closed
+    out, _ = process.communicate()
+    os.close(ours)
+    return process.returncode, out, seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from tests.cli.conftest import rows_of
 
+from bnndp.certificates.issue import Office
 from bnndp.data.demo import CLASSIFIER, NAME, network_path
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
@@ -106,3 +108,22 @@ def test_an_interruption_there_loses_no_row(
     result = bnndp("radius", classifier, labelled, *end)
     assert (result.status, result.stderr) == (130, "bnndp: stopped before the end; all rows were written before.\n")
     assert (tmp_path / "o").exists()
+
+
+def test_there_are_as_many_as_there_is_time_for(
+    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent, real, issue = [0.0], time.monotonic, Office._issue
+
+    def slow(*given: Any, **named: Any) -> Any:
+        spent[0] += 1000.0
+        return issue(*given, **named)
+
+    monkeypatch.setattr(time, "monotonic", lambda: real() + spent[0])
+    monkeypatch.setattr(Office, "_issue", slow)
+    end = ("--no-attack", "--json", "--certificates", tmp_path / "c", "--time-limit", 1500)
+    result = bnndp("radius", classifier, labelled, *end)
+    assert (result.status, json.loads(result.stdout)["certificates"]["written"]) == (0, 2)
+    rows = rows_of(tmp_path / "c" / "index.jsonl")
+    assert [row["index"] for row in rows] == [0, 1, 2, 3]
+    assert [row["reason"] for row in rows] == [None, None, "the time is over", "the time is over"]

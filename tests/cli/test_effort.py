@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.classifiers import classifier as random_classifier
 from tests.cli.conftest import interrupted_at, rows_of, timeless
 from typer.testing import CliRunner
 
 import bnndp as library
 from bnndp.cli import boxes, radii
 from bnndp.cli.main import app
-from bnndp.files.posterior import load, save
+from bnndp.files.posterior import load
 from bnndp.options import LEVELS
 
 COMMANDS: dict[str, tuple[object, ...]] = {
@@ -25,14 +24,6 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "radius": ("--no-attack",),
     "evaluate": ("--eps", 0.1, "--no-attack"),
 }
-
-
-@pytest.fixture
-def moons(tmp_path: Path) -> Path:
-    """A small random classifier of two inputs."""
-    path = tmp_path / "moons.safetensors"
-    save(random_classifier((2, 8, 3), 6, std=0.1, gain=2.0), path)
-    return path
 
 
 @pytest.fixture

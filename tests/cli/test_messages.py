@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import pty
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.conftest import rows_of, timeless
+from tests.cli.conftest import rows_of, terminal, timeless
 
 from bnndp.cli import boxes, progress
 from bnndp.cli.progress import Pace, show_progress
@@ -150,7 +147,7 @@ def test_the_seed_reaches_the_attack(
         real = getattr(module, name)
 
         def spy(*arguments: Any, _real: Any = real, **options: Any) -> Any:
-            seen.append(options["effort"].seed)
+            seen.append(options["budget"].seed)
             return _real(*arguments, **options)
 
         monkeypatch.setattr(module, name, spy)
@@ -206,30 +203,13 @@ def test_a_table_wider_than_the_terminal_stands_upright(
         assert "…" not in printed
 
 
-def terminal(arguments: list[str], **environment: str) -> tuple[int, bytes, bytes]:
-    """Status, stdout and what is on stderr of a command whose stderr is a terminal."""
-    ours, theirs = pty.openpty()
-    set_ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
-    process = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=theirs, env=set_)
-    os.close(theirs)
-    seen = b""
-    try:
-        while part := os.read(ours, 4096):
-            seen += part
-    except OSError:
-        pass  # the other side has been closed
-    out, _ = process.communicate()
-    os.close(ours)
-    return process.returncode, out, seen
-
-
 def test_on_a_terminal_there_is_a_bar_with_the_share(classifier: Path, labelled: Path, tmp_path: Path) -> None:
     arguments = ["radius", str(classifier), str(labelled), "--no-attack", "--json"]
-    status, out, seen = terminal(arguments)
+    status, out, seen = terminal([*PROGRAM, *arguments])
     assert (status, strict(out.decode())["points"]) == (0, 4)
     assert b"4 of 4, 75 % certified" in seen
     assert b"\x1b[38" in seen or b"\x1b[3" in seen
-    _, _, plain = terminal(arguments, NO_COLOR="1")
+    _, _, plain = terminal([*PROGRAM, *arguments], NO_COLOR="1")
     assert b"4 of 4, 75 % certified" in plain
     assert b"\x1b[3" not in plain  # no colour
 

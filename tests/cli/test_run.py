@@ -38,14 +38,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def moons(tmp_path: Path) -> Path:
-    """A small random classifier of two inputs."""
-    path = tmp_path / "moons.safetensors"
-    save(random_classifier((2, 8, 3), 6, std=0.1, gain=2.0), path)
-    return path
-
-
-@pytest.fixture
 def points(tmp_path: Path) -> Path:
     """Eight points with labels, some of them wrong."""
     path = tmp_path / "points.npz"

@@ -11,11 +11,13 @@ from torch import Tensor
 
 import bnndp
 from bnndp.attack.draws import draw_networks, evaluate
-from bnndp.engine.general.forward import bound, hidden, row_variance
+from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.errors import CertError, InputError
 from bnndp.geometry.box import Box
 from bnndp.layers import Conv2d, Flatten, Linear, Residual
 from bnndp.network import BayesianNetwork
+from bnndp.options import Options
+from bnndp.questions.mean import one_pass
 
 
 def dense(g: torch.Generator, n_out: int, n_in: int, std: float) -> Linear:
@@ -51,7 +53,7 @@ def test_without_variance_the_bounds_are_the_network(phi: object, image: bool) -
     network = block_network(0, 0.0, phi, image=image)
     x = torch.rand(3, network.n_in, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     value = evaluate(draw_networks(network, 1, seed=0), x)[0]
-    ends = bound(network, Box(x, x)).interval()
+    ends = one_pass(network, Box(x, x), Options())[1]
     assert torch.allclose(ends.lower, value, rtol=0, atol=1e-7)
     assert torch.allclose(ends.upper, value, rtol=0, atol=1e-7)
     assert (ends.lower <= value + 1e-12).all()
@@ -67,10 +69,10 @@ def test_bounds_hold_for_samples(seed: int, image: bool) -> None:
     points = torch.cat([box.lower, box.upper, box.centre])
     outputs = evaluate(draw_networks(network, 3000, seed=seed), points)
     mean, error = outputs.mean(0), 6 * outputs.std(0) / 3000**0.5 + 1e-9
-    ends = bound(network, box).interval()
+    ends = one_pass(network, box, Options())[1]
     assert (ends.lower <= mean + error).all()
     assert (ends.upper >= mean - error).all()
-    variance = row_variance(hidden(network, box), torch.eye(2, dtype=torch.float64)[None])[0]
+    variance = GeneralPass.of(network, box).variance(torch.eye(2, dtype=torch.float64))[0]
     assert (outputs.var(0) <= 1.25 * variance + 1e-9).all()
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from flint import acb, arb, ctx
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.oracles import PRECISION, above, cdf, expected_relu, precise
+from support.dice import Dice
+from support.oracles import PRECISION, above, cdf, precise
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.maths import exponential as subject
-from bnndp.maths.exponential_majorants import harmful_curvature, harmful_parabola, relu_curvature, square_majorant
 from bnndp.maths.rounding import ELEMENTARY
 
 F64 = torch.float64
@@ -51,7 +54,7 @@ def test_the_oracle_is_the_integral(m: float, r: float, a: float, c: float) -> N
         assert abs(active + cdf(-arb(m) / arb(r)) - moment(m, r, a, c)) < arb(10) ** -15
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     m=st.floats(-40, 40),
     r=st.floats(1e-3, 5),
@@ -80,7 +83,7 @@ def test_limits_of_log_moment() -> None:
     assert subject.log_moment(t(0.0), t(math.inf), t(-1.0), zero).item() == math.inf
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(u=st.floats(-8, 8), r=st.floats(0.05, 3), b=st.floats(-3, 3), share=st.floats(0, 0.8))
 def test_derivatives(u: float, r: float, b: float, share: float) -> None:
     m, a, c = u * r, b / r, share / (2 * r * r)
@@ -109,33 +112,77 @@ def test_chernoff_constant() -> None:
         assert largest <= constant <= largest * (1 + 1e-3) + 1e-12
 
 
-def test_tilted_law_is_sub_gaussian_with_the_square_of_its_lipschitz_constant() -> None:
-    for u in (-45.0, -12.0, -5.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.5, 7.0, 20.0):
-        for b in (-1.0, 0.0, 0.1, 0.5, 1.5, 4.0):
-            for share in (0.0, 0.3, 0.7):
-                r = 0.8
-                m, a, c = t(u * r), t(b / r), t(share / (2 * r * r))
-                ell = subject.lipschitz((m, m), (t(r), t(r)), a, c)
-                mean = subject.tilted(m, t(r), a, c).mean.item()
-                for delta in (-6.0, -1.0, -0.05, 0.05, 0.4, 1.0, 3.0, 8.0, 30.0):
-                    gain = log_truth(u * r, r, b / r + delta, c.item()) - log_truth(u * r, r, b / r, c.item())
-                    assert float(gain) - mean * delta <= 0.5 * (ell.item() * delta) ** 2 * (1 + 1e-9) + 1e-11
-                    if b <= 0 or (share == 0 and b <= 0.5):  # and not too large
-                        assert ell.item() <= 1.3 * r / math.sqrt(1 - share)
+@pytest.mark.parametrize("u", slow_but([-45.0, -12.0, -5.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 4.5, 7.0, 20.0], -5.0, 0.5))
+def test_tilted_law_is_sub_gaussian_with_the_square_of_its_lipschitz_constant(u: float) -> None:
+    r = 0.8
+    for b, share in itertools.product((-1.0, 0.0, 0.1, 0.5, 1.5, 4.0), (0.0, 0.3, 0.7)):
+        m, a, c = t(u * r), t(b / r), t(share / (2 * r * r))
+        ell = subject.lipschitz((m, m), (t(r), t(r)), a, c)
+        mean = subject.tilted(m, t(r), a, c).mean.item()
+        for delta in (-6.0, -1.0, -0.05, 0.05, 0.4, 1.0, 3.0, 8.0, 30.0):
+            gain = log_truth(u * r, r, b / r + delta, c.item()) - log_truth(u * r, r, b / r, c.item())
+            assert float(gain) - mean * delta <= 0.5 * (ell.item() * delta) ** 2 * (1 + 1e-9) + 1e-11
+        if b <= 0 or (share == 0 and b <= 0.5):  # and not too large
+            assert ell.item() <= 1.3 * r / math.sqrt(1 - share)
 
 
-def test_lipschitz_constant_of_ranges_covers_every_point() -> None:
-    generator = torch.Generator().manual_seed(1)
-    m = 3 * torch.randn(500, generator=generator, dtype=F64)
-    r = 0.3 + torch.rand(500, generator=generator, dtype=F64)
-    a, c = torch.randn(500, generator=generator, dtype=F64), 0.1 * torch.rand(500, generator=generator, dtype=F64)
-    m1, r1 = m + 0.3 * torch.rand(500, generator=generator, dtype=F64), r + 0.05
-    whole, cut = (subject.lipschitz((m, m1), (r, r1), a, c, cells=cells) for cells in (1, 8))
-    assert (cut <= whole * (1 + 1e-6)).all()
+@pytest.mark.parametrize("deviation", [0.1, 1.0, 4.0])
+def test_the_tail_of_a_gaussian(deviation: float) -> None:
+    """E sigma(-D) for D ~ N(mean, deviation^2), also where the mean is negative and the tail nearly one."""
+    u = np.linspace(-14, 14, 40001)
+    for mean in (-300.0, -20.0, -1.0, 0.0, 2.0, 15.0, 60.0):
+        found = subject.chernoff_gaussian(t(mean), t(deviation**2)).item()
+        values = np.exp(-np.logaddexp(0, mean + deviation * u) - 0.5 * u * u) / math.sqrt(2 * math.pi)
+        truth = float(np.trapezoid(values, u))
+        assert truth * (1 - 1e-9) <= found
+        assert mean < 0 or found <= 12 * truth
+        assert subject.chernoff_gaussian(t(mean + 1), t(deviation**2)).item() <= found  # of a larger mean
+
+
+def test_log_moment_is_not_below_the_truth_near_its_pole() -> None:
+    dice, finite = Dice(0), 0
+    for _ in range(180):
+        r = dice.log_uniform(1e-4, 100).item()
+        m, a = r * dice.uniform(-8, 8).item(), dice.normal().item() * dice.log_uniform(1e-3, 10).item() / r
+        c = 0.5 / r**2 * (1 - dice.log_uniform(1e-13, 0.3).item())
+        got = subject.log_moment(*(t(x)[0] for x in (m, r, a, c))).item()
+        if math.isfinite(got):
+            finite += 1
+            assert above(got, log_truth(m, r, a, c)), (m, r, a, c)
+    assert finite >= 9
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("cells", [1, 6])
+@pytest.mark.parametrize("near", [False, True])
+def test_tilted_sources_are_sub_gaussian_on_a_rectangle(near: bool, cells: int, sign: int) -> None:
+    """The definition itself, a difference of L: for every delta, and with the smaller constants up to a reach."""
+    dice, least, shape = Dice(60 + sign + 20 * near), math.inf, (4000,)
+    r_low = dice.log_uniform(1e-3, 100, shape)
+    m_low = r_low * dice.uniform(-9, 9, shape)
+    m = m_low, m_low + r_low * dice.log_uniform(1e-6, 5, shape)
+    r = r_low, r_low * (1 + dice.log_uniform(1e-6, 2, shape))
+    a = sign * dice.log_uniform(1e-2, 16 if near else 5, shape) / r[1]
+    c = (0.48 if near else 0.45) * dice.uniform(shape=shape) / r[1].square() * (dice.uniform(shape=shape) < 0.6)
+    reach = dice.log_uniform(1e-2, 20, shape) / r[1]
+    ell = subject.lipschitz(m, r, a, c, cells=cells)
+    square = subject.sub_gaussian(m, r, a, c, reach, cells=cells) if near else ell.square()
+
+    def within(ends: tuple[Tensor, Tensor]) -> Tensor:
+        share = dice.uniform(shape=shape)
+        return torch.lerp(*ends, torch.where(dice.uniform(shape=shape) < 0.5, share.round(), share))  # half at corners
+
     for _ in range(20):
-        x, y = torch.rand(2, 500, generator=generator, dtype=F64)
-        mx, ry = m + x * (m1 - m), r + y * (r1 - r)
-        assert (subject.lipschitz((mx, mx), (ry, ry), a, c) <= cut * (1 + 1e-8)).all()
+        x, y, far = within(m), within(r), dice.normal(*shape) * dice.log_uniform(0.3, 10, shape)
+        share = torch.where(dice.uniform(shape=shape) < 0.5, dice.uniform(shape=shape), 1.0)
+        delta = far.sign() * reach * share if near else far / y
+        at, moved = subject.tilted(x, y, a, c), subject.tilted(x, y, a + delta, c)
+        used, allowed = moved.log - at.log - delta * at.mean, 0.5 * delta.square() * square
+        room = 1e-10 * (1 + at.log.abs() + moved.log.abs() + (delta * at.mean).abs())
+        assert (used <= allowed + room).all()
+        ratio = allowed / used.clamp_min(1e-3 * allowed + room)
+        least = min(least, ratio.nan_to_num(math.inf).min().item())  # there may be no bound: infinite
+    assert least <= 1.05  # for some it is nearly sharp
 
 
 def cumulant(m: float, r: float, a: float, c: float, delta: float) -> arb:
@@ -154,11 +201,11 @@ def log_uniform(draw: random.Random, low: float, high: float) -> float:
     return 10 ** draw.uniform(low, high)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_but(range(8), 0))
 def test_sub_gaussian_constant_near_zero(seed: int) -> None:
     """Wide ranges of r, u, a, c (up to the pole) and delta; points at the ends of the ranges and between."""
     draw, least = random.Random(seed), math.inf
-    for _ in range(40):
+    for _ in range(20):
         r = log_uniform(draw, -6, 2)
         r1 = r * (1 + draw.choice([0, 1]) * log_uniform(draw, -6, 0))
         m = r * draw.choice([draw.uniform(-30, 30), draw.uniform(-4, 4)])
@@ -271,72 +318,6 @@ def test_variance_covers_its_ranges(wide: float) -> None:
         largest = torch.maximum(largest, variance)
     if wide == 0:
         assert (found <= 1.04 * largest + 1e-10 * r.square()).all()
-
-
-def test_relu_curvature_is_the_least_one() -> None:
-    for u0 in (0.0, 1e-5, 0.3, -1.0, 2.0, -4.0, 9.0):
-        bend = relu_curvature(t(u0)).item()
-        touch = float(expected_relu(u0, 1.0)), float(cdf(u0))
-        for d in [k / 8 for k in range(-200, 201)]:
-            parabola = touch[0] + touch[1] * d + 0.5 * bend * d * d
-            assert parabola >= float(expected_relu(u0 + d, 1.0)) - 1e-12
-        d = -2 * u0
-        assert touch[0] + touch[1] * d + 0.5 * bend * d * d == pytest.approx(float(expected_relu(-u0, 1.0)), abs=1e-9)
-
-
-@pytest.mark.parametrize("a", [0.05, 0.4, 1.5, 6.0])
-def test_harmful_curvature_bounds_every_remainder(a: float) -> None:
-    zero = t(0.0)
-    for r in (0.5, 1.0, 2.0):
-        m = torch.linspace(-12, 12, 481, dtype=F64)
-        values = subject.tilted(m, t(r).expand_as(m), t(a), zero).log
-        for m0 in (-5.0, -1.0, -0.3, 0.0, 0.1, 1.0, 4.0):
-            at, bend = subject.tilted(t(m0), t(r), t(a), zero), harmful_curvature(t(m0), t(r), t(a))
-            d = m - m0
-            assert (at.log + at.in_mean * d + 0.5 * bend * d * d - values >= -1e-12).all()
-            assert bend <= a / r * 0.4 + a * a / 4
-
-
-@pytest.mark.parametrize("a", [0.05, 0.4, 1.5, 6.0])
-@pytest.mark.parametrize("spread", [0.0, 1e-3, 0.2, 1.0, 5.0])
-def test_harmful_parabola_bounds_every_remainder(a: float, spread: float) -> None:
-    zero = t(0.0)
-    for r in (1e-3, 0.5, 2.0):
-        m = r * torch.linspace(-40, 40, 801, dtype=F64)
-        values = subject.tilted(m, t(r).expand_as(m), t(a), zero).log
-        for u0 in (-8.0, -1.0, -0.3, 0.0, 0.1, 1.0, 7.0):
-            m0 = u0 * r
-            at, bend = subject.tilted(t(m0), t(r), t(a), zero), harmful_parabola(t(m0), t(r), t(a), t(spread * r))
-            d = m - m0
-            bound = at.log + bend.constant + (at.in_mean + bend.slope) * d + 0.5 * bend.curvature * d * d
-            assert (bound - values >= -1e-13 * (1 + values.abs())).all()
-            touching = harmful_curvature(t(m0), t(r), t(a))
-            assert bend.curvature <= touching * (1 + 1e-9)
-            if spread == 0:
-                assert bend.constant.item() == pytest.approx(0, abs=1e-10 * (1 + (a * r) ** 2))
-                assert bend.slope.item() == pytest.approx(0, abs=1e-8 * (1 + a * a * r * (10 + a * r)))
-            else:  # lower on average at m0 - spread and m0 + spread than the one that touches
-                usual = bend.constant + 0.5 * bend.curvature * (spread * r) ** 2
-                assert usual <= 0.5 * touching * (spread * r) ** 2 + 1e-9 * (1 + a * r)
-
-
-@pytest.mark.parametrize("m0", [-3.0, -0.5, 0.0, 0.4, 2.5])
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.6, 0.9])
-@pytest.mark.parametrize("level", [0.2, 0.6])
-def test_square_majorant_lies_above(m0: float, share: float, level: float) -> None:
-    top = 2.0
-    c = share / (2 * top)
-    found = square_majorant(t(m0), t(level * top), t(top), t(c), t(0.5))
-    m = torch.linspace(-9, 9, 145, dtype=F64)[:, None]
-    s = torch.linspace(1e-9, top, 81, dtype=F64)
-    truth = subject.tilted(m, s.sqrt().expand(145, 81), torch.zeros(1, dtype=F64), t(c)).log
-    d = m - m0
-    bound = found.constant + found.slope * d + found.in_variance * s + 0.5 * found.curvature * d * d
-    assert (bound >= truth).all()
-    at = subject.tilted(t(m0), t(math.sqrt(level * top)), t(0.0), t(c)).log.item()
-    gap = (found.constant + found.in_variance * level * top).item() - at
-    if share <= 0.2:  # and close where it should be: c E Z^2 is at most c (m0^2 + s0)
-        assert gap <= 0.5 * c * top
 
 
 @pytest.mark.parametrize("gap", [5e-9, 1e-6, 1e-4])

@@ -16,7 +16,6 @@ import bnndp
 from bnndp.attack import Reach, attack_radius, decision_rows
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.attack.sampling import draw_noise, estimate
-from bnndp.engine.dense import forward
 from bnndp.errors import InputError, ModelFileError
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
@@ -108,7 +107,7 @@ def test_decisions_and_radii_are_in_the_users_units(random_network: Callable[...
 
 def test_inner_bounds_refuse_a_network_that_shifts(pair: tuple[BayesianNetwork, BayesianNetwork]) -> None:
     box = Box.ball(points(1), 0.1)
-    for bound in (lambda n: forward.bound(n, box), lambda n: recursion.bound(n, box, mass=0.9, cells=2)):
+    for bound in (lambda n: n.seen, lambda n: recursion.bound(n, box, mass=0.9, cells=2)):
         with pytest.raises(InputError, match="shifts its inputs"):
             bound(pair[1])
 

@@ -10,7 +10,7 @@ from bnndp.runs.identity import Identity
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.lines import number
-from bnndp.runs.work import Advance, Deadline, work
+from bnndp.runs.work import Advance, Schedule, work
 
 
 def _nothing(stage: int, part: range, round_: int) -> None:
@@ -78,7 +78,7 @@ def identity_of(job: Squares, **changes: object) -> Identity:
 
 def finished(job: Squares, journal: Journal) -> list[tuple[int, Answer]]:
     """Do what the journal lacks, and give all answers."""
-    assert work(job, journal, silent, Deadline()) is False
+    assert work(job, journal, silent, Schedule()) is False
     return answers_of(job, journal)
 
 

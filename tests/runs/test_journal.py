@@ -17,7 +17,7 @@ from bnndp.runs import journal as subject
 from bnndp.runs.folder import open_run
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Journal
-from bnndp.runs.work import Deadline, work
+from bnndp.runs.work import Schedule, work
 
 
 def finish(folder: Path, job: Squares) -> list[tuple[int, Any]]:
@@ -205,7 +205,7 @@ def fill_disk(folder: Path, room: int) -> int:
         done = journal.count(0) + journal.count(1)
         journal.file = Failing(journal.file, room)  # type: ignore[assignment]
         with pytest.raises(RunStateError) as caught:
-            work(Squares(), journal, silent, Deadline())
+            work(Squares(), journal, silent, Schedule())
     assert "\n" not in str(caught.value)
     assert "No space left on device; what was done before is kept" in str(caught.value)
     return done

@@ -42,52 +42,57 @@ _ATTACKED = 16  # boxes a chunk when they are attacked too
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Verdicts on the decisions of some boxes: certified by a lead over all others, or falsified by a witness."""
+    """What is known of the decisions of some boxes: certified by a lead over all others, or falsified by a witness."""
 
     label: Tensor  # (boxes,)
     lead: Tensor  # (boxes,): the label is ahead of every other class by at least this
-    verdict: tuple[Verdict, ...]
-    rival: Tensor  # (boxes,): the class that is ahead at the witness
+    broken: Tensor  # (boxes,) of truth values: another class is ahead at the witness
+    rival: Tensor  # (boxes,): that class
     witness: Tensor  # (boxes, n)
 
     @classmethod
     def of(cls, found: Decision) -> Decisions:
         """What the library says of them."""
         label, lead, rival, witness = (each.cpu() for each in (found.label, found.bound, found.rival, found.witness))
-        return cls(label, lead, found.verdict, rival, witness)
+        return cls(label, lead, torch.tensor([each is Verdict.FALSIFIED for each in found.verdict]), rival, witness)
 
     @classmethod
     def unknown(cls, label: Tensor, n: int) -> Decisions:  # label (boxes,)
         """Nothing of boxes with ``n`` inputs."""
-        lead, witness = torch.full(label.shape, -torch.inf).double(), torch.full((len(label), n), torch.nan).double()
-        return cls(label.cpu(), lead, (Verdict.UNDECIDED,) * len(label), label.cpu(), witness)
+        none = torch.full((len(label), n), torch.nan, dtype=torch.float64)
+        lead = torch.full((len(label),), -torch.inf, dtype=torch.float64)
+        return cls(label.cpu(), lead, torch.zeros(len(label), dtype=torch.bool), label.cpu(), none)
+
+    @property
+    def verdict(self) -> tuple[Verdict, ...]:
+        """Certified by the lead, whatever else is known: NaN is none."""
+        pairs = zip((self.lead > 0).tolist(), self.broken.tolist(), strict=True)
+        return tuple(judge(proved=ahead, broken=broken) for ahead, broken in pairs)
 
     def raised(self, at: Tensor, lead: Tensor) -> Decisions:
         """With leads (some,) that were proved, too, for the boxes ``at`` (some,); the larger counts."""
-        better = self.lead.index_copy(0, at, torch.maximum(self.lead[at], lead))
-        pairs = zip((better > 0).tolist(), self.verdict, strict=True)
-        verdict = tuple(judge(proved=ahead, broken=old is Verdict.FALSIFIED) for ahead, old in pairs)
-        return replace(self, lead=better, verdict=verdict)
+        return replace(self, lead=self.lead.index_copy(0, at, torch.maximum(self.lead[at], lead)))
 
-    def answer(self, i: int) -> dict[str, Any]:
-        """The entries of one box."""
-        shown = self.verdict[i] is Verdict.FALSIFIED
+    def columns(self) -> dict[str, Sequence[object]]:
+        """The entries of answers; only what is falsified has a witness."""
+        shown = [verdict is Verdict.FALSIFIED for verdict in self.verdict]
         return {
-            "label": int(self.label[i]),
-            "verdict": self.verdict[i].value,
-            "lead": exact([self.lead[i].item()])[0],
-            "rival": int(self.rival[i]) if shown else None,
-            "witness": exact(self.witness[i].tolist()) if shown else None,
+            "label": self.label.tolist(),
+            "verdict": [verdict.value for verdict in self.verdict],
+            "lead": exact(self.lead.tolist()),
+            "rival": [int(rival) if there else None for rival, there in zip(self.rival, shown, strict=True)],
+            "witness": [exact(x.tolist()) if there else None for x, there in zip(self.witness, shown, strict=True)],
         }
 
     @classmethod
     def read(cls, answers: Sequence[Answer], n: int) -> Decisions:
-        """From the answers of a journal; what is not falsified has no witness there."""
+        """From the answers of a journal."""
         label = torch.tensor([answer["label"] for answer in answers])
         lead = _column([number(answer["lead"]) for answer in answers])
-        rival = [answer["label"] if answer["rival"] is None else answer["rival"] for answer in answers]
+        broken = torch.tensor([answer["verdict"] == Verdict.FALSIFIED.value for answer in answers])
+        rival = torch.tensor([answer["label"] if answer["rival"] is None else answer["rival"] for answer in answers])
         witness = [[torch.nan] * n if answer["witness"] is None else numbers(answer["witness"]) for answer in answers]
-        return cls(label, lead, tuple(map(verdict_of, answers)), torch.tensor(rival), _column(witness))
+        return cls(label, lead, broken, rival, _column(witness))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,15 @@ class BoxResult:
     upper: Tensor  # (boxes, outputs)
     method: tuple[str | None, ...]
     seconds: Tensor  # (boxes,): of the certification, without the attack
-    inside: tuple[Tensor, Tensor] | None = None  # (boxes, outputs) each
+    inside: tuple[Tensor, ...] | None = None  # lower and upper: (boxes, outputs) each
     decisions: Decisions | None = None
 
     def met(self, bounds: Bounds) -> BoxResult:
         """The intersection with other bounds, under their method."""
         lower = torch.maximum(self.lower, bounds.lower.cpu())
         upper = torch.minimum(self.upper, bounds.upper.cpu())
-        return replace(self, lower=lower, upper=upper, method=tuple(bounds.method)).led(self.decisions)
+        method = tuple(None if name == "none" else name for name in bounds.method)  # none: the time was over
+        return replace(self, lower=lower, upper=upper, method=method).led(self.decisions)
 
     def led(self, decisions: Decisions | None) -> BoxResult:
         """With these decisions, whose leads are at least those that the bounds of the classes give."""
@@ -117,31 +123,24 @@ class BoxResult:
     def answers(self) -> list[Answer]:
         """One per box, exact."""
         nothing = [None] * len(self.method)
-        low, high = (_exact_rows(end) for end in (self.lower, self.upper))
-        inner_low, inner_high = (nothing, nothing) if self.inside is None else map(_exact_rows, self.inside)
-        columns = zip(low, high, inner_low, inner_high, self.method, self.seconds.tolist(), strict=True)
-        found = (dict(zip(_KEYS, values, strict=True)) for values in columns)
-        decided = self.decisions
-        return [answer if decided is None else answer | decided.answer(i) for i, answer in enumerate(found)]
+        inside = (nothing, nothing) if self.inside is None else tuple(map(_exact_rows, self.inside))
+        columns: dict[str, Sequence[object]] = {"lower": _exact_rows(self.lower), "upper": _exact_rows(self.upper)}
+        columns |= {"inside_lower": inside[0], "inside_upper": inside[1], "method": self.method}
+        columns |= {"seconds": self.seconds.tolist()} | ({} if self.decisions is None else self.decisions.columns())
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     @classmethod
     def read(cls, answers: Sequence[Answer], n: int) -> BoxResult:
         """From the answers of a journal, for boxes with ``n`` inputs."""
-        lower, upper = (_column([numbers(answer[end]) for answer in answers]) for end in ("lower", "upper"))
-        attacked = answers[0]["inside_lower"] is not None
-        inner = ("inside_lower", "inside_upper") if attacked else ()
-        inside = [_column([numbers(answer[end]) for answer in answers]) for end in inner]
-        return cls(
-            lower,
-            upper,
-            tuple(answer["method"] for answer in answers),
-            _column([answer["seconds"] for answer in answers]),
-            (inside[0], inside[1]) if attacked else None,
-            Decisions.read(answers, n) if "label" in answers[0] else None,
-        )
 
+        def ends(*names: str) -> tuple[Tensor, ...]:
+            return tuple(_column([numbers(answer[name]) for answer in answers]) for name in names)
 
-_KEYS = ("lower", "upper", "inside_lower", "inside_upper", "method", "seconds")
+        lower, upper = ends("lower", "upper")
+        method = tuple(answer["method"] for answer in answers)
+        inside = ends("inside_lower", "inside_upper") if answers[0]["inside_lower"] is not None else None
+        decisions = Decisions.read(answers, n) if "label" in answers[0] else None
+        return cls(lower, upper, method, _column([answer["seconds"] for answer in answers]), inside, decisions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +217,8 @@ class BoxJob(Job):
         def better(found: BoxResult, more: Bounds | None) -> BoxResult:
             if more is not None:
                 found = found.met(more)
-            elif shard.stage == 0:
-                return self._attacked(found, box, label, options)
+            elif shard.stage == 0:  # where there was no time for bounds there is none for an attack
+                return found if found is known else self._attacked(found, box, label, options)
             elif found.decisions is not None:
                 found = replace(found, decisions=self._decided(found.decisions, box, options))
             return replace(found, seconds=known.seconds + (time.perf_counter() - begin) / box.batch)
@@ -255,10 +254,9 @@ class BoxJob(Job):
 
     def _decided(self, known: Decisions, box: Box, options: Options) -> Decisions:
         """The end of a later stage: verdicts by its options on what is undecided."""
-        left = [i for i, verdict in enumerate(known.verdict) if verdict is Verdict.UNDECIDED]
-        if not left:
+        at = (~(known.lead > 0) & ~known.broken).nonzero()[:, 0]
+        if not at.numel():
             return known
-        at = torch.tensor(left)
         label = known.label[at].to(box.lower.device)
         rows = decision_rows(label, self.network.n_out)[0]
         with torch.no_grad():
@@ -270,8 +268,14 @@ class BoxJob(Job):
 
     def unanswered(self, index: int) -> Answer:
         """Bounds that are infinite, and no verdict."""
-        one = slice(index, index + 1)
-        return self._unknown(self.box[one], None if self.label is None else self.label[one]).answers()[0]
+        outputs = self.network.n_out
+        nothing = ["nan"] * outputs if self.attack else None
+        answer: dict[str, Any] = {"lower": ["-inf"] * outputs, "upper": ["inf"] * outputs}
+        answer |= {"inside_lower": nothing, "inside_upper": nothing, "method": None, "seconds": 0.0}
+        if self.label is None:
+            return answer
+        undecided = {"verdict": Verdict.UNDECIDED.value, "lead": "-inf", "rival": None, "witness": None}
+        return answer | {"label": int(self.label[index])} | undecided
 
     def row(self, index: int, level: str | None, answer: Answer) -> dict[str, object]:
         """Numbers for one output, lists for several."""

@@ -117,7 +117,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.certificates import Issuing
     from bnndp.cli.inputs import Neighbourhood, Source, load_model, read_inputs
     from bnndp.cli.messages import Messages
-    from bnndp.cli.output import STDOUT, open_rows, write_verdicts
+    from bnndp.cli.output import STDOUT, write_verdicts
     from bnndp.cli.run import Run
     from bnndp.cli.summary import BoxSummary
     from bnndp.options import Options
@@ -134,14 +134,13 @@ def certify(  # noqa: PLR0913 (the options of the command)
     read = read_inputs(source, network, messages, boxes=True).asked_about(label, network)
     box = read.box(around)
     other = _checked(network, quantity, between, attack=attack)
-    keep = (model, *source.files, *task.files)
-    _expect_verdicts(read.label is not None, vnncomp_csv, require_certified, keep)
+    _expect_verdicts(read.label is not None, vnncomp_csv, require_certified, task.files(model, read))
     expect_checkable(folder, norm, other)
     chosen = p.given(method=method, refine=refine, optimise=optimise, branch=branch)
     job = BoxJob(
         "certify",
         network.to(computing),
-        Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit),
+        Options.of(effort, **chosen, tolerance=tolerance),
         read.label,
         str(source),
         box=box.to(computing),
@@ -152,11 +151,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
         between=None if between is None else Between(*between),
     )
     summary = BoxSummary()
-    with (
-        task.journal(job, (model, model_file), read) as journal,
-        open_rows(out, keep=keep) as write,
-        task.workers(job, journal, engine, address) as workers,
-    ):
+    with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)
         end = task.write(job, journal, summary, write, interrupted=interrupted)
         if vnncomp_csv is not None:
@@ -164,7 +159,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     values = summary.values()
     messages.table(summary.table())
     if folder is not None and end.why is None:
-        values |= Issuing(network, model, folder, messages).of_boxes(box, read.label, effort)
+        values |= Issuing(network, model, folder, messages, task.deadline.at).of_boxes(box, read.label, effort)
     task.conclude(job, end, values, "the bounds that were reached until then, all of which hold", require_certified)
 
 

@@ -95,7 +95,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     """
     from bnndp.cli.inputs import Source, load_classifier, read_inputs
     from bnndp.cli.messages import Messages
-    from bnndp.cli.output import STDOUT, open_rows
+    from bnndp.cli.output import STDOUT
     from bnndp.cli.radii import RadiusJob
     from bnndp.cli.run import Run
     from bnndp.cli.summary import RadiusSummary
@@ -123,7 +123,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     job = RadiusJob(
         "evaluate",
         network.to(computing),
-        Options.of(effort, **chosen, time_limit=time_limit),
+        Options.of(effort, **chosen),
         read.label,
         str(source),
         x=read.x.to(computing),
@@ -132,11 +132,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
         eps=sorted(set(eps)),
     )
     summary = RadiusSummary(search.upper)
-    with (
-        task.journal(job, (model, model_file), read) as journal,
-        open_rows(out, keep=(model, *source.files, *task.files)) as write,
-        task.workers(job, journal, engine, address) as workers,
-    ):
+    with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)
         end = task.write(job, journal, summary, None, interrupted=interrupted)
         curve = summary.evaluation.curve(sorted(set(eps)))

@@ -45,8 +45,7 @@ def explore(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.inputs import Source, load_model
     from bnndp.cli.invocation import Invocation
     from bnndp.errors import InputError
-    from bnndp.explorer.opening import opened
-    from bnndp.explorer.server import Explorer
+    from bnndp.explorer.server import Explorer, open_page
     from bnndp.explorer.session import Session
 
     invocation = context.find_object(Invocation)
@@ -65,7 +64,7 @@ def explore(  # noqa: PLR0913 (the options of the command)
         raise InputError(f"port {port} cannot be used: {error.strerror}; give another --port, or 0.") from error
     try:
         typer.echo(f"{explorer.address}\nCtrl-C ends it.")
-        with opened(explorer.address) if browser else contextlib.nullcontext():
+        with open_page(explorer.address) if browser else contextlib.nullcontext():
             explorer.serve()
     except KeyboardInterrupt:
         typer.echo("bnndp: ended.", err=True)
@@ -74,12 +73,13 @@ def explore(  # noqa: PLR0913 (the options of the command)
 def _given(network: Posterior, source: Source) -> tuple[Tensor | None, Tensor | None]:
     """The inputs to choose from, with their labels where the network decides; none of no source."""
     from bnndp.cli.inputs import read_inputs, read_set
+    from bnndp.cli.messages import Messages
     from bnndp.data import ClassificationData
 
     if source.path is None and source.data is None:
         return None, None
     if source.data is None:
-        read = read_inputs(source, network)
+        read = read_inputs(source, network, Messages(quiet=True))
         return read.x, read.label
     found = read_set(source, network)
     known = isinstance(found, ClassificationData) and network.task == "classification"

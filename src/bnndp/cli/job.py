@@ -64,11 +64,6 @@ class Job(runs.Job[Any]):
         return "decision"
 
     @property
-    def labels(self) -> str:
-        """Whose they are, by the names of ``run.json``."""
-        return "given" if self.label is not None else "network" if self.quantity == "decision" else "none"
-
-    @property
     def plan(self) -> tuple[Stage, ...]:
         """What is done one after the other."""
         return plan(self.network, self.options)
@@ -94,8 +89,8 @@ class Job(runs.Job[Any]):
 
     def identity(self) -> Identity:
         """What the answers of a run depend on. How long it may take is not part of it."""
-        chosen = asdict(self.options) | {"fixed": sorted(self.options.fixed - {"time_limit"})}
-        del chosen["time_limit"]
+        chosen = asdict(self.options) | {"fixed": sorted(self.options.fixed)}
+        del chosen["time_limit"], chosen["deadline"]
         options = {name: json_values(value) for name, value in {**chosen, **self.details}.items()}
         digests = self.network.digest(), data_digest(**self.tensors)
         return Identity(self.command, *digests, options, program(), self.points, self.stages)

@@ -21,7 +21,7 @@ from rich.table import Table
 from bnndp.cli.progress import show_progress
 from bnndp.runs.work import Advance
 
-__all__ = ["PLAIN", "Messages"]
+__all__ = ["PLAIN", "Messages", "row_table"]
 
 _WIDE = 160  # characters of a line of a table that goes into a file
 _ANY = 10_000  # more than any table needs
@@ -54,6 +54,13 @@ class Messages:
         """The summary for programs, on one line of stdout; nothing without ``--json``."""
         if self.json:
             typer.echo(json.dumps(values, allow_nan=False))
+
+
+def row_table(cells: Mapping[str, str]) -> Table:
+    """A table of one row, by the names of its columns."""
+    table = Table(*cells)
+    table.add_row(*cells.values())
+    return table
 
 
 def _console(*, stderr: bool) -> Console:

@@ -86,7 +86,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.certificates import Issuing
     from bnndp.cli.inputs import Source, load_classifier, read_inputs
     from bnndp.cli.messages import Messages
-    from bnndp.cli.output import STDOUT, open_rows
+    from bnndp.cli.output import STDOUT
     from bnndp.cli.radii import RadiusJob
     from bnndp.cli.run import Run
     from bnndp.cli.summary import RadiusSummary
@@ -105,7 +105,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     job = RadiusJob(
         "radius",
         network.to(computing),
-        Options.of(effort, **chosen, time_limit=time_limit),
+        Options.of(effort, **chosen),
         read.label,
         str(source),
         x=read.x.to(computing),
@@ -113,15 +113,13 @@ def radius(  # noqa: PLR0913 (the options of the command)
         how=Search(float(norm), upper, tolerance, attack, seed=seed),
     )
     summary = RadiusSummary(upper, labelled=read.label is not None)
-    with (
-        task.journal(job, (model, model_file), read) as journal,
-        open_rows(out, keep=(model, *source.files, *task.files)) as write,
-        task.workers(job, journal, engine, address) as workers,
-    ):
+    with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)
         end = task.write(job, journal, summary, write, interrupted=interrupted)
     values = summary.values()
     messages.table(summary.table())
     if folder is not None and end.why is None:
-        values |= Issuing(network, model, folder, messages).of_radii(read.x, summary.evaluation, domain)
+        values |= Issuing(network, model, folder, messages, task.deadline.at).of_radii(
+            read.x, summary.evaluation, domain
+        )
     task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)

@@ -26,12 +26,12 @@ from bnndp.cli.inputs import Inputs
 from bnndp.cli.invocation import Ended, Invocation
 from bnndp.cli.job import Job
 from bnndp.cli.messages import Messages
-from bnndp.cli.output import STDOUT
+from bnndp.cli.output import STDOUT, open_rows
 from bnndp.files.posterior import ModelFile
-from bnndp.runs.exports import Exports, Row, write_summary
+from bnndp.runs.exports import Row, open_exports, write_summary
 from bnndp.runs.folder import OWN, Description, open_run
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.work import Deadline, Workers
+from bnndp.runs.work import Schedule, Workers
 
 __all__ = ["End", "Run"]
 
@@ -56,7 +56,7 @@ class Run:
     folder: Path | None
     out: Path | None
     messages: Messages
-    deadline: Deadline
+    deadline: Schedule
 
     @classmethod
     def of(
@@ -72,15 +72,26 @@ class Run:
         """By the options of a command; its time began with the program."""
         invocation = context.find_object(Invocation) or Invocation((), time.monotonic())
         at = math.inf if seconds is None else invocation.begin + seconds
-        return cls(invocation, folder, out, messages, Deadline(at, shared))
+        return cls(invocation, folder, out, messages, Schedule(at, shared))
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Those of the folder that no output may replace."""
-        return () if self.folder is None else tuple(self.folder / name for name in OWN)
+    def files(self, model: Path, inputs: Inputs) -> tuple[Path, ...]:
+        """Those that no output may replace: what is read, and what is in the folder."""
+        return (model, *inputs.source.files, *(() if self.folder is None else (self.folder / name for name in OWN)))
 
     @contextlib.contextmanager
-    def journal(self, job: Job, model: tuple[Path, ModelFile], inputs: Inputs) -> Iterator[Journal]:
+    def opened(
+        self, job: Job, model: tuple[Path, ModelFile], inputs: Inputs, engine: tuple[str, str | None]
+    ) -> Iterator[tuple[Journal, Callable[[Row], object] | None, Workers | None]]:
+        """Where answers are kept, what takes rows, and who computes (None: this process), by its name and address."""
+        with (
+            self._journal(job, model, inputs) as journal,
+            open_rows(self.out, keep=self.files(model[0], inputs)) as write,
+            self._workers(job, journal, *engine) as workers,
+        ):
+            yield journal, write, workers
+
+    @contextlib.contextmanager
+    def _journal(self, job: Job, model: tuple[Path, ModelFile], inputs: Inputs) -> Iterator[Journal]:
         """The journal of the answers; of a run folder that is left early it is told how to go on."""
         if self.folder is None:
             if self.out is None and not self.messages.json and job.command != "evaluate":
@@ -102,7 +113,7 @@ class Run:
     def _described(self, job: Job, path: Path, model: ModelFile, inputs: Inputs) -> Description:
         """What ``run.json`` and ``inputs.npz`` say of the beginning of a run (docs/runs.md)."""
         folder, network, source = self.folder or Path(), model.posterior, inputs.source
-        shape = network.input_shape or ()
+        shape, unlabelled = network.input_shape or (), "none" if job.command == "certify" else "network"
         made: dict[str, Any] = {"arguments": list(self.invocation.arguments), "command_line": self.invocation.command}
         made |= {
             "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -116,7 +127,7 @@ class Run:
             | {"network": repr(network), "source": model.source},
             "inputs": _file_entry(source.files[0] if source.files else None, folder)
             | {name: None if source.files else getattr(source, name) for name in ("data", "split", "fold")}
-            | {"limit": source.limit, "labels": job.labels},
+            | {"limit": source.limit, "labels": "given" if inputs.label is not None else unlabelled},
             "question": job.question(),
         }
         made["inputs"]["dataset"] = made["inputs"].pop("data")
@@ -124,7 +135,7 @@ class Run:
         return Description(made, {**inputs.arrays, **labels, "input_shape": np.array(shape, dtype=np.int64)})
 
     @contextlib.contextmanager
-    def workers(self, job: Job, journal: Journal, engine: str, address: str | None) -> Iterator[Workers | None]:
+    def _workers(self, job: Job, journal: Journal, engine: str, address: str | None) -> Iterator[Workers | None]:
         """Who computes: this process (None), or the workers of a cluster. What there is to begin with is told."""
         first, last = journal.count(0), journal.count(len(job.stages) - 1)
         if first:
@@ -146,13 +157,13 @@ class Run:
         self, job: Job, journal: Journal, summary: _Summary, write: Callable[[Row], object] | None, *, interrupted: bool
     ) -> End:
         """The row of every input into the summary, into the tables of the run folder and, unless None, to ``write``."""
-        with contextlib.nullcontext() if self.folder is None else Exports(self.folder) as exports:
+        with contextlib.nullcontext() if self.folder is None else open_exports(self.folder) as export:
             for index, (row, level, answer) in enumerate(job.rows(journal)):
                 summary.add(row, level, answer)
                 if write is not None:
                     write(row)
-                if exports is not None:
-                    exports.write(row, job.witness(journal, index))
+                if export is not None:
+                    export(row, job.witness(journal, index))
         reached, complete = journal.count(0), journal.count(len(job.stages) - 1)
         if reached < job.points:
             return End(complete, f"the time is over; {job.points - reached} of {job.points} inputs were not reached")

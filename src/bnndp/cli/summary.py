@@ -13,6 +13,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from bnndp.cli.messages import row_table
 from bnndp.cli.output import finite_or_none
 from bnndp.options import LEVELS
 from bnndp.questions.evaluate import Evaluation
@@ -78,7 +79,7 @@ class BoxSummary:
             cells |= {"mean inside": _shown(inside), "ratio": "-" if ratio is None else f"{ratio:.3f}"}
         if self.verdicts is not None:
             cells |= {verdict.value: str(self.verdicts[verdict.value]) for verdict in Verdict}
-        return _table(cells | {"seconds": f"{self.seconds:.3g}"})
+        return row_table(cells | {"seconds": f"{self.seconds:.3g}"})
 
 
 @dataclass(slots=True)
@@ -116,13 +117,14 @@ class RadiusSummary:
         return None if None in self.levels else min((level for level in self.levels if level), key=LEVELS.index)
 
     def values(self) -> dict[str, Any]:
-        """For programs."""
-        found, means = self.evaluation, _Means.of(self.evaluation)
-        n, certified = found.label.numel(), int(found.radius.isfinite().sum())
+        """For programs: means are over the inputs that are right, those of the attack over those that it changed."""
+        found = self.evaluation
+        n, certified, right = found.label.numel(), int(found.radius.isfinite().sum()), found.correct
         values: dict[str, Any] = {"points": n, "seconds": self._seconds, "certified": certified}
-        values |= {"certified_share": certified / n, "correct": means.right if self.labelled else None}
-        values |= {"capped": int((found.radius >= found.upper).sum()), "mean_radius": means.radius}
-        return values | {"mean_attack_radius": means.attack, "mean_ratio": means.ratio}
+        values |= {"certified_share": certified / n, "correct": int(right.sum()) if self.labelled else None}
+        values |= {"capped": int((found.radius >= found.upper).sum())}
+        values |= {"mean_radius": _mean(found.radius[right].nan_to_num(0.0))}  # what is not certified counts as zero
+        return values | {"mean_attack_radius": _mean(found.attack[right]), "mean_ratio": _mean(found.ratio[right])}
 
     def curve_values(self, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The same of ``bnndp evaluate``: certified is what is so at the last radius of its lines."""
@@ -134,43 +136,18 @@ class RadiusSummary:
 
     def table(self) -> Table:
         """For people, on one line."""
-        found, means = self.evaluation, _Means.of(self.evaluation)
-        capped = found.radius >= found.upper
-        cells = {"inputs": str(found.label.numel()), "correct": str(means.right) if self.labelled else "-"}
-        cells["certified"] = str(int(found.radius.isfinite().sum()))
-        cells["mean certified radius"] = f"{'>= ' * bool(capped[found.correct].any())}{_shown(means.radius)}"
-        if bool(capped.any()):
-            cells[f"radius >= {found.upper:.4g}"] = str(int(capped.sum()))
+        found, values, right = self.evaluation, self.values(), self.evaluation.correct
+        most = ">= " if bool((found.radius >= found.upper)[right].any()) else ""
+        cells = {"inputs": str(values["points"]), "correct": str(int(right.sum())) if self.labelled else "-"}
+        cells |= {"certified": str(values["certified"]), "mean certified radius": most + _shown(values["mean_radius"])}
+        if values["capped"]:
+            cells[f"radius >= {found.upper:.4g}"] = str(values["capped"])
         if not found.attack.isnan().any():
-            over = "" if means.broken == means.right else f" ({means.broken} of {means.right})"
-            cells |= {f"mean attack radius{over}": _shown(means.attack), f"mean ratio{over}": _shown(means.ratio)}
-        return _table(cells | {"seconds": f"{self._seconds:.3g}"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """Means over the inputs that are classified correctly; what is not certified counts as a radius of zero."""
-
-    radius: float | None
-    attack: float | None  # of those that the attack changed
-    ratio: float | None  # of the same
-    right: int  # inputs that are classified correctly
-    broken: int  # those of them that the attack changed
-
-    @classmethod
-    def of(cls, found: Evaluation) -> _Means:
-        """None where there is nothing to take the mean of."""
-        right = found.correct
-        broken, ratio = found.attack[right], found.ratio[right]
-        broken, ratio = broken[broken.isfinite()], ratio[ratio.isfinite()]
-        radius = _mean(found.radius[right].nan_to_num(0.0))
-        return cls(radius, _mean(broken), _mean(ratio), int(right.sum()), broken.numel())
-
-
-def _table(cells: Mapping[str, str]) -> Table:
-    table = Table(*cells)
-    table.add_row(*cells.values())
-    return table
+            broken, all_right = int(found.attack[right].isfinite().sum()), int(right.sum())
+            over = "" if broken == all_right else f" ({broken} of {all_right})"
+            cells |= {f"mean attack radius{over}": _shown(values["mean_attack_radius"])}
+            cells |= {f"mean ratio{over}": _shown(values["mean_ratio"])}
+        return row_table(cells | {"seconds": f"{self._seconds:.3g}"})
 
 
 def _numbers(value: Any) -> list[float]:
@@ -179,6 +156,8 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _mean(values: Tensor) -> float | None:
+    """Of those that are finite."""
+    values = values[values.isfinite()]
     return values.mean().item() if values.numel() else None
 
 

@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,8 +14,6 @@ from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, Json, Quiet, posi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.table import Table
 
     from bnndp.cli.invocation import Invocation
     from bnndp.cli.messages import Messages
@@ -26,18 +24,8 @@ __all__ = ["train"]
 
 _LAYERS = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{0,5})")
 _NONE = "none"
-_ACTIVATIONS = (  # those of bnndp.activations, which loads torch
-    "relu",
-    "leaky-relu",
-    "identity",
-    "hard-tanh",
-    "tanh",
-    "sigmoid",
-    "softplus",
-    "elu",
-    "gelu",
-    "silu",
-)
+# Those of bnndp.activations, which loads torch.
+_ACTIVATIONS = ["relu", "leaky-relu", "identity", "hard-tanh", "tanh", "sigmoid", "softplus", "elu", "gelu", "silu"]
 
 
 def _hidden(value: str | None) -> str | None:
@@ -143,7 +131,7 @@ def train(  # noqa: PLR0913 (the options of the command)
     """
     from bnndp.cli.inputs import data_store
     from bnndp.cli.invocation import Invocation
-    from bnndp.cli.messages import Messages
+    from bnndp.cli.messages import Messages, row_table
     from bnndp.errors import CertError, InputError
     from bnndp.files.posterior import save
     from bnndp.layers import Dropout
@@ -191,8 +179,9 @@ def train(  # noqa: PLR0913 (the options of the command)
         save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
     for path in checkpoint_paths(plan, checkpoint):
         path.unlink(missing_ok=True)
-    messages.table(_table(fitted))
-    messages.summary(_summary(fitted, out))
+    summary = _summary(fitted, out)
+    messages.table(row_table(_cells(summary)))
+    messages.summary(summary)
 
 
 def _sizes(hidden: str) -> tuple[int, int]:
@@ -238,11 +227,10 @@ def _named_when_stopped(checkpoint: Path, invocation: Invocation | None, *, rest
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     """What changes when a file is replaced; None if there is none."""
-    try:
+    with contextlib.suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _advice(error: CertError) -> str:
@@ -268,13 +256,13 @@ def _check_writable(out: Path) -> None:
         raise InputError(f"{out}: cannot be written: {error.strerror}; change --out.") from error
 
 
-def _summary(fitted: Fitted, out: Path) -> dict[str, object]:
+def _summary(fitted: Fitted, out: Path) -> dict[str, Any]:
     """What was trained and how good it is on the test part, for programs."""
     from bnndp.training.cards import Scores
 
     test, trained = fitted.test, fitted.trained
     figure = {"accuracy": test.accuracy} if isinstance(test, Scores) else {"rmse": test.rmse}
-    record: dict[str, object] = {
+    record: dict[str, Any] = {
         "command": "train",
         "model": str(out),
         "digest": fitted.network.digest(),
@@ -284,18 +272,13 @@ def _summary(fitted: Fitted, out: Path) -> dict[str, object]:
     return record | {"test": figure | {"nll": test.nll, "calibration_error": test.calibration_error}}
 
 
-def _table(fitted: Fitted) -> Table:
-    from rich.table import Table
-
-    from bnndp.training.cards import Scores
-
-    test, trained = fitted.test, fitted.trained
-    labelled = isinstance(test, Scores)
-    figure = f"{100 * test.accuracy:.1f} %" if isinstance(test, Scores) else f"{test.rmse:.4g}"
-    table = Table("data", "method", "steps", "accuracy" if labelled else "RMSE", "NLL", "calibration", "seconds")
-    cells = (fitted.plan.data, _method(fitted.plan), str(trained.steps), figure, f"{test.nll:.4g}")
-    table.add_row(*cells, f"{test.calibration_error:.4f}", f"{trained.card.seconds:.3g}")
-    return table
+def _cells(summary: dict[str, Any]) -> dict[str, str]:
+    """The same for people."""
+    test = summary["test"]
+    cells = {"data": summary["data"], "method": summary["method"], "steps": str(summary["steps"])}
+    cells |= {"accuracy": f"{100 * test['accuracy']:.1f} %"} if "accuracy" in test else {"RMSE": f"{test['rmse']:.4g}"}
+    cells |= {"NLL": f"{test['nll']:.4g}", "calibration": f"{test['calibration_error']:.4f}"}
+    return cells | {"seconds": f"{summary['seconds']:.3g}"}
 
 
 def _method(plan: Plan) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations import Sigmoid
+from bnndp.engine.margins import LARGEST
 from bnndp.geometry.bounds import Affine
 from bnndp.maths.logistic import HALF_CURVATURE, logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY
@@ -118,11 +119,11 @@ def _density(d: Tensor) -> Tensor:
 
 def _gaussian_chord(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """The chord of E sigma(-d - sqrt(V) xi), convex for d >= 0; infinite where a < 0 (the variance is not exact)."""
-    phi, root = Sigmoid(), variance.clamp_max(1e200).sqrt()
+    phi, root = Sigmoid(), variance.sqrt()
     ends = [phi.mean(-d, root) + phi.error(-d, root) for d in (a, b)]
     slope = ((ends[0] - ends[1]) / (b - a).clamp_min(TINY)).clamp(0.0, 0.25)
     top = torch.maximum(ends[0] + slope * a, ends[1] + slope * b)
-    return torch.where(a >= 0, top, torch.inf), slope
+    return torch.where((a >= 0) & (variance <= LARGEST), top, torch.inf), slope
 
 
 def _grid_line(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

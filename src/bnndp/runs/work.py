@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bnndp.errors import CertError, InputError
-from bnndp.runs.job import Job, Keep, Result, Shard
+from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Advance", "Deadline", "Show", "Workers", "compute", "work"]
+__all__ = ["Advance", "Keeping", "Schedule", "Show", "Workers", "work"]
 
 
 class Advance(Protocol):
@@ -46,8 +46,8 @@ class Workers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
-    """When the work ends, on the monotonic clock.
+class Schedule:
+    """When the work ends, on the monotonic clock, and how its time is shared.
 
     ``shared``: beyond the first stage every part has its share of the time that is left, which treats all points alike.
     Without it parts are completed one after the other, which a resumed run builds on.
@@ -66,7 +66,7 @@ class Deadline:
         return now + (self.at - now) * min(1.0, share) if self.shared and stage else self.at
 
 
-def work(job: Job[Any], journal: Journal, show: Show, deadline: Deadline, workers: Workers | None = None) -> bool:
+def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, workers: Workers | None = None) -> bool:
     """Add to ``journal`` what it lacks; whether an interruption (Ctrl-C) ended that when all points had an answer.
 
     An interruption of the first stage is passed on. When the time is over the rest is left as it is. Shards are
@@ -77,11 +77,16 @@ def work(job: Job[Any], journal: Journal, show: Show, deadline: Deadline, worker
             with show(job.title(index), job.points) as advance:
                 stage = _Stage(job, journal, index, advance)
                 shards = stage.lacking(deadline, 1 if workers is None else workers.width)
-                if workers is None:
-                    for shard in shards:
-                        compute(job, shard, stage.keep)
-                else:
+                if workers is not None:
                     workers.compute(shards, stage.keep)
+                    shards = iter(())
+                for shard in shards:
+                    with Keeping(job, shard, stage.keep) as keeping:
+                        for keeping.latest in job.search(shard):
+                            if shard.over:
+                                break
+                        else:
+                            keeping.whole = True
         except KeyboardInterrupt:
             if index == 0:
                 raise
@@ -91,22 +96,27 @@ def work(job: Job[Any], journal: Journal, show: Show, deadline: Deadline, worker
     return False
 
 
-def compute(job: Job[Result], shard: Shard, keep: Keep) -> None:
-    """One shard, here, until its time is over; what was reached is kept whatever ends it."""
-    latest: Result | None = None
-    whole = False
-    try:
-        for result in job.search(shard):
-            latest = result
-            if not time.monotonic() < shard.until:
-                break
-        else:
-            whole = True
-    except CertError as error:
-        raise InputError(f"{job.where(shard.part)}: {error}") from error
-    finally:
-        if latest is not None:
-            keep(shard, job.answers(latest), whole)
+@dataclass(slots=True)
+class Keeping:
+    """While a shard is computed: the latest result, which is kept whatever ends the work.
+
+    The loop over the results of ``job.search(shard)`` sets ``latest``, and ``whole`` if it comes to its end.
+    """
+
+    job: Job[Any]
+    shard: Shard
+    keep: Keep
+    latest: Any = None
+    whole: bool = False
+
+    def __enter__(self) -> Keeping:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self.latest is not None:
+            self.keep(self.shard, self.job.answers(self.latest), self.whole)
+        if isinstance(error, CertError):
+            raise InputError(f"{self.job.where(self.shard.part)}: {error}") from error
 
 
 @dataclass(slots=True)
@@ -119,7 +129,7 @@ class _Stage:
     advance: Advance
     in_time: bool = True  # whether there was time to begin every part
 
-    def lacking(self, deadline: Deadline, width: int) -> Iterator[Shard]:
+    def lacking(self, deadline: Schedule, width: int) -> Iterator[Shard]:
         """What the journal lacks, made when it is asked for; ``width`` of them share the time that is left."""
         job, journal, stage = self.job, self.journal, self.index
         left = sum(len(part) for part in job.parts(stage) if not journal.has(stage, part))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.chunks import timed_chunks
-from bnndp.engine.margins import margin_rows, without_own
+from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.passes import Branchable, Margins, Slopes
 from bnndp.options import Deadline
 from bnndp.tighten.slopes import climb
@@ -137,7 +137,7 @@ class _Claim:
         with torch.no_grad():
             found = Margins(planes.least, bounds.variance(rows))
             margins = _merged(before, found, classes) if before is not None else found
-            margins = without_own(margins, label[:, None], self.classes)
+            margins = by_class(margins.mean, margins.variance, label[:, None])
             value = torch.where(bounds.empty, torch.inf, self.value(margins, owner).nan_to_num(-torch.inf))
         layer, neuron = _next(bounds, rows, slopes, found.mean)
         return _Cells(owner, signs, margins.reshape(owner.shape[0], -1), value, layer, neuron)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pytest
 import torch
+from support.dice import Dice
 from torch import Tensor
 
 from bnndp.geometry.box import Box
@@ -63,28 +65,31 @@ CASES = (
     Case("no mean weights", mean=0.0, radius=0.0, std=(0.5, 0.9), seed=24),
     Case("spread only", sizes=(1, 1, 6, 5, 1), mean=0.0, shift=(3.0,), radius=0.0, std=(1.0, 1.0), seed=26),
     Case("l2 ball", sizes=(6, 8, 8, 5, 1), radius=0.3, norm=2.0, seed=25),
+    Case("stable neurons", sizes=(2, 5, 4, 4, 1), shift=(3.0, 6.0, 4.0), std=(0.05, 0.3), seed=53),
+    Case("dead third layer", sizes=(2, 5, 6, 5, 1), shift=(1.0, 2.0, -9.0), std=(0.1, 0.2), seed=54),
+    Case("rare sources", sizes=(1, 6, 4, 3, 1), shift=(-2.5,), std=(0.5, 1.0), radius=0.02, seed=58),
 )
+# Kinds of neurons, sizes of boxes, depth and norm: what of all that runs every time.
+_USUAL = ("wide box", "all scales", "dead neurons", "active in a box", "deep", "l2 ball")
+
+
+def cases(*usual: str, of: tuple[Case, ...] = CASES) -> list[object]:
+    """Parameters of a test: all cases, those that are not ``usual`` marked as slow."""
+    named = usual or _USUAL
+    return [pytest.param(case, id=case.name, marks=() if case.name in named else pytest.mark.slow) for case in of]
 
 
 def network(case: Case) -> BayesianNetwork:
-    generator = torch.Generator().manual_seed(case.seed)
-
-    def rand(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    low, high = case.std
+    dice, (low, high) = Dice(case.seed), case.std
     layers = []
     for k, (n_in, n_out) in enumerate(pairwise(case.sizes)):
-        weight = case.mean * normal(n_out, n_in) * (2 / n_in) ** 0.5
-        bias = 0.3 * normal(n_out) + (case.shift[k] if k < len(case.shift) else 0.0)
+        weight = case.mean * dice.normal(n_out, n_in) * (2 / n_in) ** 0.5
+        bias = 0.3 * dice.normal(n_out) + (case.shift[k] if k < len(case.shift) else 0.0)
         if k < len(case.sizes) - 2:
-            bias = torch.where(rand(n_out) < case.dead, -12.0, bias)
+            bias = torch.where(dice.uniform(shape=(n_out,)) < case.dead, -12.0, bias)
         factor = 0.0 if k in case.silent else 1.0
         std = [
-            factor * low * (high / low) ** rand(*shape) * (rand(*shape) >= case.zeros)
+            factor * low * (high / low) ** dice.uniform(shape=shape) * (dice.uniform(shape=shape) >= case.zeros)
             for shape in ((n_out, n_in), (n_out,))
         ]
         layers.append(Linear(weight, std[0] / n_in**0.5, bias, std[1]))
@@ -92,13 +97,21 @@ def network(case: Case) -> BayesianNetwork:
         x = region(case).centre
         below = (x @ layers[0].weight_mean.T + layers[0].bias_mean).clamp_min(0)
         level = below @ layers[1].weight_mean.T
-        layers[1] = replace(layers[1], bias_mean=0.1 * normal(case.sizes[2]) - level[0])
+        layers[1] = replace(layers[1], bias_mean=0.1 * dice.normal(case.sizes[2]) - level[0])
+    return BayesianNetwork.from_linears(layers)
+
+
+def gaussian_network(sizes: tuple[int, ...], seed: int, std: float, shift: float = 0.0) -> BayesianNetwork:
+    """Standard normal means, deviations of all sizes up to a few ``std``; ``shift`` is added to all biases."""
+    dice, layers = Dice(seed), []
+    for n_in, n_out in pairwise(sizes):
+        weight, spread, bias = dice.normal(n_out, n_in), dice.normal(n_out, n_in).abs(), dice.normal(n_out)
+        layers.append(Linear(weight, std * spread, bias + shift, std * dice.normal(n_out).abs()))
     return BayesianNetwork.from_linears(layers)
 
 
 def region(case: Case) -> Box:
-    generator = torch.Generator().manual_seed(1000 + case.seed)
-    centre = case.centre + 0.1 * torch.randn(case.sizes[0], generator=generator, dtype=torch.float64)
+    centre = case.centre + 0.1 * Dice(1000 + case.seed).normal(case.sizes[0])
     return Box.ball(centre, case.radius, norm=case.norm)
 
 
@@ -107,7 +120,6 @@ def points(case: Case, count: int = 3) -> Tensor:
     box = region(case)
     if case.radius == 0:
         return box.centre
-    generator = torch.Generator().manual_seed(2000 + case.seed)
-    share = torch.rand(count, box.n, generator=generator, dtype=torch.float64)
+    share = Dice(2000 + case.seed).uniform(shape=(count, box.n))
     share[0], share[1] = 0.5, share[1].round()
     return box.project(((1 - share) * box.lower + share * box.upper)[:, None])[:, 0]

@@ -1,22 +1,29 @@
-"""Networks in which one part of a variance is all there is: what the others would hide has to be there."""
+"""Variances of which one part is all there is: what the others would hide has to be there."""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 
+import pytest
 import torch
 from flint import arb
 from support import oracles
-from tests.engine.dense.truth import Pass, at_most, central, draw, run
+from support.dice import Dice
+from tests.engine.dense.truth import Run, at_most, central, draw, run
 from torch import Tensor
 
+from bnndp.engine.dense.conditional import Conditional, Through
+from bnndp.engine.dense.records import Latent, PreActivation, Sources
 from bnndp.engine.dense.variance import central_variance, linear_variance, square_sum_variance
+from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
 F64 = torch.float64
 SOURCES = 80
+FEW, NEURONS = 5, 4  # of the quadratic forms
 
 
 def network(weight: Tensor, bias_std: float, *, level: float = 5.0) -> BayesianNetwork:
@@ -31,7 +38,7 @@ def network(weight: Tensor, bias_std: float, *, level: float = 5.0) -> BayesianN
     return BayesianNetwork.from_linears([first, second, third, last])
 
 
-def check(found: Pass, rows: Tensor, loosest: float) -> None:
+def check(found: Run, rows: Tensor, loosest: float) -> None:
     """The variance of ``rows . E[z_2 | z_1]`` is bounded, and by no more than ``loosest`` times itself."""
     truth = central(draw(found.network, torch.zeros(1, dtype=F64), seed=0)[1].h @ rows.T)
     bound = central_variance(rows, found.given[:1], found.latents[:2], found.first.sources)[0]
@@ -40,8 +47,7 @@ def check(found: Pass, rows: Tensor, loosest: float) -> None:
 
 
 def random_weight(rows: int, size: float) -> Tensor:
-    generator = torch.Generator().manual_seed(rows)
-    return size * torch.randn(rows, SOURCES, generator=generator, dtype=F64) / SOURCES**0.5
+    return size * Dice(rows).normal(rows, SOURCES) / SOURCES**0.5
 
 
 def test_mirrored_neurons_leave_the_quadratic_part() -> None:
@@ -96,3 +102,53 @@ def test_the_noise_of_the_layer_itself() -> None:
     linear, squares = linear_variance(*args).item(), square_sum_variance(*args).item()
     assert each * weights <= linear <= 1.001 * each * weights
     assert square * weights <= squares <= 1.7 * square * weights  # Poincare: 4 s E z^2 = 32 for 20
+
+
+# Quadratic forms of sources on two points: every mean is a finite sum
+
+
+def quadratic_variance(rows: Tensor, mu: Tensor, kappa: Tensor, variance: Tensor, fourth: Tensor) -> Tensor:
+    """Var of ``rows . (kappa T^2 / 2)`` for T = mu @ (z - E z), by the package, with no other part of z than that."""
+    none, zero = torch.zeros(1, NEURONS, dtype=F64), torch.zeros(1, FEW, dtype=F64)
+    through = Through(
+        top=none[:, :1] + 1, rare=zero, curved=torch.arange(NEURONS)[None],
+        gram=((mu * variance) @ mu.T).square()[None],
+        kurtosis=(fourth - 3 * variance**2).clamp_min(0)[None],
+    )  # fmt: skip
+    given = Conditional(
+        noise=Interval(none, none), slope=none, psi=none, curvature=kappa[None],
+        slope_rest=none, largest=none, plain_rest=none, through=through,
+    )  # fmt: skip
+    before = PreActivation(
+        layer=Linear.fixed(mu), jensen=none, spread=Interval(none, none), spread_variance=none, spread_fourth=none,
+        noise=Interval(none, none), noise_variance=none, central=none, fourth=none, norm8=none,
+        replacement=Interval(none, none), tail=None, energy=None,
+    )  # fmt: skip
+    latents = [
+        Latent(Interval(part, part), Interval(part, part), part, part, torch.ones_like(part)) for part in (zero, none)
+    ]
+    sources = Sources(
+        Interval(variance[None], variance[None]), zero, fourth[None], zero, Interval(zero, zero), zero, zero
+    )
+    return central_variance(rows, [(before, given)], latents, sources)[0]
+
+
+@pytest.mark.parametrize("rare", [0.5, 0.2, 0.02])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_variance_of_a_quadratic_form(seed: int, rare: float) -> None:
+    normal = Dice(seed).normal
+    size, mu, kappa, rows = normal(FEW), normal(NEURONS, FEW), normal(NEURONS).abs(), normal(6, NEURONS)
+    rows[0] = 0
+    rows[0, 0] = 1
+    p = torch.full((FEW,), rare, dtype=F64)
+    variance = p * (1 - p) * size**2
+    fourth = p * (1 - p) * ((1 - p) ** 3 + p**3) * size**4
+    atoms = torch.tensor(list(product((0.0, 1.0), repeat=FEW)), dtype=F64)
+    weight = torch.where(atoms > 0, p, 1 - p).prod(-1)
+    t = ((atoms - p) * size) @ mu.T
+    values = (0.5 * kappa * t**2) @ rows.T  # (atoms, rows)
+    truth = weight @ (values - weight @ values) ** 2
+    found = quadratic_variance(rows, mu, kappa, variance, fourth)
+    assert (found >= truth * (1 - 1e-12)).all()
+    if rare < 0.2:  # fourth moments above those of a Gaussian: then the formula is exact
+        assert torch.allclose(found, truth, rtol=1e-8)

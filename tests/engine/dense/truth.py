@@ -1,4 +1,4 @@
-"""Truth for the moment method: the records of a pass, and draws of all hidden layers at a point of the box.
+"""Truth for the moment pass: its records, and draws of all hidden layers at a point of the box.
 
 The draws use local reparametrisation: given the layer below, pre-activations are independent Gaussians. Closed forms
 given that layer (mean, second moment, variance of a rectified Gaussian) are written out here once more, in their
@@ -13,18 +13,26 @@ from functools import cached_property
 
 import pytest
 import torch
+from flint import arb
+from support import oracles
+from support.dice import Dice
 from torch import Tensor
 
-from bnndp.engine.dense import forward
 from bnndp.engine.dense.conditional import Layers, conditional
-from bnndp.engine.dense.first import FirstLayer
-from bnndp.engine.dense.records import Latent, PreActivation, Relaxation
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.dense.first import FirstLayer, first_layer
+from bnndp.engine.dense.forward import Hidden, HiddenLayers, Parameters, hidden_layers
+from bnndp.engine.dense.pre_activation import pre_activation as moments_before
+from bnndp.engine.dense.records import Latent, PreActivation
+from bnndp.engine.margins import margins
+from bnndp.engine.passes import Margins, Pass, both_signs, known
 from bnndp.geometry.bounds import AffineBounds, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
+from bnndp.questions.mean import sides
 
-SAMPLES = 40_000
+SAMPLES = 20_000
 DEVIATIONS = 5.0  # standard errors by which an estimate may lie on the wrong side of a bound
 ROUNDING = 1e-11  # of the draws, relative to the size of what was averaged
 
@@ -33,32 +41,26 @@ ROUNDING = 1e-11  # of the draws, relative to the size of what was averaged
 
 
 @dataclass(frozen=True)
-class Hidden:
-    """What the pass found for a hidden layer after the first."""
-
-    before: PreActivation
-    mean: Interval
-    relaxation: Relaxation
-    latent: Latent
-
-
-@dataclass(frozen=True)
-class Pass:
-    """All records of one call of ``forward.bound``."""
+class Run:
+    """The hidden layers of a network on a box, with all of them taken apart as if others followed."""
 
     network: BayesianNetwork
-    box: Box
-    first: FirstLayer
-    hidden: list[Hidden]
-    bounds: AffineBounds
+    layers: HiddenLayers
+
+    @property
+    def first(self) -> FirstLayer:
+        return self.layers.first
+
+    @property
+    def hidden(self) -> list[Hidden]:
+        return self.layers.chain
 
     @cached_property
     def latents(self) -> list[Latent]:
-        return [self.first.latent, *(h.latent for h in self.hidden)]
+        return self.layers.latents
 
     @cached_property
     def given(self) -> Layers:
-        """The hidden layers from the second on, taken apart (the pass itself leaves out the last one)."""
         parts: Layers = []
         for k, h in enumerate(self.hidden):
             sources = self.first.sources if k == 0 else None
@@ -66,25 +68,37 @@ class Pass:
         return parts
 
 
-def run(network: BayesianNetwork, box: Box, parameters: forward.Parameters | None = None) -> Pass:
-    """Run the pass and keep what its steps returned."""
-    firsts: list[FirstLayer] = []
-    hidden: list[Hidden] = []
-    first_layer, relax = forward.first_layer, forward.relax
+def run(network: BayesianNetwork, box: Box) -> Run:
+    return Run(network, hidden_layers(network.linears[:-1], box, Parameters()))
 
-    def keep_first(*args: object) -> FirstLayer:
-        firsts.append(first_layer(*args))
-        return firsts[-1]
 
-    def keep_relaxed(before: PreActivation, mean: Interval, *args: object) -> tuple[Relaxation, Latent]:
-        hidden.append(Hidden(before, mean, *relax(before, mean, *args)))
-        return hidden[-1].relaxation, hidden[-1].latent
+def sources(m: list[float], r: list[float]) -> FirstLayer:
+    """A first layer whose pre-activations have these means and deviations at its only input."""
+    zero = torch.zeros(len(m), 1, dtype=torch.float64)
+    layer = Linear(zero, zero, torch.tensor(m, dtype=torch.float64), torch.tensor(r, dtype=torch.float64))
+    return first_layer(layer, Box([0.0], [0.0]))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward, "first_layer", keep_first)
-        patch.setattr(forward, "relax", keep_relaxed)
-        bounds = forward.bound(network, box, parameters)
-    return Pass(network, box, firsts[0], hidden, bounds)
+
+def behind(first: FirstLayer, mu: list[float], sigma: list[float], floor: float) -> PreActivation:
+    """One neuron of the second layer with these weights, and a deviation ``floor`` of its bias."""
+    weight, std = (torch.tensor([part], dtype=torch.float64) for part in (mu, sigma))
+    bias = torch.zeros(1, dtype=torch.float64)
+    return moments_before(Linear(weight, std, bias, bias + floor), first, [first.latent], [])
+
+
+def enclosed(found: Pass, outputs: int) -> tuple[AffineBounds, Interval]:
+    """Affine bounds of every mean output by a pass, and their ends."""
+    planes = found.affine(both_signs(outputs, found.box))
+    least = known(planes.least)
+    return sides(planes.affine, found.box), Interval(least[:, :outputs], -least[:, outputs:])
+
+
+def bounds(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> tuple[AffineBounds, Interval]:
+    """Those of the moment pass, with other parameters than the usual ones if any are given."""
+    found = DensePass(network.linears, box)
+    if parameters is not None:
+        found.__dict__["layers"] = hidden_layers(network.linears[:-1], box, parameters)  # in the place of its own
+    return enclosed(found, network.n_out)
 
 
 # Draws
@@ -147,13 +161,10 @@ def relu_mean(m: Tensor, r: Tensor) -> Tensor:
 
 def draw(network: BayesianNetwork, x: Tensor, seed: int, samples: int = SAMPLES) -> list[Draws]:
     """Every hidden layer at ``x`` (n,), first to last."""
-    generator = torch.Generator().manual_seed(seed)
-    z = x[None]
-    layers = []
+    dice, z, layers = Dice(seed), x[None], []
     for layer in network.linears[:-1]:
         m, s = pre_activation(layer, z)
-        noise = torch.randn(samples, layer.n_out, generator=generator, dtype=torch.float64)
-        z = (m + s.sqrt() * noise).clamp_min(0)
+        z = (m + s.sqrt() * dice.normal(samples, layer.n_out)).clamp_min(0)
         layers.append(Draws(m.expand_as(z), s.expand_as(z), z))
     return layers
 
@@ -220,3 +231,50 @@ def _report(bad: Tensor, estimate: Estimate, bound: Tensor, what: str) -> None:
             f"{what} at {i} ({int(bad.sum())} of {bad.numel()}): sampled {estimate.value[i].item():.9g} "
             f"+- {estimate.error[i].item():.2g}, bound {bound.expand_as(bad)[i].item():.9g}"
         )
+
+
+# Margins
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Balls of the mean and variance of every margin at a point: [c][j]."""
+
+    mean: list[list[arb]]
+    variance: list[list[arb]]
+
+    def holds(self, found: Margins, box: int) -> bool:
+        """Whether what was found of all margins on a box holds at this point, without tolerance."""
+        low, high = found.mean[box].tolist(), found.variance[box].tolist()
+        pairs = [(c, j) for c in range(len(low)) for j in range(len(low))]
+        return all(arb(low[c][j]) <= self.mean[c][j] and arb(high[c][j]) >= self.variance[c][j] for c, j in pairs)
+
+
+@oracles.precise
+def exact_margins(network: BayesianNetwork, x: list[float]) -> Exact:
+    """Without or with one hidden layer: z independent, given z the logits are independent Gaussians."""
+    last = network.linears[-1]
+    if network.depth == 0:
+        z = [(arb(v), arb(v) ** 2, arb(0)) for v in x]
+    else:
+        moments = [oracles.rectified(m, r) for m, r in oracles.pre_activation(network, x)]
+        z = [(m.mean, m.second, m.variance) for m in moments]
+    mean, std, bias, bias_std = (t.tolist() for t in (last.weight_mean, last.weight_std, last.bias_mean, last.bias_std))
+
+    def pair(c: int, j: int) -> tuple[arb, arb]:
+        if c == j:
+            return arb(0), arb(0)
+        d, v = arb(bias[c]) - arb(bias[j]), arb(bias_std[c]) ** 2 + arb(bias_std[j]) ** 2
+        for i, (first, second, variance) in enumerate(z):
+            w = arb(mean[c][i]) - arb(mean[j][i])
+            d += w * first
+            v += w * w * variance + (arb(std[c][i]) ** 2 + arb(std[j][i]) ** 2) * second
+        return d, v
+
+    pairs = [[pair(c, j) for j in range(last.n_out)] for c in range(last.n_out)]
+    return Exact([[d for d, _ in row] for row in pairs], [[v for _, v in row] for row in pairs])
+
+
+def all_margins(found: Pass, classes: int) -> Margins:
+    """Those of every class against every class: (batch, classes, classes)."""
+    return margins(found, torch.arange(classes).expand(found.box.batch, -1), classes)

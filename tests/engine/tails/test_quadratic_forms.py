@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from support.dice import Dice
+from tests.engine.tails.cases import gaussian
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.engine.dense.first import Ranges, first_layer
@@ -20,7 +24,7 @@ from bnndp.maths.exponential import lipschitz, sub_gaussian, tilted
 
 F64 = torch.float64
 KINDS = ("point", "flat", "narrow", "wide", "l2", "l1", "piece")
-_NODES, _WEIGHTS = (torch.tensor(part, dtype=F64) for part in np.polynomial.legendre.leggauss(16))
+_NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,69 +38,56 @@ class Case:
     base: Base
     ell: Tensor  # (batch, rows, sources)
 
-
-def uniform(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.rand(shape, generator=generator, dtype=F64)
-
-
-def normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=F64)
+    def bound(self, form: Form | None = None, base: Base | None = None) -> Tensor:
+        """What is claimed of the form, or of another one."""
+        return log_mean_of_form(self.layer, self.box, self.ranges, form or self.form, base or self.base)
 
 
-def region(kind: str, n: int, generator: torch.Generator, batch: int = 2) -> Box:
-    x = normal(generator, batch, n)
+def region(kind: str, n: int, dice: Dice, batch: int = 2) -> Box:
+    x = dice.normal(batch, n)
     if kind in ("l2", "l1", "piece"):
         box = Box.ball(x, 0.4, norm=1 if kind == "l1" else 2)
         return box if kind != "piece" else box.split(torch.zeros(batch, dtype=torch.int64))
-    radius = {"point": 0.0, "flat": 0.2, "narrow": 0.01, "wide": 0.5}[kind] * uniform(generator, batch, n)
+    radius = {"point": 0.0, "flat": 0.2, "narrow": 0.01, "wide": 0.5}[kind] * dice.uniform(shape=(batch, n))
     if kind == "flat":
         radius[:, ::2] = 0
     return Box(x - radius, x + radius)
 
 
-def points(box: Box, count: int, generator: torch.Generator) -> Tensor:  # (count, batch, n)
+def points(box: Box, count: int, dice: Dice) -> Tensor:  # (count, batch, n)
     """Points of the region: half of a box's at vertices, of a ball's at its surface."""
-    share = uniform(generator, count, box.batch, box.n)
+    share = dice.uniform(shape=(count, box.batch, box.n))
     share[::2] = share[::2].round()
     x = box.lower + share * (box.upper - box.lower)
     if box.within is None:
         return x
     ball = box.within
     x = box.project(ball.centre + 10 * (x - ball.centre))
-    x[1::2] = ball.centre + uniform(generator, count // 2, box.batch, 1) * (x[1::2] - ball.centre)
+    x[1::2] = ball.centre + dice.uniform(shape=(count // 2, box.batch, 1)) * (x[1::2] - ball.centre)
     keep = box.contains(x)[..., None]
     return torch.where(keep, x, box.project(box.centre.expand_as(x)))
 
 
-def gaussian(layer: Linear, x: Tensor) -> tuple[Tensor, Tensor]:
-    s = x.square() @ layer.weight_std.square().mT + layer.bias_std.square()
-    return x @ layer.weight_mean.mT + layer.bias_mean, s.sqrt()
-
-
+@cache
 def make(kind: str, seed: int, sources: int = 5, size: float = 0.5, noise: float = 0.3) -> Case:
-    generator = torch.Generator().manual_seed(seed)
-    n, rows = 1 + seed % 4, 3
-    layer = Linear(
-        normal(generator, sources, n) * 10 ** (uniform(generator, 1) - 0.7),
-        noise * uniform(generator, sources, n),
-        normal(generator, sources),
-        0.05 + noise * uniform(generator, sources),
-    )
-    box = region(kind, n, generator)
+    dice, n, rows = Dice(seed), 1 + seed % 4, 3
+    weight, std = dice.normal(sources, n) * 10 ** dice.uniform(-0.7, 0.3), noise * dice.uniform(shape=(sources, n))
+    layer = Linear(weight, std, dice.normal(sources), 0.05 + noise * dice.uniform(shape=(sources,)))
+    box = region(kind, n, dice)
     ranges = first_layer(layer, box).ranges
     shape = (box.batch, rows, sources)
     r = ranges.r.upper[:, None]
-    v = normal(generator, *shape) * 10 ** (1.5 * uniform(generator, box.batch, rows, 1) - 1)
-    q = 0.5 / r.square() * 0.5 * uniform(generator, *shape) * (uniform(generator, *shape) < 0.7)
-    x = points(box, rows, generator).transpose(0, 1)  # (batch, rows, n)
+    v = dice.normal(*shape) * 10 ** (1.5 * dice.uniform(shape=(box.batch, rows, 1)) - 1)
+    q = 0.5 / r.square() * 0.5 * dice.uniform(shape=shape) * (dice.uniform(shape=shape) < 0.7)
+    x = points(box, rows, dice).transpose(0, 1)  # (batch, rows, n)
     base = base_at(layer, x)
     m, r = subject._spans(ranges, base)
     ell = lipschitz(m, r, v, q, cells=12)
-    factor = normal(generator, *shape, sources)
+    factor = dice.normal(*shape, sources)
     s = factor @ factor.mT
     most = torch.linalg.eigvalsh(ell[..., None] * s * ell[..., None, :])[..., -1]
     s = size * s / most[..., None, None]
-    z0 = tilted(base.m, base.r, v, q).mean + 0.2 * normal(generator, *shape)
+    z0 = tilted(base.m, base.r, v, q).mean + 0.2 * dice.normal(*shape)
     return Case(layer, box, ranges, Form(v, q, z0, s), base, ell)
 
 
@@ -136,14 +127,12 @@ def problem_of(case: Case) -> subject._Problem:
 @pytest.mark.parametrize("kind", KINDS)
 def test_parabolas_lie_above_the_sum_of_logarithms(kind: str) -> None:
     least = []
-    for seed in range(10):
+    for seed in range(6):
         case = make(kind, seed)
         if seed % 2:  # the base at a vertex of the box, of a ball's box outside the ball
-            case = replace(case, base=base_at(case.layer, case.box.upper[:, None].expand_as(case.base.x)))
-            m, r = subject._spans(case.ranges, case.base)
-            case = replace(case, ell=lipschitz(m, r, case.form.linear, case.form.square, cells=12))
+            case = moved(case, case.box.upper[:, None].expand_as(case.base.x))
         above = parabolas(case)
-        x = points(case.box, 300, torch.Generator().manual_seed(seed))
+        x = points(case.box, 300, Dice(seed))
         gap = values(case, above, x) - logs(case, x)
         assert (above.curvature >= 0).all()
         assert gap.min() >= -1e-11, seed
@@ -151,25 +140,38 @@ def test_parabolas_lie_above_the_sum_of_logarithms(kind: str) -> None:
     assert min(least) <= {"point": 1e-9, "narrow": 1e-3}.get(kind, 0.2)  # or the comparison could not fail
 
 
+def one_source(m: tuple[float, float], r: tuple[float, float], ends: tuple[float, float], v: float, q: float) -> Case:
+    """A source of mean ``m[0] x + m[1]`` and deviation ``|r[0] x|`` and ``r[1]`` on an interval, about its middle."""
+    layer = Linear(*(torch.tensor(x, dtype=F64) for x in ([[m[0]]], [[r[0]]], [m[1]], [r[1]])))
+    box = Box([[ends[0]]], [[ends[1]]])
+    tilt, square = (torch.full((1, 1, 1), value, dtype=F64) for value in (v, q))
+    form = Form(tilt, square, 0 * tilt, torch.zeros(1, 1, 1, 1, dtype=F64))
+    ranges, base = first_layer(layer, box).ranges, base_at(layer, box.centre[:, None])
+    return moved(Case(layer, box, ranges, form, base, tilt), base.x)
+
+
+def moved(case: Case, x: Tensor) -> Case:  # (batch, rows, n)
+    """The same about another base, with its Lipschitz constants."""
+    base = base_at(case.layer, x)
+    spans = subject._spans(case.ranges, base)
+    return replace(case, base=base, ell=lipschitz(*spans, case.form.linear, case.form.square, cells=12))
+
+
+def along(case: Case, count: int) -> Tensor:  # (count, 1, 1)
+    """Points of an interval."""
+    return torch.linspace(case.box.lower.item(), case.box.upper.item(), count, dtype=F64)[:, None, None]
+
+
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_parabolas_of_one_source_are_nearly_sharp(sign: float) -> None:
     """One input, one source, no noise from the weights: only what the curvature adds is lost."""
-    layer = Linear(*(torch.tensor(x, dtype=F64) for x in ([[1.0]], [[0.0]], [0.1], [0.7])))
-    box = Box(torch.tensor([[-0.3]], dtype=F64), torch.tensor([[0.5]], dtype=F64))
-    ranges = first_layer(layer, box).ranges
-    v, q = torch.full((1, 1, 1), sign, dtype=F64), torch.full((1, 1, 1), 0.1, dtype=F64)
-    form = Form(v, q, 0 * v, torch.zeros(1, 1, 1, 1, dtype=F64))
-    x = torch.linspace(-0.3, 0.5, 81, dtype=F64)[:, None, None]
+    plain = one_source((1.0, 0.1), (0.0, 0.7), (-0.3, 0.5), sign, 0.1)
+    x = along(plain, 81)
     for start in (-0.3, 0.0, 0.5):
-        base = base_at(layer, torch.full((1, 1, 1), start, dtype=F64))
-        ell = lipschitz(*subject._spans(ranges, base), v, q, cells=12)
-        case = Case(layer, box, ranges, form, base, ell)
-        above = parabolas(case)
-        gap = (values(case, above, x) - logs(case, x))[:, 0, 0]
+        case = moved(plain, torch.full((1, 1, 1), start, dtype=F64))
+        gap, step = (values(case, parabolas(case), x) - logs(case, x))[:, 0, 0], (x[:, 0, 0] - start).square()
         assert gap.min() >= 0
-        assert gap[(x[:, 0, 0] - start).abs() < 1e-6].max() < 1e-9  # it touches at the base
-        step = (x[:, 0, 0] - start).square()
-        assert (gap <= 0.6 * step + 1e-9).all()
+        assert (gap <= 0.6 * step + 1e-9).all()  # it touches at the base
 
 
 @pytest.mark.parametrize("square", [0.0, 0.03])
@@ -177,30 +179,19 @@ def test_parabolas_of_one_source_are_nearly_sharp(sign: float) -> None:
 @pytest.mark.parametrize("slope", [-0.9, -0.01])
 def test_tangent_planes_about_either_end_of_r(slope: float, mean: float, square: float) -> None:
     """A helpful source whose r is all that moves; where it is always on, L is v m + v^2 r^2 / 2 for q = 0."""
-    layer = Linear(*(torch.tensor(x, dtype=F64) for x in ([[0.0]], [[1.0]], [mean], [0.1])))
-    box = Box(torch.tensor([[0.5]], dtype=F64), torch.tensor([[2.5]], dtype=F64))
-    ranges = first_layer(layer, box).ranges
-    v, q = torch.full((1, 1, 1), slope, dtype=F64), torch.full((1, 1, 1), square, dtype=F64)
-    form = Form(v, q, 0 * v, torch.zeros(1, 1, 1, 1, dtype=F64))
-    x = torch.linspace(0.5, 2.5, 101, dtype=F64)[:, None, None]
+    plain = one_source((0.0, mean), (1.0, 0.1), (0.5, 2.5), slope, square)
+    x = along(plain, 101)
     for start in (0.5, 1.5, 2.5):
-        base = base_at(layer, torch.full((1, 1, 1), start, dtype=F64))
-        case = Case(layer, box, ranges, form, base, lipschitz(*subject._spans(ranges, base), v, q))
+        case = moved(plain, torch.full((1, 1, 1), start, dtype=F64))
         assert (values(case, parabolas(case), x) - logs(case, x)).min() >= 0
 
 
 def test_base_outside_the_ball() -> None:
     """It was unsound: a source off on the ball and on at the base had the tangent of the base, without curvature."""
-    n = 100
-    layer = Linear(
-        torch.full((2, n), 0.1, dtype=F64),
-        torch.full((2, n), 1e-4, dtype=F64),
-        torch.tensor([4.0, -3.0], dtype=F64),
-        torch.full((2,), 0.05, dtype=F64),
-    )
-    v = torch.full((1, 1, 2), 0.01, dtype=F64)
-    centre = torch.tensor([[[4.0, 0.0]]], dtype=F64)
-    form = Form(v, 0 * v, centre, 1e-8 * torch.eye(2, dtype=F64)[None, None])
+    n, v = 100, torch.full((1, 1, 2), 0.01, dtype=F64)
+    weight, bias = torch.full((2, n), 0.1, dtype=F64), torch.tensor([4.0, -3.0], dtype=F64)
+    layer = Linear(weight, 1e-3 * weight, bias, torch.full((2,), 0.05, dtype=F64))
+    form = Form(v, 0 * v, bias.clamp_min(0)[None, None], 1e-8 * torch.eye(2, dtype=F64)[None, None])
     for norm, radius in ((2, 0.6), (1, 0.6)):
         box = Box.ball(torch.zeros(1, n, dtype=F64), radius, norm=norm)
         ranges = first_layer(layer, box).ranges
@@ -217,10 +208,10 @@ def test_base_outside_the_ball() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_shift_contains_the_tilted_mean(kind: str) -> None:
     used = []
-    for seed in range(10):
+    for seed in range(6):
         case = make(kind, seed)
         shift = shift_of(case)
-        x = points(case.box, 300, torch.Generator().manual_seed(seed))
+        x = points(case.box, 300, Dice(seed))
         m, _ = gaussian(case.layer, x)
         off = (shifts(case, x) - shift.gain * (m[:, :, None] - case.base.m) - shift.middle).abs()
         assert (off <= shift.rest).all(), seed
@@ -236,34 +227,26 @@ def test_shift_contains_the_tilted_mean(kind: str) -> None:
 def test_shift_between_the_spots(v: float, q: float) -> None:
     """One source whose m alone moves: the largest and least values lie between the spots, not at them."""
     for start, wide in itertools.product((-5.0, -3.0, -1.0, 0.5), (1.0, 6.0)):
-        layer = Linear(*(torch.tensor(x, dtype=F64) for x in ([[1.0]], [[0.0]], [0.0], [1.0])))
-        box = Box(torch.tensor([[start]], dtype=F64), torch.tensor([[start + wide]], dtype=F64))
-        ranges = first_layer(layer, box).ranges
-        base = base_at(layer, box.centre[:, None])
-        tilt, square = (torch.full((1, 1, 1), value, dtype=F64) for value in (v, q))
-        form = Form(tilt, square, 0 * tilt, torch.zeros(1, 1, 1, 1, dtype=F64))
-        case = Case(layer, box, ranges, form, base, lipschitz(*subject._spans(ranges, base), tilt, square, cells=12))
-        shift = shift_of(case)
-        x = torch.linspace(start, start + wide, 1201, dtype=F64)[:, None, None]
-        off = (shifts(case, x) - shift.gain * (x[..., None] - base.m) - shift.middle)[..., 0]
+        case = one_source((1.0, 0.0), (0.0, 1.0), (start, start + wide), v, q)
+        shift, x = shift_of(case), along(case, 1201)
+        off = (shifts(case, x) - shift.gain * (x[..., None] - case.base.m) - shift.middle)[..., 0]
         assert (off.abs() <= shift.rest[..., 0]).all(), (start, wide)
 
 
 def rectangles(count: int, seed: int, *, wide: float = 0.5) -> tuple[subject.Ends, subject.Ends, Tensor, Tensor]:
     """Ranges of m and r (1, 1, count), v and q."""
-    generator = torch.Generator().manual_seed(seed)
-    r_low = 10 ** (3 * uniform(generator, 1, 1, count) - 2)
-    m_low = r_low * (16 * uniform(generator, 1, 1, count) - 8)
-    r = r_low, r_low * (1 + wide * uniform(generator, 1, 1, count) ** 4)
-    m = m_low, m_low + wide * r_low * 6 * uniform(generator, 1, 1, count) ** 4
-    v = normal(generator, 1, 1, count) * 10 ** (2 * uniform(generator, 1, 1, count) - 1) / r[1]
-    q = 0.48 / r[1].square() * uniform(generator, 1, 1, count) * (uniform(generator, 1, 1, count) < 0.7)
-    return m, r, v, q
+    dice, shape = Dice(seed), (1, 1, count)
+    r_low = 10 ** dice.uniform(-2, 1, shape)
+    m_low = r_low * dice.uniform(-8, 8, shape)
+    r = r_low, r_low * (1 + wide * dice.uniform(shape=shape) ** 4)
+    m = m_low, m_low + wide * r_low * 6 * dice.uniform(shape=shape) ** 4
+    v = dice.normal(*shape) * 10 ** dice.uniform(-1, 1, shape) / r[1]
+    return m, r, v, 0.48 / r[1].square() * dice.uniform(shape=shape) * (dice.uniform(shape=shape) < 0.7)
 
 
-def within(ends: subject.Ends, generator: torch.Generator) -> Tensor:
-    share = uniform(generator, *ends[0].shape)
-    share = torch.where(uniform(generator, *share.shape) < 0.4, share.round(), share)
+def within(ends: subject.Ends, dice: Dice) -> Tensor:
+    share = dice.uniform(shape=ends[0].shape)
+    share = torch.where(dice.uniform(shape=share.shape) < 0.4, share.round(), share)
     return ends[0] + share * (ends[1] - ends[0])
 
 
@@ -273,10 +256,10 @@ def test_slope_of_the_tilted_mean_in_r(wide: float) -> None:
     zero = torch.zeros_like(v)
     ell = lipschitz(m, r, v, q, cells=12)
     bound = subject._slope_in_r(m, r, Form(v, q, zero, zero[..., None]), ell)
-    generator = torch.Generator().manual_seed(4)
+    dice = Dice(4)
     least = math.inf
     for _ in range(20):
-        x, y = within(m, generator), within(r, generator)
+        x, y = within(m, dice), within(r, dice)
         h = 1e-5 * y
         slope = (tilted(x, y + h, v, q).mean - tilted(x, y - h, v, q).mean) / (2 * h)
         room = 1e-6 * (1 + slope.abs() + (v * y).square())  # of the difference
@@ -288,30 +271,28 @@ def test_slope_of_the_tilted_mean_in_r(wide: float) -> None:
 def test_largest_tilted_mean() -> None:
     m, r, v, q = rectangles(4000, 5)
     bound = subject._largest_tilted_mean(m, r, v, q)
-    generator = torch.Generator().manual_seed(4)
+    dice = Dice(4)
     for _ in range(30):
-        mean = tilted(within(m, generator), within(r, generator), v, q).mean
+        mean = tilted(within(m, dice), within(r, dice), v, q).mean
         assert (mean <= bound).all()
     m, r, v, q = rectangles(400, 6, wide=0.0)
-    assert (
-        subject._largest_tilted_mean(m, r, v, q)
-        <= tilted(*(x[1] for x in (m, r)), v.clamp_min(0), q).mean * 1.001 + r[1] * 1e-8
-    ).all()
+    most = tilted(m[1], r[1], v.clamp_min(0), q).mean
+    assert (subject._largest_tilted_mean(m, r, v, q) <= most * 1.001 + r[1] * 1e-8).all()
 
 
 def random_matrix(case: Case, seed: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    factor = normal(generator, *case.form.matrix.shape[:-1], 2)
-    return factor @ factor.mT, uniform(generator, *case.form.linear.shape)
+    dice = Dice(seed)
+    factor = dice.normal(*case.form.matrix.shape[:-1], 2)
+    return factor @ factor.mT, dice.uniform(shape=case.form.linear.shape)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_lie_above_the_quadratic_form(kind: str) -> None:
     """``W^T A W <= lambda diag(omega)`` on steps inside the box, and lambda is not much more than needed."""
-    for seed in range(12):
+    for seed in range(6):
         case = make(kind, seed)
         core, bent = random_matrix(case, seed)
-        slope = normal(torch.Generator().manual_seed(seed), *case.base.x.shape)
+        slope = Dice(seed).normal(*case.base.x.shape)
         weights = subject._weights(case.layer, case.box, slope)
         found = subject._largest_eigenvalue(weights, core, bent)
         free = (case.box.upper > case.box.lower)[:, None]
@@ -323,15 +304,6 @@ def test_weights_lie_above_the_quadratic_form(kind: str) -> None:
         assert (found >= truth).all()
         if kind != "point":
             assert (found <= 1.4 * truth * case.box.n**0.25 + 1e-12).all()
-
-
-def test_weights_follow_the_slopes() -> None:
-    case = make("wide", 3)
-    slope = torch.zeros_like(case.base.x)
-    slope[..., 0] = 1.0
-    omega = subject._weights(case.layer, case.box, slope).omega * (case.box.upper - case.box.lower)[:, None]
-    length = torch.linalg.vector_norm(case.layer.weight_mean, dim=0)
-    assert (omega[..., :1] / length[0] > omega[..., 1:] / length[1:]).all()
 
 
 def corners(rest: Tensor) -> Tensor:  # (2^sources, ..., sources)
@@ -357,39 +329,64 @@ def climb(case: Case, problem: subject._Problem, p: Tensor, x: Tensor) -> Tensor
         objective(case, problem, p, here)[..., 0].sum().backward()  # of the first row: any direction will do
         assert here.grad is not None
         x = case.box.project(x + share * torch.sign(here.grad) * width).detach()
-        inside = (x >= case.box.lower).all() & (x <= case.box.upper).all()
-        assert inside
         best = torch.maximum(best, objective(case, problem, p, x))
     return best
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", slow_but(KINDS[:-1], "flat", "wide", "l1"))
 @pytest.mark.parametrize("rest", [1.0, 30.0])
 def test_largest_value_of_the_parabolas_and_the_form(kind: str, rest: float) -> None:
     gaps = []
-    for seed in range(10):
+    for seed in range(6):
         case = make(kind, seed, sources=4)
         problem = problem_of(case)
         problem = replace(problem, shift=replace(problem.shift, rest=rest * problem.shift.rest + 0.002 * (rest - 1)))
         p, _ = random_matrix(case, seed)
         found = subject._largest(problem, p)
-        x = points(case.box, 60, torch.Generator().manual_seed(seed))
+        x = points(case.box, 60, Dice(seed))
         truth = torch.maximum(objective(case, problem, p, x).amax(0), climb(case, problem, p, x[:5]).amax(0))
         assert (found >= truth - 1e-12).all(), seed
         gaps.append((found - truth).min().item())
     assert min(gaps) < {"point": 0.02, "flat": 0.2, "narrow": 0.02}.get(kind, 0.5) * (1 + rest / 10)
 
 
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("seed", slow_but(range(4), 0))
+def test_the_largest_value_on_a_ball(seed: int, norm: float) -> None:
+    """``(y + b)' P (y + b) / 2`` with y = W (x - x0): along its gradient, the worst direction to first order."""
+    normal, n_in, n, radius = Dice(seed).normal, 12, 3, 0.01
+    layer = Linear(normal(n, n_in), torch.full((n, n_in), 0.1), normal(n), torch.full((n,), 0.1))
+    x0 = normal(1, n_in)
+    box, base = Box.ball(x0, radius, norm=norm), subject.base_at(layer, x0[:, None])
+    root = normal(n, n)
+    p, middle = (root @ root.T)[None, None], normal(1, 1, n)
+    gradient = (p @ middle[..., None])[..., 0] @ layer.weight_mean  # (1, 1, n_in)
+    zero = torch.zeros(1, 1, n, dtype=F64)
+    above = subject._Above(torch.zeros(1, 1, n_in, dtype=F64), zero[..., 0], zero)
+    shift = subject._Shift(torch.ones_like(zero), middle, zero)
+    problem = subject._Problem(layer, box, base, above, shift, subject._weights(layer, box, gradient))
+    found = subject._largest(problem, p).item()
+    steps = {
+        1: torch.nn.functional.one_hot(gradient.abs().argmax(-1), n_in) * gradient.sign(),
+        2: gradient / torch.linalg.vector_norm(gradient),
+        math.inf: gradient.sign(),
+    }
+    away = (radius * steps[norm][0, 0]) @ layer.weight_mean.T + middle[0, 0]
+    truth = (0.5 * away @ p[0, 0] @ away).item()
+    assert found >= truth * (1 - 1e-12)
+    assert found <= truth * 1.1 + 0.1  # the ball is small: hardly more than the linear part
+
+
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_largest_form(kind: str) -> None:
     gaps = []
-    for seed in range(10):
+    for seed in range(6):
         case = make(kind, seed, sources=4)
         problem = problem_of(case)
         p, _ = random_matrix(case, seed)
         m, _ = subject._spans(case.ranges, case.base)
         found = subject._largest_form(problem, (m[1] - case.base.m, case.base.m - m[0]), p)
-        x = points(case.box, 200, torch.Generator().manual_seed(seed))
+        x = points(case.box, 200, Dice(seed))
         d = shifts(case, x)
         truth = torch.einsum("pbrj,brjk,pbrk->pbr", d, p, d).amax(0)
         assert (found >= truth).all()
@@ -436,48 +433,51 @@ def two_sources(seed: int, kind: str, size: float, *, away: float = 0.2) -> Case
     """One box of ``make`` with two sources; their forms have a largest eigenvalue of ``size`` and are not diagonal."""
     case = make(kind, seed, sources=2, size=size)
     box, form = case.box[:1], case.form
-    generator = torch.Generator().manual_seed(seed)
     mean = tilted(case.base.m, case.base.r, form.linear, form.square).mean
-    centre = mean + away * normal(generator, *mean.shape)
+    centre = mean + away * Dice(seed).normal(*mean.shape)
     parts = Form(form.linear[:1], form.square[:1], centre[:1], form.matrix[:1])
     base = Base(case.base.x[:1], case.base.m[:1], case.base.r[:1])
     return Case(case.layer, box, first_layer(case.layer, box).ranges, parts, base, case.ell[:1])
 
 
-@pytest.mark.parametrize("far", [0.02, 0.7, 4.5])
-@pytest.mark.parametrize("size", [0.2, 0.9])
+@pytest.mark.parametrize("far", slow_but([0.02, 0.7, 4.5], 0.02, 4.5))
+@pytest.mark.parametrize("size", slow_but([0.2, 0.9], 0.9))
 def test_log_mean_lies_above_quadrature(monkeypatch: pytest.MonkeyPatch, far: float, size: float) -> None:
     """At any reach of the smaller constants: with a short one the escape term has to make up for much."""
     monkeypatch.setattr(subject, "_FAR", far)
-    for seed, kind in itertools.product(range(6), ("point", "narrow", "wide", "l2")):
+    for seed, kind in itertools.product(range(3), ("point", "narrow", "wide", "l2")):
         case = two_sources(seed, kind, size, away=(0.02, 0.3, 2.0)[seed % 3])
-        bound = log_mean_of_form(case.layer, case.box, case.ranges, case.form, case.base)
-        xs = points(case.box, 1 if kind == "point" else 6, torch.Generator().manual_seed(seed))
+        bound = case.bound()
+        xs = points(case.box, 1 if kind == "point" else 6, Dice(seed))
         for row in range(3):
             if math.isfinite(bound[0, row].item()):
                 truth = max(truth_at(case.layer, x[0], case.form, row) for x in xs)
                 assert bound[0, row].item() >= truth - 1e-8 * (1 + abs(truth)), (seed, kind, row)
 
 
+def at_the_origin(levels: list[float], v: float, away: float | None, s: list[list[float]]) -> Case:
+    """Two sources N(level, 1) at a point; the centre of the form lies so far below zero, None: at the mean."""
+    zero, one = torch.zeros(2, 1, dtype=F64), torch.ones(2, dtype=F64)
+    layer, box = Linear(zero, zero, torch.tensor(levels, dtype=F64), one), Box([[0.0]], [[0.0]])
+    base, tilt = base_at(layer, box.centre[:, None]), v * one[None, None]
+    centre = tilted(base.m, base.r, tilt, 0 * tilt).mean if away is None else 0 * tilt - away
+    form, ranges = Form(tilt, 0 * tilt, centre, torch.tensor([[s]], dtype=F64)), first_layer(layer, box).ranges
+    return Case(layer, box, ranges, form, base, lipschitz((base.m, base.m), (base.r, base.r), tilt, 0 * tilt))
+
+
 @pytest.mark.parametrize("away", [0.0, 3.0, 40.0, 60.0, 80.0])
 def test_log_mean_far_from_the_centre_of_the_form(away: float) -> None:
     """Rarely active sources and z0 far below them: delta is near P d, where their variance is much larger than at 0."""
-    layer = Linear(*(torch.tensor(x, dtype=F64) for x in ([[1.0], [1.0]], [[0.0], [0.0]], [-1.5, -1.6], [1.0, 1.0])))
-    box = Box.ball(torch.zeros(1, 1, dtype=F64), 0.0)
-    base = base_at(layer, box.centre[:, None])
-    zero = torch.zeros(1, 1, 2, dtype=F64)
-    s = torch.tensor([[[[0.05, 0.01], [0.01, 0.04]]]], dtype=F64)
-    form = Form(zero, zero, zero - away, s)
-    bound = log_mean_of_form(layer, box, first_layer(layer, box).ranges, form, base).item()
-    truth = truth_at(layer, box.lower[0], form, 0)
-    assert truth <= bound <= truth + 0.05 + 0.2 * away
+    case = at_the_origin([-1.5, -1.6], 0.0, away, [[0.05, 0.01], [0.01, 0.04]])
+    truth = truth_at(case.layer, case.box.lower[0], case.form, 0)
+    assert truth <= case.bound().item() <= truth + 0.05 + 0.2 * away
 
 
 def test_log_mean_at_a_point_is_tight_for_a_small_form() -> None:
     gaps = []
     for seed in range(24):
         case = two_sources(seed, "point", 0.1, away=0.05)
-        bound = log_mean_of_form(case.layer, case.box, case.ranges, case.form, case.base)
+        bound = case.bound()
         for row in range(3):
             truth = truth_at(case.layer, case.box.lower[0], case.form, row)
             alone = logs(case, case.box.lower[None])[0, 0, row].item()  # without S
@@ -489,26 +489,11 @@ def test_log_mean_at_a_point_is_tight_for_a_small_form() -> None:
 
 def test_smaller_constants_gain() -> None:
     """Rarely active sources: with the constants for every delta alone the bound is much larger."""
-    one = torch.ones(1, 1, 2, dtype=F64)
-    layer = Linear(
-        torch.ones(2, 1, dtype=F64),
-        torch.zeros(2, 1, dtype=F64),
-        torch.tensor([-2.0, -1.5], dtype=F64),
-        torch.ones(2, dtype=F64),
-    )
-    box = Box.ball(torch.zeros(1, 1, dtype=F64), 0.0)
-    ranges = first_layer(layer, box).ranges
-    base = base_at(layer, box.centre[:, None])
-    v = -0.3 * one
-    mean = tilted(base.m, base.r, v, 0 * v).mean
-    form = Form(v, 0 * v, mean, 0.03 * (torch.eye(2, dtype=F64) + 1)[None, None])
-    got = log_mean_of_form(layer, box, ranges, form, base).item()
-    p, log_det = subject._solved(form.matrix, lipschitz((base.m, base.m), (base.r, base.r), v, 0 * v))
-    alone = tilted(base.m, base.r, v, 0 * v).log.sum().item()
-    truth = truth_at(layer, box.lower[0], form, 0)
-    assert truth <= got
+    case = at_the_origin([-2.0, -1.5], -0.3, None, [[0.06, 0.03], [0.03, 0.06]])
+    _, log_det = subject._solved(case.form.matrix, case.ell)
+    got, alone = case.bound().item(), logs(case, case.box.lower[None]).item()
+    assert truth_at(case.layer, case.box.lower[0], case.form, 0) <= got
     assert got - alone < 0.6 * -log_det.item()
-    assert p.shape == (1, 1, 2, 2)
 
 
 @pytest.mark.parametrize("kind", ["narrow", "wide", "l2"])
@@ -521,9 +506,9 @@ def test_smaller_constants_are_asked_for_on_the_whole_region(monkeypatch: pytest
 
     monkeypatch.setattr(subject, "sub_gaussian", spy)
     case = make(kind, 5)
-    log_mean_of_form(case.layer, case.box, case.ranges, case.form, case.base)
+    case.bound()
     ((m, r, reach),) = asked
-    x = points(case.box, 200, torch.Generator().manual_seed(5))
+    x = points(case.box, 200, Dice(5))
     for ends, value in zip((m, r), gaussian(case.layer, x), strict=True):
         assert (ends[0] <= value[:, :, None]).all()
         assert (value[:, :, None] <= ends[1]).all()
@@ -534,7 +519,7 @@ def test_smaller_constants_are_asked_for_on_the_whole_region(monkeypatch: pytest
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_worst_base_is_in_the_box(kind: str) -> None:
-    for seed in range(8):
+    for seed in range(6):
         case = make(kind, seed)
         moved = worst_base(case.layer, case.box, case.base, case.form)
         assert (moved.x >= case.box.lower[:, None]).all()
@@ -547,14 +532,14 @@ def test_worst_base_helps() -> None:
     """Many inputs, a small box: the bound falls for nearly every form."""
     gains = []
     for seed in range(6):
-        generator = torch.Generator().manual_seed(seed)
-        std = 0.05 * uniform(generator, 8, 40)
-        layer = Linear(0.2 * normal(generator, 8, 40), std, 0.5 * normal(generator, 8), std[:, 0] + 0.1)
-        box = Box.ball(normal(generator, 2, 40), 0.04)
+        dice = Dice(seed)
+        std = 0.05 * dice.uniform(shape=(8, 40))
+        layer = Linear(0.2 * dice.normal(8, 40), std, 0.5 * dice.normal(8), std[:, 0] + 0.1)
+        box = Box.ball(dice.normal(2, 40), 0.04)
         ranges = first_layer(layer, box).ranges
-        v, q = 0.5 * normal(generator, 2, 3, 8), 0.02 * uniform(generator, 2, 3, 8)
+        v, q = (0.5 * dice.normal(2, 3, 8), 0.02 * dice.uniform(shape=(2, 3, 8)))
         start = base_at(layer, box.centre[:, None].expand(-1, 3, -1))
-        factor = 0.1 * normal(generator, 2, 3, 8, 8)
+        factor = 0.1 * dice.normal(2, 3, 8, 8)
         form = Form(v, q, tilted(start.m, start.r, v, q).mean, factor @ factor.mT)
         bases = (start, worst_base(layer, box, start, form))
         found = [log_mean_of_form(layer, box, ranges, form, base) for base in bases]
@@ -570,7 +555,7 @@ def test_no_bound_from_bad_numbers(field: str, value: float) -> None:
     broken = getattr(case.form, field).clone()
     broken[0, 1, 0] = value
     form = replace(case.form, **{field: broken})
-    bound = log_mean_of_form(case.layer, case.box, case.ranges, form, case.base)
+    bound = case.bound(form)
     assert bound[0, 1] == math.inf or (value == 1e200 and bound[0, 1] > 1e150)
     assert torch.isfinite(bound[0, [0, 2]]).all()  # the other rows do not suffer
 
@@ -578,10 +563,10 @@ def test_no_bound_from_bad_numbers(field: str, value: float) -> None:
 def test_no_bound_where_the_form_is_too_large() -> None:
     for size, finite in ((0.99, True), (1.01, False), (50.0, False)):
         case = two_sources(1, "point", size)
-        bound = log_mean_of_form(case.layer, case.box, case.ranges, case.form, case.base)
+        bound = case.bound()
         assert torch.isfinite(bound).all() == finite
     case = two_sources(1, "narrow", 0.5)
     pole = 0.5 / case.ranges.r.upper[:, None].square().expand_as(case.form.square)
     for share in (0.999, 1.0, 1.5):
-        bound = log_mean_of_form(case.layer, case.box, case.ranges, replace(case.form, square=share * pole), case.base)
+        bound = case.bound(replace(case.form, square=share * pole))
         assert (bound == math.inf).all()

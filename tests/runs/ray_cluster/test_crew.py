@@ -22,7 +22,7 @@ from bnndp.runs.ray_cluster import crew as crews
 from bnndp.runs.ray_cluster import worker as workers
 from bnndp.runs.ray_cluster.crew import Crew, open_crew
 from bnndp.runs.ray_cluster.worker import Badge, Parcel, Worker
-from bnndp.runs.work import Deadline, work
+from bnndp.runs.work import Schedule, work
 
 Kept = tuple[Shard, Sequence[Any], bool]
 JOB = Squares(points=40, sizes=(4, 3, 5))
@@ -48,13 +48,13 @@ def crew_of(ray: PretendedRay, width: int = 2, job: Squares = JOB) -> Crew:
 
 def local() -> list[Any]:
     with Journal.scratch(JOB.points, 3) as journal:
-        work(JOB, journal, silent, Deadline())
+        work(JOB, journal, silent, Schedule())
         return answers_of(JOB, journal)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 100])
 def test_answers_are_those_of_this_process(journal: Journal, width: int) -> None:
-    assert work(JOB, journal, silent, Deadline(), crew_of(PretendedRay(), width)) is False
+    assert work(JOB, journal, silent, Schedule(), crew_of(PretendedRay(), width)) is False
     assert answers_of(JOB, journal) == local()
 
 
@@ -93,9 +93,9 @@ def test_a_shard_that_kills_its_workers_is_left_and_the_others_are_done(journal:
     with pytest.raises(
         RunStateError, match=r"the inputs 8 to 11 lack answers of stage 0: 3 workers died .* was killed"
     ):
-        work(JOB, journal, silent, Deadline(), crew_of(ray))
+        work(JOB, journal, silent, Schedule(), crew_of(ray))
     assert [point for point in range(40) if not journal.has(0, range(point, point + 1))] == [8, 9, 10, 11]
-    assert work(JOB, journal, silent, Deadline()) is False  # this process goes on
+    assert work(JOB, journal, silent, Schedule()) is False  # this process goes on
     assert answers_of(JOB, journal) == local()
 
 
@@ -127,7 +127,7 @@ def test_where_nothing_is_to_be_done_nobody_is_hired() -> None:
 
 def test_workers_stay_for_the_next_stage(journal: Journal) -> None:
     ray = PretendedRay()
-    work(JOB, journal, silent, Deadline(), crew_of(ray))
+    work(JOB, journal, silent, Schedule(), crew_of(ray))
     assert len(ray.hired) == 2
 
 

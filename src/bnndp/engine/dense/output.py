@@ -38,11 +38,11 @@ class OutputRows:
 
 def output_rows(output: Linear, rows: Tensor) -> OutputRows:  # rows (rows, outputs) or (batch, rows, outputs)
     """The law of the rows of a layer; that of a single output is exact."""
-    some, size = rows != 0, rows.abs()
-    products = (some & (size != 1)).sum(-1, keepdim=True)  # (..., rows, 1)
-    roundings = (some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * products
-    factor, tiny = 4 * UNIT * roundings, TINY * (roundings > 0)
-    squares, any_of = rows.square(), some.any(-1, keepdim=True)
+    size, squares = rows.abs(), rows.square()
+    some = (size != 0).to(rows.dtype)  # times a mask of booleans TINY would be a float32, and zero
+    scaled = some * (size != 1)
+    roundings = (some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * scaled.sum(-1, keepdim=True)  # (..., rows, 1)
+    factor, tiny, any_of = 4 * UNIT * roundings, TINY * roundings, some.amax(-1, keepdim=True)
     return OutputRows(
         weight=rows @ output.weight_mean,
         weight_error=factor * (size @ output.weight_mean.abs()) + tiny,

@@ -18,7 +18,7 @@ from bnndp.errors import RunStateError
 from bnndp.runs.identity import program
 from bnndp.runs.job import Job, Shard
 from bnndp.runs.journal import Answer
-from bnndp.runs.work import compute
+from bnndp.runs.work import Keeping
 
 __all__ = ["Badge", "Parcel", "Worker"]
 
@@ -88,5 +88,11 @@ class Worker:
             nonlocal done
             done = answers, whole
 
-        compute(self._job, Shard(stage, part, known, time.monotonic() + seconds), keep)
+        shard = Shard(stage, part, known, time.monotonic() + seconds)
+        with Keeping(self._job, shard, keep) as keeping:
+            for keeping.latest in self._job.search(shard):
+                if shard.over:
+                    break
+            else:
+                keeping.whole = True
         return done

@@ -1,0 +1,130 @@
+"""Slopes by gradient ascent: never worse than one pass, row by row, whatever is no number, until the clock stops it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.classifiers import classifier
+from support.dice import Dice
+from tests.marks import slow_but
+from torch import Tensor
+
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.passes import Climbable, Slopes
+from bnndp.geometry.box import Box
+from bnndp.network import BayesianNetwork
+from bnndp.options import NEVER, Deadline
+from bnndp.tighten.slopes import Sloped, climb
+
+NetworkFactory = Callable[..., BayesianNetwork]
+BOX = Box.ball([[0.3, -0.5, 0.2], [-1.0, 0.4, 0.0]], 0.3)
+
+
+def passed(network: BayesianNetwork, box: Box, general: bool = False) -> Climbable:
+    return GeneralPass.of(network, box) if general else DensePass(network.linears, box)
+
+
+def rows_of(network: BayesianNetwork) -> Tensor:
+    return torch.eye(network.n_out, dtype=torch.float64)
+
+
+def value(bounds: Climbable, rows: Tensor, steps: int) -> Tensor:
+    """The least values of the planes (batch, rows), which hold by themselves."""
+    plane = climb(bounds, rows, steps, NEVER)[0].affine
+    return bounds.box.minimum(plane.matrix, plane.offset)
+
+
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("sizes", [(3, 8, 4), (3, 6, 5, 5, 3)])
+@pytest.mark.parametrize("radius", slow_but([0.0, 0.05, 0.5], 0.5))
+def test_more_steps_are_never_worse(
+    random_network: NetworkFactory, sizes: tuple[int, ...], radius: float, general: bool
+) -> None:
+    network = random_network(sizes, seed=3, std=0.3)
+    bounds = passed(network, Box.ball(BOX.centre, radius), general)
+    rows = rows_of(network)
+    found = [value(bounds, rows, steps) for steps in (0, 1, 4, 16)]
+    assert all((after >= before).all() for before, after in itertools.pairwise(found))
+    assert torch.equal(found[0], bounds.box.minimum(*_parts(bounds, rows)))
+    if radius == 0.5 and bounds.slopes(rows) is not None:
+        assert (found[-1] > found[0] + 1e-3).any()  # and they do gain
+    wrapped, planes = Sloped(bounds, 4, NEVER), climb(bounds, rows, 4, NEVER)[0]
+    assert torch.equal(wrapped.least(rows), planes.least)
+    assert (planes.least >= torch.maximum(found[2], bounds.least(rows)) - 1e-12).all()
+    assert torch.equal(wrapped.variance(rows), bounds.variance(rows))
+
+
+def _parts(bounds: Climbable, rows: Tensor) -> tuple[Tensor, Tensor]:
+    plane = bounds.affine(rows).affine
+    return plane.matrix, plane.offset
+
+
+def test_rows_and_boxes_do_not_mix(random_network: NetworkFactory) -> None:
+    network = random_network((3, 7, 6, 4), seed=4, std=0.3)
+    rows = rows_of(network)
+    together = value(passed(network, BOX), rows, 5)
+    for b, row in itertools.product(range(2), range(4)):
+        alone = value(passed(network, BOX[b : b + 1]), rows[row : row + 1], 5)
+        assert torch.allclose(together[b, row], alone[0, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_slopes_that_are_not_numbers_never_win(random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ascent of one row starts at NaN: that row keeps the planes of one pass, the others are optimised."""
+    network = random_network((3, 7, 6, 4), seed=5, std=0.3)
+    bounds, rows, usual = passed(network, BOX), rows_of(network), DensePass.slopes
+
+    def spoiled(self: DensePass, asked: Tensor) -> tuple[Slopes, Slopes]:
+        best, start = usual(self, asked)
+        start.tangents[0][:, 1, 0] = math.nan
+        return best, start
+
+    plain, good = value(bounds, rows, 0), value(bounds, rows, 6)
+    monkeypatch.setattr(DensePass, "slopes", spoiled)
+    found, slopes = climb(bounds, rows, 6, NEVER)
+    assert not any(tensor.isnan().any() for tensor in slopes.tensors)
+    now = bounds.box.minimum(found.affine.matrix, found.affine.offset)
+    assert torch.equal(now[:, 1], plain[:, 1])
+    others = [0, 2, 3]
+    assert torch.allclose(now[:, others], good[:, others])
+
+
+def test_it_works_without_gradients_around_it(random_network: NetworkFactory) -> None:
+    network = random_network((3, 5, 3), seed=7, std=0.3)
+    bounds, rows = passed(network, BOX), rows_of(network)
+    with torch.no_grad():
+        found, slopes = climb(bounds, rows, 4, NEVER)
+    assert not any(tensor.requires_grad for tensor in (*slopes.tensors, found.affine.matrix, found.least))
+    assert torch.equal(found.least, climb(bounds, rows, 4, NEVER)[0].least)
+
+
+def test_the_clock_stops_it(random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves by one second a look; when the time is over at once, what one pass and one look found."""
+    network = random_network((3, 8, 4), seed=3, std=0.3)
+    bounds, rows = passed(network, BOX), rows_of(network)
+    found = [value(bounds, rows, steps) for steps in (0, 3, 50)]
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+    stopped = climb(bounds, rows, 50, Deadline.after(3.5))[0].least
+    assert next(seconds) < 8
+    assert (stopped >= found[0]).all()
+    assert (stopped <= found[2] + 1e-12).all()
+
+
+@pytest.mark.parametrize("seed", slow_but(range(4), 0))
+def test_climbed_planes_hold_at_points(seed: int) -> None:
+    """Without variance a classifier is a function of x, and its planes are below it in the whole box."""
+    network = classifier((3, 8, 7, 4), seed, std=0.0)
+    rows, bounds = Dice(seed).normal(2, 5, 4), passed(network, BOX)  # of each box its own
+    plane = climb(bounds, rows, 10, NEVER)[0].affine
+    x = BOX.lower + Dice(seed).uniform(shape=(300, 2, 3)) * (BOX.upper - BOX.lower)
+    z = x
+    for index, layer in enumerate(network.linears):
+        z = (z.clamp_min(0) if index else z) @ layer.weight_mean.T + layer.bias_mean
+    low = torch.einsum("brn,pbn->pbr", plane.matrix, x) + plane.offset
+    assert (low <= torch.einsum("brc,pbc->pbr", rows, z) + 1e-12).all()
