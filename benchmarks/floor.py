@@ -50,16 +50,15 @@ def passes_of(module: Any) -> Iterator[Passes]:
     seen = Passes()
 
     def counting(true: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(network: Any, box: Any, *rest: Any) -> Any:
+        def asked(network: Any, box: Any, *rest: Any, **named: Any) -> Any:
             seen.calls, seen.balls = seen.calls + 1, seen.balls + box.batch
-            return true(network, box, *rest)
+            return true(network, box, *rest, **named)
 
         return asked
 
     with ExitStack() as stack:
         for name in ("bound_rows", "one_pass_rows"):
-            if hasattr(module, name):
-                stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
+            stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
         yield seen
 
 

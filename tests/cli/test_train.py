@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import terminal
-from tests.training import made
-from tests.training.made import drawn_outputs
+from tests.training import synthetic as made
+from tests.training.synthetic import drawn_outputs
 from typer.testing import CliRunner
 
 from bnndp.cli.main import app

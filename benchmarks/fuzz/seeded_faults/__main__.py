@@ -59,7 +59,7 @@ def _faults(only: Sequence[str] | None, then: tuple[str, ...]) -> Iterator[Case]
     for fault in read_all():
         if _asked(only, fault.name, fault.file):
             changed = faulty(fault, (ROOT / fault.file).read_text("utf-8"))
-            yield Case(fault.name, fault.file, changed, fault.tests, then)
+            yield _case(fault.name, fault.file, changed, fault.tests, then)
 
 
 def _mutants(only: Sequence[str] | None, count: int, seed: int) -> Iterator[Case]:
@@ -67,7 +67,13 @@ def _mutants(only: Sequence[str] | None, count: int, seed: int) -> Iterator[Case
         file = path.relative_to(ROOT).as_posix()
         if not path.name.startswith("__") and _asked(only, file):
             for mutant in sample(file, path.read_text("utf-8"), count, seed):
-                yield Case(mutant.name, file, mutant.source, own_tests(file))
+                yield _case(mutant.name, file, mutant.source, own_tests(file))
+
+
+def _case(name: str, file: str, changed: str, tests: tuple[str, ...], then: tuple[str, ...] = ()) -> Case:
+    """The tests of the file's own name first, and those of its room only if these say nothing."""
+    count = 1 if tests == own_tests(file) else len(tests)
+    return Case(name, file, changed, tests[:count], (*tests[count:], *then))
 
 
 def _table(cases: Sequence[Case], entries: Sequence[Entry]) -> Iterator[str]:
