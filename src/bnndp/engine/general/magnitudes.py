@@ -1,11 +1,12 @@
 r"""The range of magnitudes of the general pass; what is beyond it is refused before a pass.
 
-float64 loses what is below :math:`2^{-1074}`. The general pass (``propagation``) multiplies squares of deviations with
-squares of values, fourth powers of weights with fourth moments, factors of covariances with one another, and squares of
-rows, which are products of the weights of several layers, with variances. The highest powers are the fourth of a
-weight, the fourth of a value (sixth powers are products of roots) and the square of a row. One factor may vanish, at
-most :math:`2^{-1074}` of it, while the others are large. With numbers of at most ``LARGE`` = 1e35 in tensors and boxes
-(here) and in hidden values (``engine/general/pre_activation.py``), and rows of at most 1e90 (here), a sum of n terms loses less than
+float64 loses what is below :math:`2^{-1074}`. The general pass (``propagation``) multiplies squares of deviations
+with squares of values, fourth powers of weights with fourth moments, factors of covariances with one another, and
+squares of rows, which are products of the weights of several layers, with variances. The highest powers are the
+fourth of a weight, the fourth of a value (sixth powers are products of roots) and the square of a row. One factor may
+vanish, at most :math:`2^{-1074}` of it, while the others are large. With numbers of at most ``LARGE`` = 1e35 in
+tensors and boxes (here) and in hidden values (``engine/general/pre_activation.py``), and rows of at most 1e90 (here),
+a sum of n terms loses less than
 
 * :math:`2^{-1074}\,n\cdot10^{4\cdot35}<n\cdot10^{-183}` of a fourth moment, where 1e-120 is granted,
 * :math:`2^{-1074}\,n\cdot10^{2\cdot90+2\cdot35}<n\cdot10^{-73}` of a variance along a row, where 1e-60 is granted:
@@ -16,9 +17,9 @@ for rounding cover, or the sum is itself less than 1e10 times that, which is les
 be refused at the small end: bounds of what is measured in units of 1e-30 are wide, and hold. A mean loses coefficients,
 in proportion to the values that they meet: ``TINY`` times these is taken off.
 
-The moment pass of plain networks adds ``SMALL`` and ``TINY`` where it takes powers, and has no bound for hidden values
-above ``LARGE`` (``engine/dense/forward.py``); the partition method takes no powers above squares. Neither needs a limit for
-the tensors, nor does a network without variance.
+The moment pass of plain networks adds ``SMALL`` and ``TINY`` where it takes powers, and has no bound for hidden
+values above ``LARGE`` (``engine/dense/forward.py``); the partition method takes no powers above squares. Neither
+needs a limit for the tensors, nor does a network without variance.
 """
 
 from __future__ import annotations
