@@ -402,13 +402,6 @@ def test_conditional_error(base: float, u: tuple[float, float], r: tuple[float, 
     assert bound == pytest.approx(PHI_1 / 6 * replacement._SKEWNESS * cube / base, rel=1e-12)
 
 
-@pytest.mark.parametrize("u", CENTRES)
-def test_the_third_central_moment_is_below_the_raw_one(u: float) -> None:
-    """The other form of ``cube``, twice E z^3, which the skewness constant has to serve as well."""
-    assert replacement._SKEWNESS >= 0.5
-    assert moments_of(arb(u))[2] < oracles.rectified(arb(u), arb(1)).third
-
-
 def test_the_factors_of_other_functions() -> None:
     """A step is of third order, so a factor is the largest third derivative over that of g, phi(1)/rho^2.
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from bnndp.engine.dense.forward import Hidden
 from bnndp.engine.dense.norms import _linear, _slope, _spread_slope
-from bnndp.engine.dense.rare_neurons import slope_square
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
 F64 = torch.float64
+INF = math.inf
 XI_8 = 105**0.125  # of a standard Gaussian
 QUADRATURE = 1e-5  # relative error granted to the quadrature
 
@@ -34,10 +34,15 @@ def vector(values: list[float] | Tensor) -> Tensor:
     return torch.as_tensor(values, dtype=F64)
 
 
-def source_layer(levels: list[float], std: float = 1.0, gain: float = 0.0, gain_std: float = 0.0) -> Linear:
-    """Sources ``N(level + gain x, std^2 + gain_std^2 x^2)`` of one input x."""
+def source_layer(levels: list[float], std: float = 1.0) -> Linear:
+    """Sources ``N(level, std^2)``, whatever the input."""
     n = len(levels)
-    return Linear(filled(n, 1, gain), filled(n, 1, gain_std), vector(levels), filled(1, n, std)[0])
+    return Linear(filled(n, 1, 0), filled(n, 1, 0), vector(levels), filled(1, n, std)[0])
+
+
+def neurons(weight: float, std: float, bias: float, noise: float, n: int = 1) -> Linear:
+    """Equal neurons of one source."""
+    return Linear(filled(n, 1, weight), filled(n, 1, std), filled(1, n, bias)[0], filled(1, n, noise)[0])
 
 
 def norms(first: Linear, second: Linear, rows: list[list[float]], box: Box | None = None) -> Run:
@@ -91,63 +96,57 @@ def holds(truth: float, bound: float, loosest: float) -> None:
 @pytest.mark.parametrize(("row", "size"), [([3.0], 3.0), ([1.0, -1.0, 1.0, -1.0], 2.0)])
 def test_own_noise_of_active_neurons(row: list[float], size: float) -> None:
     """Silent sources; T is Gaussian, sqrt(7) against its 105^(1/8); the noises of neurons add up in squares."""
-    n = len(row)
-    second = Linear(filled(n, 1, 0), filled(n, 1, 0), vector([30.0] * n), vector([1.0] * n))
-    holds(size * XI_8, found_norm(norms(source_layer([0.0], std=0.0), second, [row])).item(), loosest=1.48)
+    found = norms(source_layer([0.0], std=0.0), neurons(0, 0, 30, 1, len(row)), [row])
+    holds(size * XI_8, found_norm(found).item(), loosest=1.48)
 
 
-@pytest.mark.parametrize("level", [-6.0, -2.0, 0.0, 3.0, 8.0])
-def test_own_noise_of_random_size(level: float) -> None:
-    """``T = sigma z xi`` about a large bias: E T^8 = 105 sigma^8 E z^8."""
-    first, second = source_layer([level]), Linear(filled(1, 1, 0), filled(1, 1, 0.2), vector([100.0]), vector([0.0]))
-    z, weight = rectified_law(level, 1.0)
-    truth = XI_8 * 0.2 * power_mean(z, weight, 8).item()
-    found = found_norm(norms(first, second, [[1.0]])).item()
-    assert truth * (1 - QUADRATURE) <= found
-    if level >= 3:
-        assert found <= 5 * truth
+def truth_of(part: str, level: float) -> tuple[Linear, Linear, float, float]:
+    """Both layers, the norm of T, and how loose a bound may be, where one part is all there is."""
+    source, (z, weight) = source_layer([level]), rectified_law(level, 1.0)
+    own = central_norm(z[:, None], weight).item()
+    if part == "own noise of random size":  # T = sigma z xi about a large bias: E T^8 = 105 sigma^8 E z^8
+        return source, neurons(0, 0.2, 100, 0), XI_8 * 0.2 * power_mean(z, weight, 8).item(), 5 if level >= 3 else INF
+    if part == "own noise of a neuron hardly ever active":  # no randomness below: T is rectified about its mean
+        return source_layer([0.0], std=0.0), neurons(0, 0, level, 1), own, 3 + 0.2 * level**2
+    if part == "rare source":  # T = z - E z through an active neuron
+        return source, neurons(1, 0, 200, 0), own, 12
+    if part == "spread":  # E[z_2 | z] = phi(0) sigma z at a zero mean; of many equal neurons the own noise is small
+        return source, neurons(0, 3, 0, 0, 400), 3 / math.sqrt(2 * math.pi) * own, 30
+    second = neurons(0, 1, level, 0.1, 400)  # "usually dead": its density is small, but not when the source is large
+    z, weight = rectified_law(3.0, 1.0)
+    return source_layer([3.0]), second, central_norm(second_layer(second, z[:, None]).h[:, :1], weight).item(), INF
 
 
-@pytest.mark.parametrize("level", [-8.0, -5.0, -3.0, -1.0, 0.0, 2.0])
-def test_own_noise_of_a_neuron_hardly_ever_active(level: float) -> None:
-    """No randomness below: T is a rectified Gaussian about its mean; its gradient is 1 where it is active."""
-    first = source_layer([0.0], std=0.0)
-    second = Linear(filled(1, 1, 0), filled(1, 1, 0), vector([level]), vector([1.0]))
-    z, weight = rectified_law(level, 1.0)
-    truth = central_norm(z[:, None], weight).item()
-    holds(truth, found_norm(norms(first, second, [[1.0]])).item(), loosest=3 + 0.2 * level**2)
+PARTS = {
+    "own noise of random size": (-6.0, -2.0, 0.0, 3.0, 8.0),
+    "own noise of a neuron hardly ever active": (-8.0, -5.0, -3.0, -1.0, 0.0, 2.0),
+    "rare source": (-3.0, -5.0, -5.9, -6.5, -7.0),
+    "spread": (8.0, 2.0, 0.0, -3.0, -5.0, -6.0, -6.5, -7.0),
+    "usually dead": (-0.5, -3.0, -8.0, -20.0),
+}
+
+
+@pytest.mark.parametrize(("part", "level"), [(part, level) for part, levels in PARTS.items() for level in levels])
+def test_one_part_alone(part: str, level: float) -> None:
+    first, second, truth, loosest = truth_of(part, level)
+    n = second.n_out
+    holds(truth, found_norm(norms(first, second, [[1 / n] * n])).item(), loosest)
 
 
 @pytest.mark.parametrize("rows", [[1.0, 1.0], [1.0, -3.0], [0.0, 2.0]])
 def test_linear_part(rows: list[float]) -> None:
     """Active sources and neurons without noise of their own: T is Gaussian, weights may cancel."""
-    first = source_layer([40.0, 40.0])
     second = Linear(vector([[1.0, 2.0], [1.0, 0.5]]), filled(2, 2, 0), vector([30.0, 30.0]), vector([0.0, 0.0]))
     size = math.hypot(rows[0] + rows[1], 2 * rows[0] + 0.5 * rows[1])
-    found = norms(first, second, [rows])
+    found = norms(source_layer([40.0, 40.0]), second, [rows])
     holds(size * XI_8, found_norm(found).item(), loosest=1.49)
     holds(3 * size**4, found.hidden[1].before.fourth.item(), loosest=17.0)  # 49 for 3
 
 
-def test_weights_whose_squares_underflow() -> None:
-    first, second = source_layer([40.0]), Linear(filled(1, 1, 1), filled(1, 1, 0), vector([30.0]), vector([0.0]))
-    assert found_norm(norms(first, second, [[1e-170]])).item() >= 1e-170 * XI_8
-
-
-def test_neurons_that_cancel_leave_nothing() -> None:
+def test_weights_whose_squares_underflow_and_neurons_that_cancel() -> None:
     first = source_layer([40.0])
-    second = Linear(filled(2, 1, 1.0), filled(2, 1, 0), vector([30.0, 30.0]), vector([0.0, 0.0]))
-    assert found_norm(norms(first, second, [[1.0, -1.0]])).item() < 0.01  # XI_8 for each of them alone
-
-
-@pytest.mark.parametrize("level", [-3.0, -5.0, -5.9, -6.5, -7.0])
-def test_linear_part_of_a_rare_source(level: float) -> None:
-    """``T = z - E z`` of a source hardly ever active, through an active neuron."""
-    first = source_layer([level])
-    second = Linear(filled(1, 1, 1.0), filled(1, 1, 0), vector([200.0]), vector([0.0]))
-    z, weight = rectified_law(level, 1.0)
-    truth = central_norm(z[:, None], weight).item()
-    holds(truth, found_norm(norms(first, second, [[1.0]])).item(), loosest=12.0)
+    assert found_norm(norms(first, neurons(1, 0, 30, 0), [[1e-170]])).item() >= 1e-170 * XI_8
+    assert found_norm(norms(first, neurons(1, 0, 30, 0, 2), [[1.0, -1.0]])).item() < 0.01  # XI_8 for each alone
 
 
 @pytest.mark.parametrize("level", [40.0, 0.0, -3.0, -5.0, -6.0, -6.5, -7.0])
@@ -167,9 +166,7 @@ def test_slope_part(level: float, copies: int) -> None:
 @pytest.mark.parametrize("level", [-6.0, -6.5, -7.0])
 def test_slope_part_of_a_neuron_that_a_rare_source_wakes(level: float) -> None:
     """Nearly always dead, so that ``||Phi - p||_8`` is small; but whenever the source is active so is the neuron."""
-    first = source_layer([level])
-    second = Linear(filled(1, 1, 1e9), filled(1, 1, 0), vector([-1.0]), vector([0.01]))
-    found = norms(first, second, [[1.0]])
+    found = norms(source_layer([level]), neurons(1e9, 0, -1, 0.01), [[1.0]])
     before, parts = found.given[0]
     known = parts.beyond.gradients
     bound = _slope(filled(1, 1, 1.0), before, parts.through.top, known, before.energy, found.first.sources).item()
@@ -177,26 +174,6 @@ def test_slope_part_of_a_neuron_that_a_rare_source_wakes(level: float) -> None:
     assert known.delta.item() < 0.2
     assert known.centre.item() < 0.1
     holds(awake, bound, loosest=1.3)
-
-
-@pytest.mark.parametrize("level", [8.0, 2.0, 0.0, -3.0, -5.0, -6.0, -6.5, -7.0])
-def test_spread_part(level: float) -> None:
-    """No mean weights: E[z_2 | z] = phi(0) sigma z at a zero mean; of many equal neurons the own noise is small."""
-    n, first = 400, source_layer([level])
-    second = Linear(filled(n, 1, 0), filled(n, 1, 3.0), filled(1, n, 0)[0], filled(1, n, 0)[0])
-    z, weight = rectified_law(level, 1.0)
-    truth = 3 / math.sqrt(2 * math.pi) * central_norm(z[:, None], weight).item()
-    holds(truth, found_norm(norms(first, second, [[1 / n] * n])).item(), loosest=30.0)
-
-
-def test_spread_part_of_a_neuron_that_is_usually_dead() -> None:
-    """Its density is small most of the time, but not when the source is large."""
-    n, first = 400, source_layer([3.0])
-    z, weight = rectified_law(3.0, 1.0)
-    for bias in (-0.5, -3.0, -8.0, -20.0):
-        second = Linear(filled(n, 1, 0), filled(n, 1, 1.0), filled(1, n, bias)[0], filled(1, n, 0.1)[0])
-        truth = central_norm(second_layer(second, z[:, None]).h[:, :1], weight).item()
-        assert truth * (1 - QUADRATURE) <= found_norm(norms(first, second, [[1 / n] * n])).item()
 
 
 # Random networks over one or two sources, in boxes
@@ -251,34 +228,29 @@ def below(values: Tensor, bound: Tensor, what: str) -> None:
     assert not bad.any(), f"{what}: {values[bad].tolist()} above {bound.expand_as(bad)[bad].tolist()}"
 
 
-def test_levels_hold(subject: Narrow) -> None:
+def test_second_layer(subject: Narrow) -> None:
+    """Levels and norms; the slope about its constant, the density, and E s^4 1[X > 0] = E s^4 Phi."""
+    tail, known = subject.second.before.tail, subject.found.given[0][1].beyond.gradients
     for at, weight in subject.laws:
-        m = weight @ at.m
-        for level in subject.second.before.tail.levels:
+        m, r = weight @ at.m, at.s.sqrt()
+        for level in tail.levels:
             wide = 1e-10 * (1 + m.abs())
             outside = (at.m > m + level.above[0] + wide) | (at.m < m - level.below[0] - wide)
             outside |= at.s > level.spread[0] * (1 + 1e-10)
             below(weight @ outside.double(), 1.1 * level.probability[0], "probability outside of a level")
-
-
-def test_norms_of_the_spread(subject: Narrow) -> None:
-    tail = subject.second.before.tail
-    for at, weight in subject.laws:
-        below(power_mean(at.s.sqrt(), weight, 8), tail.spread8[0], "||sqrt s||_8")
-        below(power_mean(at.s.sqrt(), weight, 16), tail.spread16[0], "||sqrt s||_16")
-
-
-def test_parts_of_the_second_layer(subject: Narrow) -> None:
-    """The slope about its constant, the density, and E s^4 1[X > 0] = E s^4 Phi."""
-    known = subject.found.given[0][1].beyond.gradients
-    for at, weight in subject.laws:
-        r = at.s.sqrt()
-        density = torch.where(r > 0, normal((at.m / r.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
+        below(power_mean(r, weight, 8), tail.spread8[0], "||sqrt s||_8")
+        below(power_mean(r, weight, 16), tail.spread16[0], "||sqrt s||_16")
         distance = at.slope - known.centre[0]
         below(power_mean(distance, weight, 8), known.delta[0], "||Phi - p||_8")
         below(distance.abs().amax(0), known.widest[0], "sup |Phi - p|")
-        below(power_mean(density, weight, 8), known.density[0], "||phi||_8")
+        below(power_mean(density_at(at), weight, 8), known.density[0], "||phi||_8")
         below((weight @ (at.s**4 * at.slope)) ** 0.25, known.active_spread[0], "||s 1||_4")
+
+
+def density_at(at: Draws) -> Tensor:
+    """phi(m / sqrt(s)), zero without any spread."""
+    r = at.s.sqrt()
+    return torch.where(r > 0, normal((at.m / r.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
 
 
 def test_parts_of_the_gradient(subject: Narrow) -> None:
@@ -292,9 +264,7 @@ def test_parts_of_the_gradient(subject: Narrow) -> None:
     )
     for (at, weight), (z, r) in zip(subject.laws, subject.nodes, strict=True):
         scale = (r * (z > 0))[:, None]  # (nodes, 1, sources)
-        root = at.s.sqrt()
-        density = torch.where(root > 0, normal((at.m / root.clamp_min(1e-300)).clamp(-1e3, 1e3))[1], 0.0)
-        steep = density / root.clamp_min(1e-150)  # s may be zero, then so are the z that it is made of
+        steep = density_at(at) / at.s.sqrt().clamp_min(1e-150)  # s may be zero, then so are the z that it is made of
         values = (
             (mu * known.centre[0]) @ layer.weight_mean * scale,
             (mu * (at.slope - known.centre[0])[:, None]) @ layer.weight_mean * scale,
@@ -317,15 +287,6 @@ def test_slope_rest_of_the_second_layer(subject: Narrow) -> None:
         bound = parts.slope_rest[0] + parts.largest[0] * before.energy.rare[0].sqrt() + parts.plain_rest[0]
         whole = parts.slope[0] + parts.psi[0] == 0  # then all of h is in the rest
         below(torch.where(whole, 0.0, deviation), bound, "slope rest")
-
-
-def test_slope_and_rest_belong_together(subject: Narrow) -> None:
-    """Where the rest is the one of the levels, so is the slope."""
-    before, parts = subject.found.given[0]
-    p, square = slope_square(before.tail, subject.second.mean, before.spread.upper)
-    rest = (before.energy.usual * square).sqrt()
-    of_levels = (parts.slope_rest > 0) & ((parts.slope_rest - rest).abs() <= 1e-12 * rest)
-    assert torch.equal(parts.slope[of_levels], p[of_levels])
 
 
 def test_third_layer(subject: Narrow) -> None:
