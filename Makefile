@@ -41,16 +41,16 @@ demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-
 	$(BIN)/bnndp demo
 
 test test-all: export OMP_NUM_THREADS := 1
-test: $(READY)  ## run all tests, those of very many cases with some of them, and the examples in docstrings
-	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 4 $(ARGS)
+test: $(READY)  ## run every test but the slow cases, and the examples in docstrings
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 -m "not slow" $(ARGS)
 
-test-all: $(READY)  ## run all tests with all their cases
+test-all: $(READY)  ## run all tests, the slow cases too
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)
 
 .PHONY: coverage
 coverage: export OMP_NUM_THREADS := 1
 coverage: $(READY)  ## run the tests as make test does, and print which lines and branches of src they miss
-	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 4 --cov $(ARGS)
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 -m "not slow" --cov $(ARGS)
 
 # Beside .venv, not in it: some are large, and torch must stay what it is.
 LIBRARIES := $(abspath .cache/importers)

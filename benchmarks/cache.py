@@ -15,7 +15,7 @@ from bnndp.errors import InputError
 from bnndp.files.posterior import load, save, training_card
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
-from bnndp.training.options import deciding
+from bnndp.training.options import options_for_digest
 
 __all__ = ["FOLDER", "NetworkCache", "Trained", "architecture_of", "file_name", "size_of"]
 
@@ -84,7 +84,7 @@ def file_name(plan: Plan) -> str:
     >>> file_name(Plan("sine2d", "vogn", (64,))).startswith("sine2d-1x64-vogn-")
     True
     """
-    decided = [plan.data, plan.fold, plan.noise_std, deciding(plan.options())]
+    decided = [plan.data, plan.fold, plan.noise_std, options_for_digest(plan.options())]
     if plan.ensemble is not None or plan.laplace is not None:
         decided.append([plan.ensemble, plan.laplace])
     digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:12]

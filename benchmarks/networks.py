@@ -60,7 +60,7 @@ from bnndp.layers import Dropout
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.training import Robust, TrainingOptions, train
 from bnndp.training.fit import Plan
-from bnndp.training.options import deciding
+from bnndp.training.options import options_for_digest
 
 __all__ = ["ACTIVATIONS", "COLD", "MNIST_NAMES", "NAMES", "PLANS", "authors", "network", "path_of", "posterior", "vogn"]
 
@@ -156,7 +156,8 @@ def path_of(name: str) -> Path:
         return _CACHE.path(PLANS[name])
     options = options_of(name)
     usual = {field.name: field.default for field in fields(options) if field.name in _LATER}
-    settings = {key: value for key, value in deciding(options).items() if key not in usual or value != usual[key]}
+    chosen = options_for_digest(options).items()
+    settings = {key: value for key, value in chosen if key not in usual or value != usual[key]}
     text = json.dumps({"noise_std": NOISE_STD, **settings}, sort_keys=True)
     return FOLDER / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.safetensors"
 

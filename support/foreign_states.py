@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from bnndp.importers.architecture import Architecture
+from bnndp.network import BayesianNetwork
 
 Layers = dict[str, dict[str, Tensor]]
 
-SAID = {"task": "regression", "activation": "relu"}
-"""What tensors do not say of a network with ReLUs."""
-RELUS = Architecture(**SAID)
+SETTINGS = {"task": "regression", "activation": "relu"}
+"""The settings of a regression network with ReLUs, which tensors do not say."""
+RELUS = Architecture(**SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class Made:
+class ForeignState:
     """A state_dict, and for each layer weight_mean, weight_std, bias_mean, bias_std in float64."""
 
     state: dict[str, Tensor]
@@ -86,7 +87,7 @@ class Made:
     sizes: tuple[int, ...]
 
 
-def dense(library: Library, seed: int, *, last_fixed: bool = False) -> Made:
+def dense(library: Library, seed: int, *, last_fixed: bool = False) -> ForeignState:
     """A chain of one to three dense layers of random sizes, some without biases; the last may be one of torch."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
@@ -99,7 +100,7 @@ def dense(library: Library, seed: int, *, last_fixed: bool = False) -> Made:
         new = fixed_tensors(name, shape, biased) if fixed else random_tensors(library, name, shape, biased)
         state |= new
         layers[name] = posterior(library, name, new)
-    return Made(state, layers, tuple(sizes))
+    return ForeignState(state, layers, tuple(sizes))
 
 
 def fixed_tensors(name: str, shape: tuple[int, ...], biased: bool) -> dict[str, Tensor]:
@@ -132,3 +133,21 @@ def posterior(library: Library, name: str, tensors: Mapping[str, Tensor]) -> dic
         zeros = torch.zeros(found["weight_mean"].shape[0], dtype=torch.float64)
         found |= {"bias_mean": zeros, "bias_std": zeros}
     return found
+
+
+def three_linears() -> dict[str, Tensor]:
+    """Of a chain of three dense layers, the second without a bias."""
+    torch.manual_seed(5)
+    modules = (torch.nn.Linear(3, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2))
+    return torch.nn.Sequential(modules[0], torch.nn.ReLU(), modules[1], torch.nn.ReLU(), modules[2]).state_dict()
+
+
+def check_linears(network: object, found: dict[str, Tensor]) -> None:
+    """The network of ``three_linears()``, bit for bit."""
+    assert isinstance(network, BayesianNetwork)
+    assert not network.random
+    assert network.sizes == (3, 4, 4, 2)
+    for layer, name in zip(network.linears, ("0", "2", "4"), strict=True):
+        assert torch.equal(layer.weight_mean, found[f"{name}.weight"].double())
+        bias = found.get(f"{name}.bias")
+        assert torch.equal(layer.bias_mean, torch.zeros(4).double() if bias is None else bias.double())

@@ -138,13 +138,13 @@ def _listed(good: bytes) -> Iterator[Case]:
     yield bytes_of("50000 layers of one name", _file(json.dumps({_META: {"bnndp": many}}).encode()))
     yield bytes_of("blocks nested 300 deep", _file(json.dumps({_META: {"bnndp": relus[:-2] + nested + "]}"}}).encode()))
     for shape in ([2**63], [2**32, 2**32], [2**40] * 8, [-1], [0.5], [True], "44", [10**400], [1] * 100_000):
-        yield changed(f"shape {shape!s:.20}", lambda p, shape=shape: p.container[p.names[0]].update(shape=shape))
+        yield changed(f"shape {shape!s:.20}", _field(shape=shape))
     for ends in ([0, 2**63], [-8, 0], [8, 0], [0], [0, 8, 16], [0.0, 8.0], None, [10**400, 10**400]):
-        yield changed(f"offsets {ends!s:.20}", lambda p, ends=ends: p.container[p.names[0]].update(data_offsets=ends))
+        yield changed(f"offsets {ends!s:.20}", _field(data_offsets=ends))
     for dtype in ("F80", "f64", "I4", "F4", "", None, 64, ["F64"], "BOOL", "C64", "F8_E4M3", "U64"):
-        yield changed(f"dtype {dtype}", lambda p, dtype=dtype: p.container[p.names[0]].update(dtype=dtype))
-    for shape in ([], [0], [-3], [3.0], [True], [10**400], [3, 1, 1], [2**62], "3", None, {"a": 3}):
-        yield changed(f"input_shape {shape!s:.20}", lambda p, shape=shape: p.header.update(input_shape=shape))
+        yield changed(f"dtype {dtype}", _field(dtype=dtype))
+    for size in ([], [0], [-3], [3.0], [True], [10**400], [3, 1, 1], [2**62], "3", None, {"a": 3}):
+        yield changed(f"input_shape {size!s:.20}", _header(input_shape=size))
     yield changed("surplus field", lambda p: p.container[p.names[0]].update(strides=[1]))
     yield changed(
         "a tensor more", lambda p: p.container.update(x={"dtype": "F64", "shape": [0], "data_offsets": [0, 0]})
@@ -234,6 +234,23 @@ def sealed_flips(folder: Path) -> tuple[bytes, int]:
 # Malicious files
 
 
+def _field(**change: object) -> Callable[[Any], None]:
+    """Changes the entry of the first tensor."""
+    return lambda package: package.container[package.names[0]].update(change)
+
+
+def _header(**change: object) -> Callable[[Any], None]:
+    return lambda package: package.header.update(change)
+
+
+def _pickled(call: object) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(pickle.dumps({"a": call}))
+
+
+def _saved(call: object) -> Callable[[Path], Any]:
+    return lambda path: torch.save({"a": call}, path)
+
+
 class _Call:
     """Pickled as a call of a function."""
 
@@ -260,8 +277,8 @@ def malicious(mark: Path) -> Iterator[Case]:
         "torch.hub": _Call(torch.hub.load, str(mark.parent), "x"),
     }
     for name, call in calls.items():
-        yield Case(f"pickle, {name}", lambda path, call=call: path.write_bytes(pickle.dumps({"a": call})), True)
-        yield Case(f"torch file, {name}", lambda path, call=call: torch.save({"a": call}, path), True)
+        yield Case(f"pickle, {name}", _pickled(call), True)
+        yield Case(f"torch file, {name}", _saved(call), True)
     yield Case(
         "old torch file",
         lambda path: torch.save({"a": calls["eval"]}, path, _use_new_zipfile_serialization=False),

@@ -157,4 +157,4 @@ def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Itera
 
 
 def _norms(node: Node, rows: DenseRows) -> Tensor:
-    return node.tails(rows).norms if hasattr(node, "tails") else node.norms(rows)
+    return node.tails(rows).norms

@@ -27,34 +27,6 @@ from support.browser import Browser, find_browser, open_browser  # noqa: E402 (a
 
 NetworkFactory = Callable[..., BayesianNetwork]
 
-# Folders and files whose tests run with all their cases.
-_WHOLE = {"tests", "faults", "ray_cluster", "cli", "test_faults", "test_files", "test_seeded_faults"}
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """How many cases of one test there are."""
-    parser.addoption("--cases", type=int, default=None, help="of a test with more cases, only so many, evenly spread")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--cases``: every test runs, those with very many cases of numbers with some of them."""
-    most = config.getoption("--cases")
-    if not most:
-        return
-    families: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if not {item.path.parent.name, item.path.stem} & _WHOLE:
-            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left = {
-        id(item)
-        for cases in families.values()
-        if len(cases) > most
-        for index, item in enumerate(cases)
-        if (index * most) // len(cases) == ((index - 1) * most) // len(cases) and index
-    }
-    config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
-    items[:] = [item for item in items if id(item) not in left]
-
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:

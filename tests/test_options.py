@@ -47,6 +47,8 @@ def test_every_method_is_accepted(method: str) -> None:
         ({"mass": NAN}, "mass .*got nan"),
         ({"cells": 1}, "cells .*>= 2, got 1"),
         ({"cells": NAN}, "cells .*got nan"),
+        ({"effort": "huge"}, "effort must be one of low, medium, high, got 'huge'"),
+        ({"fixed": frozenset({"cels"})}, "fixed names the option 'cels'"),
     ],
 )
 def test_refusals(change: dict[str, object], message: str) -> None:
@@ -64,3 +66,7 @@ def test_options_cannot_be_changed_afterwards() -> None:
         Options().refine = 0  # type: ignore[misc]
     with pytest.raises(InputError):
         dataclasses.replace(Options(), refine=0)
+    with pytest.raises(InputError, match=r"refine .*>= 1, got 0"):
+        Options.of("high", refine=0)
+    with pytest.raises(TypeError, match="cels"):
+        Options.of("high", cels=3)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 from bnndp.questions.bounds import Bounds
-from bnndp.report.band import sample_outputs
 from bnndp.report.figure import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def output_std(
     size = max(1, _MEMORY // each)
     total = torch.zeros_like(mean)
     for index, start in enumerate(range(0, draws, size)):
-        drawn = sample_outputs(network, x, min(size, draws - start), seed=seed * draws + index)
+        drawn = evaluate(draw_networks(network, min(size, draws - start), seed=seed * draws + index), x)
         total += (drawn - mean).square().sum(0)  # (points, n_out)
     return (total / draws).sqrt()
 

@@ -19,7 +19,7 @@ from benchmarks.tightness.truth import Truth, sample
 from bnndp.attack import decision_rows
 from bnndp.attack.sampling import gaussian_noise
 from bnndp.engine.dense.output import OutputRows, output_rows
-from bnndp.engine.margins import margin_rows, without_own
+from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.passes import Margins
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.box import Box, apply_rows
@@ -102,7 +102,7 @@ class _Judge:
             spread = apply_rows(law.variance, self.truth.z_second) + law.bias_variance
         if Source.MEAN_VARIANCE in sources:
             through = (self.truth.z @ law.weight.mT).var(1, correction=0)
-        return without_own(Margins(mean, spread + through), self.claim.label[:, None], self.network.n_out)
+        return by_class(mean, spread + through, self.claim.label[:, None])
 
     def lead(self, sources: Collection[Source]) -> Tensor:
         """The least row (batch,) with the true values of the sources."""

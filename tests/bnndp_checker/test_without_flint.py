@@ -51,5 +51,5 @@ def test_the_function_is_not_there() -> None:
 
 
 def test_certificates_are_refused() -> None:
-    found = _run("from bnndp.proofs.issue import _checker; _checker()")
+    found = _run("from bnndp.certificates.issue import _checker; _checker()")
     assert "InputError: certificates are checked before they are written: pip install 'bnndp[check]'" in found.stderr

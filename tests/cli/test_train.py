@@ -25,7 +25,7 @@ from bnndp.files.posterior import load as load_network
 from bnndp.files.posterior import training_card
 from bnndp.layers import Dropout
 from bnndp.network import Ensemble
-from bnndp.training.method import Pace
+from bnndp.training.method import StepSettings
 from bnndp.training.vogn import Vogn
 
 STOPPED = "bnndp: stopped before the end; no output file was written"
@@ -182,10 +182,10 @@ def test_a_training_that_is_stopped_while_it_begins_again(
     step = Vogn.step
 
     def stopped_at(last: int) -> Any:
-        def stop(self: Vogn, x: Any, y: Any, pace: Pace) -> Any:
-            if pace.step == last:
+        def stop(self: Vogn, x: Any, y: Any, settings: StepSettings) -> Any:
+            if settings.step == last:
                 raise KeyboardInterrupt
-            return step(self, x, y, pace)
+            return step(self, x, y, settings)
 
         with monkeypatch.context() as patch:
             patch.setattr("bnndp.training.loop._SECONDS", 0.0)

@@ -31,7 +31,7 @@ def digest(array: np.ndarray) -> str:
 
 
 TABLE = module.Table(
-    "made", "made-up", ROWS, HELD, ("a", "b", "y", "z"), digest(VALUES.astype("<f8")), digest(INDEX.astype("<i4")), 1
+    "made", "made-up", ROWS, HELD, "", "", "a b y z", digest(VALUES.astype("<f8")), digest(INDEX.astype("<i4")), 1
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,11 +11,16 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.dice import Dice
+from support.passes import ends
+from tests.engine.dense.truth import all_margins
 from torch import Tensor
 
-from bnndp import Options, certify
 from bnndp.engine import certain
-from bnndp.engine.dense import margins as moment_margins
+from bnndp.engine.certain import CertainPass
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.passes import Margins, both_signs
+from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
@@ -51,10 +55,10 @@ def crown(network: BayesianNetwork, low: Array, high: Array, *, meet: bool) -> t
         weight, bias = linear.weight_mean.numpy(), linear.bias_mean.numpy()
         own_low = np.array([_row(w, b, hidden, low, high) for w, b in zip(weight, bias, strict=True)])
         own_high = np.array([-_row(-w, -b, hidden, low, high) for w, b in zip(weight, bias, strict=True)])
-        if meet and linear is not network.linears[-1]:
+        if meet:
             plus, minus = np.maximum(weight, 0), np.minimum(weight, 0)
             coarse_low, coarse_high = plus @ z_low + minus @ z_high + bias, plus @ z_high + minus @ z_low + bias
-            signed = (coarse_low >= 0) | (coarse_high <= 0)
+            signed = ((coarse_low >= 0) | (coarse_high <= 0)) & (linear is not network.linears[-1])
             own_low = np.where(signed, coarse_low, np.maximum(own_low, coarse_low))
             own_high = np.where(signed, coarse_high, np.minimum(own_high, coarse_high))
         hidden.append(Layer(weight, bias, own_low, own_high))
@@ -80,22 +84,24 @@ def _row(row: Array, constant: float, hidden: list[Layer], low: Array, high: Arr
     return constant + float(np.where(row > 0, row * low, row * high).sum())
 
 
-def _network(sizes: tuple[int, ...], seed: int, task: str = "regression", std: float = 0.0) -> BayesianNetwork:
-    """He-scaled means, all deviations ``std``."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    def linear(n_in: int, n_out: int) -> Linear:
-        weight, bias = normal(n_out, n_in) * math.sqrt(2 / n_in), normal(n_out)
-        return Linear(weight, torch.full_like(weight, std), bias, torch.full_like(bias, std))
-
-    return BayesianNetwork.from_linears((linear(*pair) for pair in itertools.pairwise(sizes)), task)
+def _network(sizes: tuple[int, ...], seed: int) -> BayesianNetwork:
+    """He-scaled means."""
+    dice = Dice(seed)
+    pairs = itertools.pairwise(sizes)
+    layers = [Linear.fixed(dice.normal(b, a) * math.sqrt(2 / a), dice.normal(b)) for a, b in pairs]
+    return BayesianNetwork.from_linears(layers)
 
 
-def _points(batch: int, n: int, seed: int) -> Tensor:
-    return torch.randn(batch, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def _boxes(batch: int, n: int, eps: float, seed: int = 3) -> Box:
+    return Box.ball(Dice(seed).normal(batch, n), eps)
+
+
+def _pass(network: BayesianNetwork, box: Box) -> CertainPass:
+    return CertainPass(network.linears, box)
+
+
+def _ends(network: BayesianNetwork, box: Box) -> Interval:
+    return ends(_pass(network, box), network.n_out)
 
 
 EPS = [0.01, 0.3, 2.0]
@@ -105,38 +111,40 @@ EPS = [0.01, 0.3, 2.0]
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_same_as_crown_on_these_ranges(sizes: tuple[int, ...], eps: float) -> None:
     """Both are the same function of the same planes: only rounding, below 1e-9 of the width, is between them."""
-    network = _network(sizes, seed=len(sizes))
-    box = Box.ball(_points(5, sizes[0], seed=3), eps)
-    found = certain.bound(network, box).interval()
+    network, box = _network(sizes, seed=len(sizes)), _boxes(5, sizes[0], eps)
+    found = _ends(network, box)
     for i in range(box.batch):
-        ends = crown(network, box.lower[i].numpy(), box.upper[i].numpy(), meet=True)
-        low, high = (torch.from_numpy(end) for end in ends)
+        low, high = map(torch.from_numpy, crown(network, box.lower[i].numpy(), box.upper[i].numpy(), meet=True))
         slack = 1e-9 * (high - low) + 1e-12  # some of these outputs do not move on the box
         assert ((found.lower[i] - low).abs() <= slack).all()
         assert ((found.upper[i] - high).abs() <= slack).all()
 
 
-def test_as_tight_as_crown_without_intervals() -> None:
+def test_as_tight_as_crown_without_intervals_and_as_moments() -> None:
     """Narrower ranges may choose another slope, so that a bound may be looser: seldom."""
     better = []
     for sizes, eps in itertools.product(SIZES, EPS):
-        network, box = _network(sizes, seed=11), Box.ball(_points(4, sizes[0], seed=12), eps)
-        found = certain.bound(network, box).interval()
+        network, box = _network(sizes, seed=11), _boxes(4, sizes[0], eps, seed=12)
+        found, moments = _ends(network, box), ends(DensePass(network.linears, box), network.n_out)
+        better += [
+            found.lower.numpy() >= moments.lower.numpy() - 1e-9,
+            found.upper.numpy() <= moments.upper.numpy() + 1e-9,
+        ]
         for i in range(box.batch):
             low, high = crown(network, box.lower[i].numpy(), box.upper[i].numpy(), meet=False)
             slack = 1e-9 * (high - low) + 1e-12
             better += [found.lower[i].numpy() >= low - slack, found.upper[i].numpy() <= high + slack]
-    assert np.concatenate(better).mean() >= 0.95
+    assert np.concatenate([part.ravel() for part in better]).mean() >= 0.95
 
 
 @pytest.mark.parametrize("few", [-1.0, 2.0], ids=["all rows", "picked rows"])
 @pytest.mark.parametrize("cached", [1, 2**30], ids=["box by box", "at once"])
 def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, few: float, cached: int) -> None:
-    network, box = _network((4, 20, 20, 20, 3), seed=1), Box.ball(_points(9, 4, seed=2), 0.2)
-    usual = certain.bound(network, box).interval()
+    network, box = _network((4, 20, 20, 20, 3), seed=1), _boxes(9, 4, 0.2)
+    usual = _ends(network, box)
     monkeypatch.setattr(certain, "_FEW", few)
     monkeypatch.setattr(certain, "_CACHED", cached)
-    found = certain.bound(network, box).interval()
+    found = _ends(network, box)
     slack = 1e-11 * (usual.upper - usual.lower)  # sums in another order
     assert ((found.lower - usual.lower).abs() <= slack).all()
     assert ((found.upper - usual.upper).abs() <= slack).all()
@@ -165,23 +173,20 @@ def _corners_and_more(box: Box, i: int, seed: int) -> list[list[Fraction]]:
 
 
 def _holds(network: BayesianNetwork, box: Box, seed: int) -> None:
-    """Intervals and affine functions hold at every point tried, as real numbers."""
-    affine = certain.bound(network, box)
-    interval = affine.interval()
+    """Ends, affine functions and margins hold at every point tried, as real numbers."""
+    found, n = _pass(network, box), network.n_out
+    rows = both_signs(n, box)
+    planes, least, margins = found.affine(rows).affine, ends(found, n), all_margins(found, n)
     for i in range(box.batch):
         for x in _corners_and_more(box, i, seed):
-            for j, value in enumerate(exact(network, x)):
-                assert _at_most(interval.lower[i, j], value)
-                assert _at_most(-interval.upper[i, j], -value)
-                for side, sign in ((affine.lower, 1), (affine.upper, -1)):
-                    offset = sign * side.offset[i, j].item()
-                    if math.isinf(offset):
-                        assert offset < 0
-                        continue
-                    line = sum(
-                        (Fraction(a) * v for a, v in zip(side.matrix[i, j].tolist(), x, strict=True)), Fraction()
-                    )
-                    assert sign * line + Fraction(offset) <= sign * value
+            value = exact(network, x)
+            assert all(_at_most(margins.mean[i, c, j], value[c] - value[j]) for c in range(n) for j in range(n))
+            for j, truth in enumerate([*value, *(-v for v in value)]):
+                assert _at_most(least.lower[i, j] if j < n else -least.upper[i, j - n], truth)
+                offset = planes.offset[i, j].item()
+                if offset != -math.inf:
+                    pairs = zip(planes.matrix[i, j].tolist(), x, strict=True)
+                    assert sum((Fraction(a) * v for a, v in pairs), Fraction(offset)) <= truth
 
 
 def _at_most(bound: Tensor, value: Fraction) -> bool:
@@ -192,7 +197,7 @@ def _at_most(bound: Tensor, value: Fraction) -> bool:
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 0.05, 1.0])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_holds_in_exact_arithmetic(sizes: tuple[int, ...], eps: float) -> None:
-    _holds(_network(sizes, seed=7), Box.ball(_points(2, sizes[0], seed=8), eps), seed=9)
+    _holds(_network(sizes, seed=7), _boxes(2, sizes[0], eps, seed=8), seed=9)
 
 
 def _scaled(network: BayesianNetwork, scales: tuple[float, ...], bias: float = 1.0) -> BayesianNetwork:
@@ -212,106 +217,62 @@ def _scaled(network: BayesianNetwork, scales: tuple[float, ...], bias: float = 1
 def test_holds_for_hostile_weights(scales: tuple[float, ...], bias: float, size: float) -> None:
     """What underflows may be multiplied by something large later, and what overflows is no bound."""
     network = _scaled(_network((2, 4, 4, 2), seed=5), scales, bias)
-    centre = size * _points(2, 2, seed=6)
+    centre = size * Dice(6).normal(2, 2)
     _holds(network, Box(centre - 0.1 * centre.abs(), centre + 0.1 * centre.abs()), seed=1)
 
 
 def test_slopes_that_underflow_meet_large_inputs() -> None:
     network = _scaled(_network((2, 4, 2), seed=5), (1e-170, 1e-170), bias=0.0)  # f is about 1e-40, its slopes 1e-340
-    centre = 1e300 * _points(2, 2, seed=6)
+    centre = 1e300 * Dice(6).normal(2, 2)
     _holds(network, Box(centre - 0.1 * centre.abs(), centre + 0.1 * centre.abs()), seed=1)
 
 
 def test_overflow_is_an_infinite_end() -> None:
-    network = _scaled(_network((2, 4, 4, 2), seed=5), (1e200, 1e200, 1.0))
-    box = Box.ball(_points(3, 2, seed=6), 0.1)
-    found = certain.bound(network, box).interval()
+    network, box = _scaled(_network((2, 4, 4, 2), seed=5), (1e200, 1e200, 1.0)), _boxes(3, 2, 0.1, seed=6)
+    found = _ends(network, box)
     assert (found.lower == -torch.inf).all()
     assert (found.upper == torch.inf).all()
-    label = torch.zeros(3, 1, dtype=torch.long)
-    assert (certain.margins(network, box, label).mean[..., 1] == -torch.inf).all()
     far = _scaled(_network((2, 4, 2), seed=5), (1e155, 1e155))  # only outputs overflow, to either side
-    for reference in (label, label + 1):
-        own, found_there = int(reference[0]), certain.margins(far, box, reference).mean[:, 0]
-        for i in range(3):
-            value = exact(far, [Fraction(v) for v in box.centre[i].tolist()])
-            assert _at_most(found_there[i, 1 - own], value[own] - value[1 - own])
+    _holds(far, box, seed=1)
 
 
 @pytest.mark.parametrize("norm", [1, 2])
 def test_balls_hold_and_help(norm: float) -> None:
-    network, x = _network((6, 12, 10, 3), seed=2), _points(4, 6, seed=3)
-    ball, box = Box.ball(x, 0.5, norm=norm), Box.ball(x, 0.5)
-    found, wide = certain.bound(network, ball).interval(), certain.bound(network, box).interval()
+    network, dice = _network((6, 12, 10, 3), seed=2), Dice(4)
+    x = dice.normal(4, 6)
+    found, wide = _ends(network, Box.ball(x, 0.5, norm=norm)), _ends(network, Box.ball(x, 0.5))
     assert (found.upper - found.lower < wide.upper - wide.lower).all()
-    rng = torch.Generator().manual_seed(4)
-    step = torch.randn(2000, 4, 6, generator=rng, dtype=torch.float64)
-    step *= 0.5 * torch.rand(2000, 4, 1, generator=rng, dtype=torch.float64) ** 0.2
-    inside = x + step / torch.linalg.vector_norm(step, ord=norm, dim=-1, keepdim=True).clamp_min(1e-9) * 0.4999
-    values = _forward(network, inside)
+    step = dice.normal(2000, 4, 6) / 6
+    step = step * (0.4999 / torch.linalg.vector_norm(step, ord=norm, dim=-1, keepdim=True).clamp_min(0.4999))
+    values = x + step
+    for k, linear in enumerate(network.linears):
+        values = (values.clamp_min(0) if k else values) @ linear.weight_mean.T + linear.bias_mean
     assert ((values >= found.lower - 1e-12) & (values <= found.upper + 1e-12)).all()
 
 
-def _forward(network: BayesianNetwork, x: Tensor) -> Tensor:
-    for k, linear in enumerate(network.linears):
-        x = (x.clamp_min(0) if k else x) @ linear.weight_mean.T + linear.bias_mean
-    return x
-
-
-# --- Margins and where the pass is used. ------------------------------------------------------------------------------
+# --- The other questions. ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.05, 0.5])
 def test_margins_are_outputs_of_a_network_of_differences(eps: float) -> None:
-    network = _network((3, 9, 8, 4), seed=1, task="classification")
-    box, reference = Box.ball(_points(6, 3, seed=2), eps), torch.tensor([[0, 3]] * 6)
-    found = certain.margins(network, box, reference)
-    assert (found.variance == 0).all()
-    *hidden, output = network.linears
-    for column, label in enumerate((0, 3)):
-        weight, bias = output.weight_mean[label] - output.weight_mean, output.bias_mean[label] - output.bias_mean
-        other = BayesianNetwork.from_linears([*hidden, Linear.fixed(weight, bias)])
-        interval = certain.bound(other, box).interval()
-        slack = 1e-9 * (interval.upper - interval.lower) + 1e-12
-        assert (found.mean[:, column] >= interval.lower - slack).all()
-        assert (found.mean[:, column, label] == 0).all()
-        for x in _corners_and_more(box, 0, seed=3):
-            value = exact(network, x)
-            assert all(_at_most(found.mean[0, column, j], value[label] - value[j]) for j in range(4))
+    network, box = _network((3, 9, 8, 4), seed=1), _boxes(6, 3, eps)
+    found, (*hidden, output) = all_margins(_pass(network, box), 4), network.linears
+    for label in range(4):
+        difference = Linear.fixed(
+            output.weight_mean[label] - output.weight_mean, output.bias_mean[label] - output.bias_mean
+        )
+        other = _ends(BayesianNetwork.from_linears([*hidden, difference]), box)
+        slack = 1e-9 * (other.upper - other.lower) + 1e-12
+        assert ((found.mean[:, label] - other.lower).abs() <= slack).all()
+        assert (found.mean[:, label, label] == 0).all()
 
 
-@pytest.mark.parametrize("task", ["regression", "classification"])
-def test_certify_takes_this_pass_where_nothing_varies(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    box = Box.ball(_points(4, 3, seed=2), 0.1)
-    calls: list[str] = []
-    for name in ("bound", "margins"):
-        monkeypatch.setattr(certain, name, _counted(getattr(certain, name), calls))
-    certify(_network((3, 8, 8, 3), 1, task, std=1e-3), box)
-    certify(_network((3, 3), 1, task), box)  # no hidden layer: an affine function
-    assert calls == []
-    certify(_network((3, 8, 8, 3), 1, task), box)
-    assert len(calls) == 1
-
-
-def _counted(function: Callable[..., object], calls: list[str]) -> Callable[..., object]:
-    def called(*args: object) -> object:
-        calls.append(function.__name__)
-        return function(*args)
-
-    return called
-
-
-@pytest.mark.parametrize("task", ["regression", "classification"])
-def test_optimised_planes_are_no_worse(task: str) -> None:
-    network, box = _network((3, 12, 12, 3), 4, task), Box.ball(_points(5, 3, seed=2), 0.3)
-    once, climbed = certify(network, box), certify(network, box, Options(optimise=10))
-    assert ((climbed.lower >= once.lower) & (climbed.upper <= once.upper)).all()
-    assert (climbed.width < once.width).any()
-
-
-def test_at_least_as_tight_as_by_moments() -> None:
-    """The general pass by moments has the same planes; its ranges were never better."""
-    network, box = _network((5, 20, 20, 4), seed=4, task="classification"), Box.ball(_points(8, 5, seed=2), 0.1)
-    reference = torch.arange(4).expand(8, -1)
-    ours, theirs = certain.margins(network, box, reference).mean, moment_margins.margins(network, box, reference).mean
-    assert (ours >= theirs - 1e-9).double().mean() >= 0.95
+def test_nothing_varies_and_cells_are_those_of_the_moment_pass() -> None:
+    network, box = _network((3, 8, 8, 3), 1), _boxes(4, 3, 0.1)
+    found = _pass(network, box)
+    unknown = Margins(torch.zeros(4, 3), torch.ones(4, 3))
+    assert not found.random
+    assert not found.variance(both_signs(3, box)).any()
+    assert not found.output_variance().upper.any()
+    assert (found.tails(torch.arange(4), torch.zeros(4, dtype=torch.int64), unknown) == 1).all()
+    assert isinstance(found.branchable, DensePass)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.foreign_states import RELUS, SAID
+from support.foreign_states import RELUS, SETTINGS
 from torch import Tensor, nn
 
 import bnndp
@@ -129,8 +129,8 @@ def test_dense_networks(name: str) -> None:
     importer, layer = DENSE[name]
     torch.manual_seed(0)
     module = Chain(layer(3, 6), nn.ReLU(), layer(6, 2, bias=False) if name != "blitz" else layer(6, 2))
-    found = bnndp.importers.from_tensors(module.state_dict(), importer=importer, **SAID)
-    assert found.digest() == bnndp.importers.from_tensors(module.state_dict(), **SAID).digest()
+    found = bnndp.importers.from_tensors(module.state_dict(), importer=importer, **SETTINGS)
+    assert found.digest() == bnndp.importers.from_tensors(module.state_dict(), **SETTINGS).digest()
     assert found.digest() == bnndp.from_module(module, task="regression").digest()
     agree(module, found, (3,))
 
@@ -151,7 +151,7 @@ def test_another_function_of_rho_would_be_noticed() -> None:
         for role, name in rows
     ]
     with pytest.raises(AssertionError):
-        agree(module, bnndp.importers.from_tensors(wrong, table={"tensors": table}, **SAID), (3,))
+        agree(module, bnndp.importers.from_tensors(wrong, table={"tensors": table}, **SETTINGS), (3,))
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -174,7 +174,7 @@ def test_blitz_after_a_move_keeps_old_means_beside_the_trained_ones() -> None:
     optimiser.step()
     state = module.state_dict()
     assert not torch.equal(state["weight_mu"], state["weight_sampler.mu"])
-    found = bnndp.importers.from_tensors(state, **SAID)
+    found = bnndp.importers.from_tensors(state, **SETTINGS)
     assert torch.equal(found.linears[0].weight_mean, state["weight_sampler.mu"])
     agree(lambda x: module(x.double()), found, (2,))
 
@@ -183,7 +183,7 @@ def test_blitz_without_a_bias_keeps_one() -> None:
     torch.manual_seed(0)
     module = blitz(3, 2, bias=False)
     assert "bias_mu" in module.state_dict()
-    found = bnndp.importers.from_tensors(module.state_dict(), bias=False, **SAID)
+    found = bnndp.importers.from_tensors(module.state_dict(), bias=False, **SETTINGS)
     assert found.digest() == bnndp.from_module(module, task="regression").digest()  # which sees that there is none
     agree(module, found, (3,))
 
@@ -191,10 +191,10 @@ def test_blitz_without_a_bias_keeps_one() -> None:
 def test_a_frozen_layer_of_torchbnn() -> None:
     torch.manual_seed(0)
     module: Any = torchbnn(3, 2)
-    before = bnndp.importers.from_tensors(module.state_dict(), **SAID)
+    before = bnndp.importers.from_tensors(module.state_dict(), **SETTINGS)
     module.freeze()
     assert "weight_eps" in module.state_dict()
-    assert bnndp.importers.from_tensors(module.state_dict(), **SAID).digest() == before.digest()
+    assert bnndp.importers.from_tensors(module.state_dict(), **SETTINGS).digest() == before.digest()
     with pytest.raises(bnndp.CertError, match="it is frozen"):
         bnndp.from_module(module, task="regression")
 
@@ -218,7 +218,7 @@ def trained_by_ivon(groups: bool) -> tuple[nn.Module, Any]:
 def test_ivon(groups: bool) -> None:
     module, optimiser = trained_by_ivon(groups)
     names = ["2.weight", "2.bias", "0.weight", "0.bias"] if groups else None
-    found = bnndp.importers.from_ivon(module, optimiser, parameters=names, **SAID)
+    found = bnndp.importers.from_ivon(module, optimiser, parameters=names, **SETTINGS)
 
     def draw(x: Tensor) -> Tensor:
         with optimiser.sampled_params():
@@ -234,5 +234,5 @@ def test_an_ivon_checkpoint() -> None:
     assert found.name == "ivon"
     assert (
         posterior_of(found.read(both, Choices()), RELUS).digest()
-        == bnndp.importers.from_ivon(module, optimiser, **SAID).digest()
+        == bnndp.importers.from_ivon(module, optimiser, **SETTINGS).digest()
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -84,18 +83,6 @@ def test_error_is_within_an_eighth_of_what_rounding_grants(
         assert error(x, getattr(t, field)) <= allowed, (a, b, x)
 
 
-def test_the_bound_on_errors_has_teeth(points: tuple[Tensor, Tensor, list[Rectified]]) -> None:
-    """The printed formula, evaluated as printed, exceeds a thousandth of what its left tail is worth."""
-    m, r, truth = points
-    u = m / r
-    printed = m * 0.5 * (1 - torch.special.erf(-u / math.sqrt(2))) + r * torch.exp(-0.5 * u * u) / math.sqrt(
-        2 * math.pi
-    )
-    tail = (u < -7) & (u > -35)
-    worse = [error(printed[i].item(), truth[i].mean) > truth[i].mean / 1000 for i in tail.nonzero()[:, 0].tolist()]
-    assert sum(map(bool, worse)) > len(worse) / 2
-
-
 def test_mean_is_the_same_from_both_functions(points: tuple[Tensor, Tensor, list[Rectified]]) -> None:
     m, r, _ = points
     torch.testing.assert_close(subject.expected_relu(m, r), subject.moments(m, r).mean, rtol=0, atol=0)
@@ -128,7 +115,7 @@ ANY = st.floats(allow_nan=False, allow_infinity=False)
 MODERATE = st.floats(-1e70, 1e70)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(m=MODERATE, r=st.floats(0, 1e70))
 def test_every_moment_is_within_its_error_bound(m: float, r: float) -> None:
     got = subject.moments(torch.tensor(m, dtype=torch.float64), torch.tensor(r, dtype=torch.float64))
@@ -139,7 +126,7 @@ def test_every_moment_is_within_its_error_bound(m: float, r: float) -> None:
         assert error(x, getattr(truth, field)) <= arb(ELEMENTARY) * scale(field, m, r) + arb(TINY), field
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(m=ANY, r=ANY.map(abs))
 def test_never_nan_never_negative_even_where_powers_overflow(m: float, r: float) -> None:
     got = subject.moments(torch.tensor(m, dtype=torch.float64), torch.tensor(r, dtype=torch.float64))
@@ -159,6 +146,18 @@ def test_ratio_is_the_quotient_cut_at_a_thousand() -> None:
     m = torch.tensor([1.0, -1.0, 0.0, 3e-310, -1e-323, 5.0, 1e300], dtype=torch.float64)
     r = torch.tensor([0.0, 0.0, 0.0, 1e-310, 1e-323, 2.0, 1e-300], dtype=torch.float64)
     assert subject.ratio(m, r).tolist() == pytest.approx([1000, -1000, 0, 3, -1, 2.5, 1000], rel=1e-12)
+
+
+def test_a_subnormal_mean_without_deviation_is_on_one_side() -> None:
+    m = torch.tensor([5e-324, -5e-324, 1e-321, -1e-310, 1e308, -1e308, 0.0], dtype=torch.float64)
+    zero = torch.zeros_like(m)
+    assert subject.ratio(m, zero).tolist() == [1000, -1000, 1000, -1000, 1000, -1000, 0]
+    assert subject.relu_probability(m, zero).tolist() == [1, 0, 1, 0, 1, 0, 0.5]
+
+
+def test_a_subnormal_deviation_is_divided_by() -> None:
+    m = torch.tensor([5e-324, -1e-323, 1.5e-323], dtype=torch.float64)
+    assert subject.ratio(m, torch.full_like(m, 5e-324)).tolist() == [1, -2, 3]
 
 
 def test_relu_probability() -> None:
@@ -184,67 +183,6 @@ def test_standard_raw_moments_are_those_of_the_shifted_variable() -> None:
             assert error(got[i].item(), want) <= 64 * UNIT
 
 
-# What the docstrings claim, in high precision (the proofs are there; a grid would show a wrong sign)
-
-
-def _grid() -> tuple[list[float], list[float]]:
-    return [k / 2 for k in range(-24, 25)], [2.0 ** (k / 2) for k in range(-4, 9)]
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_every_moment_increases_in_m_and_in_r(field: str) -> None:
-    means, deviations = _grid()
-    with ctx.workprec(4000):  # bits for tails at 48 deviations
-        value = {(m, r): getattr(rectified(m, r), field) for m in means for r in [0.0, *deviations]}
-    for r in deviations:
-        assert all(value[a, r] < value[b, r] for a, b in pairwise(means))
-    for m in means:
-        ladder = [value[m, r] for r in [0.0, *deviations]]
-        assert all(a < b for a, b in pairwise(ladder)), m
-
-
-def test_covariance_of_y_and_its_square_is_positive() -> None:
-    """Y = max(xi, -t): the third term of Var Z^2 needs no sign of its own."""
-    previous = None
-    for k in range(400):
-        with ctx.workprec(4000):
-            t = arb(k) / 10
-            q, phi = 1 - cdf(t), pdf(t)
-            y1, y2, y3 = phi - t * q, 1 - q - t * phi + t**2 * q, (t**2 + 2) * phi - t**3 * q
-            covariance = y3 - y1 * y2
-            bracket = y2 - 3 * t**2 - 2 * t * y1
-        assert covariance > 0
-        assert previous is None or bracket < previous  # the bracket of the derivative falls
-        previous = bracket
-
-
-def test_derivatives_named_in_the_docstrings() -> None:
-    with ctx.workprec(1024):
-        h = arb(2) ** -200
-        for k in range(-40, 41):
-            u = arb(k) / 5
-            before, at, after = rectified(u - h, 1.0), rectified(u, 1.0), rectified(u + h, 1.0)
-            slope = (after.variance - before.variance) / (2 * h)
-            assert abs(slope - 2 * at.mean * (1 - cdf(u))) < arb(2) ** -190
-            assert abs((after.mean - before.mean) / (2 * h) - cdf(u)) < arb(2) ** -190
-            in_r = (rectified(u, 1 + h).variance - rectified(u, 1 - h).variance) / (2 * h)
-            assert abs(in_r - 2 * (cdf(u) - pdf(u) * at.mean)) < arb(2) ** -190
-            assert in_r > 0
-            assert (after.second - 2 * at.second + before.second) / h**2 > 0  # convex in m
-
-
-def test_g_is_jointly_convex() -> None:
-    generator = torch.Generator().manual_seed(5)
-    ends = torch.randn(200, 2, 2, generator=generator, dtype=torch.float64) * torch.tensor(
-        [3.0, 1.0], dtype=torch.float64
-    )
-    ends[..., 1] = ends[..., 1].abs() + 0.1
-    for (m1, r1), (m2, r2) in ends.tolist():
-        with ctx.workprec(8000):  # bits for tails at 100 deviations
-            middle = rectified((arb(m1) + arb(m2)) / 2, (arb(r1) + arb(r2)) / 2).mean
-            assert 2 * middle < rectified(m1, r1).mean + rectified(m2, r2).mean
-
-
 def test_standard_variance_rises_from_zero_to_one() -> None:
     u = torch.linspace(-45, 45, 500, dtype=torch.float64)
     v = subject.standard_variance(u)
@@ -260,18 +198,3 @@ def test_oracle_agrees_with_the_integral_over_an_interval() -> None:
         with ctx.workprec(PRECISION):
             total = sum((expected_relu_between(m, r, low, high) for low, high in parts), arb(0))
             assert abs(total - rectified(m, r).mean) < arb(2) ** -240
-
-
-def test_shape_dtype_and_broadcasting_under_any_default_dtype() -> None:
-    m, r = (
-        torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3),
-        torch.tensor([0.1, 0.2, 0.0], dtype=torch.float64),
-    )
-    got = subject.moments(m, r.expand(2, 3))
-    assert all(getattr(got, field).shape == (2, 3) and getattr(got, field).dtype == torch.float64 for field in FIELDS)
-    torch.set_default_dtype(torch.float64)
-    try:
-        again = subject.moments(m, r.expand(2, 3))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert all(torch.equal(getattr(got, field), getattr(again, field)) for field in FIELDS)

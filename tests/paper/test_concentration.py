@@ -95,6 +95,7 @@ def test_sigmoid_is_above_two_point_and_rectified_laws(mean: float, std: float, 
         assert found >= (weight * sigmoid(-(mean + sign * std * z))).sum() - 1e-9
 
 
-def test_sigmoid_fails_closed() -> None:
+def test_sigmoid_and_tail_fail_closed() -> None:
+    assert (dominated_tail(tensor(40.0, 60.0, 1e3)) > 0).all()  # P(M >= t) is positive, however small
     found = dominated_sigmoid(tensor(float("nan"), -float("inf"), 0.0), tensor(1.0, 1.0, float("inf")))
     assert not (found < 1).any()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from pathlib import Path
 
 import pytest
 import torch
 from flint import arb
 from support import oracles
-from tests.paper.truth import linear, narrow_mean, random_linear, sampled_mean
+from tests.marks import slow_but
+from tests.paper.truth import linear, narrow_mean, network_of, points_of, sampled_mean
 from torch import Tensor
 
 from bnndp.errors import InputError
@@ -19,21 +18,6 @@ from bnndp.geometry.bounds import AffineBounds
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 from bnndp.paper.recursion import bound
-
-
-def network_of(sizes: tuple[int, ...], seed: int, std: float) -> BayesianNetwork:
-    pairs = enumerate(itertools.pairwise(sizes))
-    return BayesianNetwork.from_linears(
-        random_linear(n_out, n_in, 1000 * seed + k, std=std) for k, (n_in, n_out) in pairs
-    )
-
-
-def inside(box: Box, seed: int, count: int = 6) -> list[list[float]]:
-    """Vertices (at most eight) and random points of the first box."""
-    rng = random.Random(seed)
-    ends = list(zip(box.lower[0].tolist(), box.upper[0].tolist(), strict=True))
-    vertices = [list(v) for v in itertools.islice(itertools.product(*ends), 8)]
-    return vertices + [[min(max(rng.uniform(a, b), a), b) for a, b in ends] for _ in range(count)]
 
 
 def affine(matrix: Tensor, offset: Tensor, x: list[float]) -> arb:
@@ -58,7 +42,7 @@ def test_one_hidden_layer_encloses_the_exact_mean(n_in: int, width: float, std: 
         centre = 2 * torch.rand(n_in, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1
         box = Box(centre - width, centre + width)
         found = bound(network, box)
-        assert all(encloses_exactly(found, network, x) for x in inside(box, seed))
+        assert all(encloses_exactly(found, network, x) for x in points_of(box, seed).tolist())
 
 
 def test_no_hidden_layer_is_exact() -> None:
@@ -66,11 +50,13 @@ def test_no_hidden_layer_is_exact() -> None:
     box = Box([-1.0, 0.0, 2.0], [1.0, 0.0, 3.0])
     found = bound(network, box)
     assert torch.equal(found.lower.matrix, found.upper.matrix)
-    assert all(encloses_exactly(found, network, x) for x in inside(box, 0))
+    assert all(encloses_exactly(found, network, x) for x in points_of(box, 0).tolist())
 
 
-@pytest.mark.parametrize(("mass", "cells"), [(1e-3, 2), (1e-3, 4), (0.5, 3), (0.99, 2), (0.99, 6)])
-@pytest.mark.parametrize("std", [0.0, 1e-4, 0.1, 1.0, 20.0])
+@pytest.mark.parametrize(
+    ("mass", "cells"), slow_but([(1e-3, 2), (1e-3, 4), (0.5, 3), (0.99, 2), (0.99, 6)], (1e-3, 4), (0.99, 2))
+)
+@pytest.mark.parametrize("std", slow_but([0.0, 1e-4, 0.1, 1.0, 20.0], 1e-4, 1.0))
 def test_deep_narrow_networks_enclose_the_integrated_mean(std: float, mass: float, cells: int) -> None:
     """Here the bounds come within 1e-12 of the truth (small deviations), so a lost term would show."""
     for seed, (sizes, width) in enumerate(
@@ -80,7 +66,7 @@ def test_deep_narrow_networks_enclose_the_integrated_mean(std: float, mass: floa
         centre = 2 * torch.rand(sizes[0], generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1
         box = Box(centre - width, centre + width)
         found = bound(network, box, mass=mass, cells=cells)
-        for x in inside(box, seed, count=1)[-3:]:
+        for x in points_of(box, seed, count=1)[-3:].tolist():
             truth = torch.from_numpy(narrow_mean(network, x))
             point = torch.tensor([x], dtype=torch.float64)
             error = 1e-11 * (1 + truth.abs())  # of the quadrature, smooth in t
@@ -95,7 +81,7 @@ def test_deep_narrow_networks_enclose_the_integrated_mean(std: float, mass: floa
 def test_wide_networks_enclose_the_sampled_mean(sizes: tuple[int, ...], std: float) -> None:
     network = network_of(sizes, 9, std)
     box = Box.ball(torch.linspace(-0.5, 0.5, sizes[0], dtype=torch.float64), 0.05)
-    x = torch.tensor(inside(box, 5), dtype=torch.float64)
+    x = points_of(box, 5)
     mean, error = sampled_mean(network, x, 4000, seed=0)
     for mass, cells in ((1e-3, 2), (0.9, 2), (0.9, 5)):
         found = bound(network, box, mass=mass, cells=cells)
@@ -158,7 +144,7 @@ def test_huge_deviations_give_finite_bounds(std: float) -> None:
         found = bound(network, box, cells=cells).interval()
         assert torch.isfinite(found.lower).all()
         assert torch.isfinite(found.upper).all()
-        x = torch.tensor(inside(box, 1), dtype=torch.float64)
+        x = points_of(box, 1)
         mean, error = sampled_mean(network, x, 2000, seed=1)
         assert (found.lower <= mean + 5 * error).all()
         assert (found.upper >= mean - 5 * error).all()

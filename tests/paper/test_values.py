@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
+import numpy as np
 import pytest
 import torch
 from flint import arb
@@ -11,11 +15,16 @@ from torch import Tensor
 from bnndp.geometry.bounds import Affine
 from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork
-from bnndp.paper.layers import Layer, Region
+from bnndp.paper.layers import Layer, Ranges, Region
 from bnndp.paper.outer import Outer
 from bnndp.paper.planes import compose, lower_planes, upper_planes
+from bnndp.paper.rectangles import Rectangle
 from bnndp.paper.recursion import _forward, _relax
-from bnndp.paper.values import Value, _mixture
+from bnndp.paper.values import Value, _mixture, complement
+
+
+def scalar(value: float) -> Tensor:
+    return torch.tensor([value], dtype=torch.float64)
 
 
 def exact_value(network: BayesianNetwork, z: Tensor) -> Tensor:  # z (points, n): (points, 2 outputs)
@@ -141,3 +150,39 @@ def test_mixture_is_the_linear_program() -> None:
                 left -= more
         best = sum(p * t for p, t in zip(chance, tau.flatten().tolist(), strict=True))
         assert _mixture(tau, least, most).item() == pytest.approx(best, abs=1e-12)
+
+
+# What lies outside the main rectangle, against quadrature over one Gaussian: also below it, where a function falls
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
+
+
+def outside_mean(slope: float, constant: float, m: float, r: float, a: float, b: float) -> float:
+    """E[(slope z + constant) 1{zeta < a or zeta > b}], z = max(zeta, 0), zeta ~ N(m, r^2)."""
+    total = 0.0
+    for low, high in ((m - 12 * r, a), (b, m + 12 * r)):
+        cuts = sorted({low, high, *(cut for cut in (0.0, m) if low < cut < high)})
+        for left, right in pairwise(cuts):
+            zeta = 0.5 * (left + right) + 0.5 * (right - left) * NODES
+            density = np.exp(-0.5 * ((zeta - m) / r) ** 2) / (r * math.sqrt(2 * math.pi))
+            values = (slope * np.maximum(zeta, 0) + constant) * density
+            total += 0.5 * (right - left) * float(WEIGHTS @ values)
+    return total
+
+
+@pytest.mark.parametrize("tilt", [-1.0, -0.3, 0.0, 0.4, 1.5])
+@pytest.mark.parametrize("slope", [-2.0, -0.5, 0.7])
+@pytest.mark.parametrize(("a", "b"), [(0.4, 1.1), (-0.5, 0.6), (0.1, 3.0)])
+def test_the_complement_is_not_below_the_truth(a: float, b: float, slope: float, tilt: float) -> None:
+    """S = slope z; the main bound has another slope and meets S at the worse end of the rectangle's image."""
+    m, r = 0.5, 0.6
+    low, high = max(a, 0.0), max(b, 0.0)
+    offset = max((slope - tilt) * low, (slope - tilt) * high)
+    value = Value(Outer.of(scalar(slope)[None], scalar(0.0)), Affine(scalar(tilt)[None, None], scalar(offset)[None]))
+    ranges = Ranges(*(scalar(end)[None, None] for end in (m, m, r, r)))
+    rectangle = Rectangle(scalar(a)[None, None], scalar(b)[None, None])
+    found = complement(value, rectangle, ranges).item()
+    truth = outside_mean(slope - tilt, -offset, m, r, a, b)
+    assert found >= truth - 1e-12  # the quadrature
+    # Far below and above the rectangle the difference itself is the bound, so nothing is given away there.
+    assert found <= outside_mean(abs(slope - tilt), abs(offset), m, r, a, b) + 1e-9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -9,8 +10,10 @@ import numpy as np
 import torch
 from flint import arb
 from support import oracles
+from support.dice import Dice
 from torch import Tensor
 
+from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from bnndp.paper.layers import Layer
@@ -26,14 +29,38 @@ def linear(mean: object, std: object, bias: object, bias_std: object) -> Linear:
 
 def random_linear(n_out: int, n_in: int, seed: int, *, std: float = 0.5) -> Linear:
     """A layer with standard normal means and standard deviations up to ``std``."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = {"generator": generator, "dtype": torch.float64}
-    return Linear(
-        torch.randn(n_out, n_in, **shape),
-        std * torch.rand(n_out, n_in, **shape),
-        torch.randn(n_out, **shape),
-        std * torch.rand(n_out, **shape),
-    )
+    dice = Dice(seed)
+    weight, spread = dice.normal(n_out, n_in), std * dice.uniform(shape=(n_out, n_in))
+    return Linear(weight, spread, dice.normal(n_out), std * dice.uniform(shape=(n_out,)))
+
+
+def network_of(sizes: tuple[int, ...], seed: int, std: float, scale: float = 1.0) -> BayesianNetwork:
+    """A classifier of such layers, the means times ``scale``."""
+    layers = []
+    for k, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
+        one = random_linear(n_out, n_in, 1000 * seed + k, std=std)
+        layers.append(Linear(scale * one.weight_mean, one.weight_std, scale * one.bias_mean, one.bias_std))
+    return BayesianNetwork.from_linears(layers, task="classification")
+
+
+def points_of(box: Box, seed: int, count: int = 4) -> Tensor:
+    """Vertices (at most eight) and random points of the first box: (points, n)."""
+    ends = torch.stack([box.lower[0], box.upper[0]])
+    picks = torch.tensor(list(itertools.islice(itertools.product((0, 1), repeat=box.n), 8)))
+    vertices = torch.stack([ends[p, torch.arange(box.n)] for p in picks])
+    share = Dice(seed).uniform(shape=(count, box.n))
+    return torch.cat([vertices, (ends[0] + share * (ends[1] - ends[0])).clamp(ends[0], ends[1])])
+
+
+def moments(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the pre-activations given z (..., n)."""
+    return z @ layer.weight_mean.T + layer.bias_mean, (z**2 @ layer.weight_std.T**2 + layer.bias_std**2).sqrt()
+
+
+def drawn(layer: Linear, z: Tensor, dice: Dice) -> Tensor:
+    """Pre-activations, each neuron drawn from its law given the layer before."""
+    mean, std = moments(layer, z)
+    return mean + std * dice.normal(*mean.shape)
 
 
 def gaussians(layer: Linear, z: list[float]) -> list[tuple[arb, arb]]:
@@ -96,16 +123,13 @@ def sampled_mean(
     network: BayesianNetwork, x: Tensor, samples: int, seed: int
 ) -> tuple[Tensor, Tensor]:  # x (points, n)
     """Mean and standard error of ``E f(x)``: weights are drawn but for the last two layers, which are integrated."""
-    generator = torch.Generator().manual_seed(seed)
-    z = x.expand(samples, *x.shape)
-    *drawn, hidden, last = network.linears
-    for layer in drawn:
-        mean, std = z @ layer.weight_mean.T + layer.bias_mean, (z**2 @ layer.weight_std.T**2 + layer.bias_std**2).sqrt()
-        noise = torch.randn(samples, 1, layer.n_out, generator=generator, dtype=torch.float64)
-        z = (mean + std * noise).clamp_min(0)  # any coupling of the points will do: one mean a point is wanted
-    mean, std = z @ hidden.weight_mean.T + hidden.bias_mean, (z**2 @ hidden.weight_std.T**2 + hidden.bias_std**2).sqrt()
+    dice, z = Dice(seed), x.expand(samples, *x.shape)
+    *below, hidden, last = network.linears
+    for layer in below:
+        mean, std = moments(layer, z)
+        z = (mean + std * dice.normal(samples, 1, layer.n_out)).clamp_min(0)  # any coupling of the points will do
+    mean, std = moments(hidden, z)
     u = mean / std.clamp_min(1e-300)
-    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
-    relu = mean * normal.cdf(u) + std * torch.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+    relu = mean * torch.special.ndtr(u) + std * torch.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
     value = relu @ last.weight_mean.T + last.bias_mean
     return value.mean(0), value.std(0) / samples**0.5

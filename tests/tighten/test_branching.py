@@ -1,4 +1,4 @@
-"""Branching on signs: every cell's bound holds on its cell, and the least over the cells on the whole box."""
+"""Branching on signs: the least bound over the cells holds on the whole box, and more cells decide more."""
 
 from __future__ import annotations
 
@@ -6,121 +6,99 @@ from itertools import pairwise
 
 import pytest
 import torch
+from support.dice import Dice
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.attack import decision_rows
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
-from bnndp.attack.sampling import draw_noise, estimate
-from bnndp.engine.dense.backward import Choice
-from bnndp.engine.dense.forward import Parameters, hidden_layers
-from bnndp.engine.dense.margins import margin_rows, mean_margins
-from bnndp.engine.dense.optimise import best_choice
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.margins import margins
+from bnndp.engine.passes import Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.tighten.branching import Claim, branch
+from bnndp.options import NEVER, Deadline
+from bnndp.questions.from_margins import row_bound
+from bnndp.tighten.branching import Branching, Value, branch
 
 
 def network(sizes: tuple[int, ...], std: float, seed: int) -> BayesianNetwork:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    linears = []
-    for below, above in pairwise(sizes):
-        weight = 1.5 * normal(above, below) / below**0.5
-        linears.append(Linear(weight, std * normal(above, below).abs(), 0.3 * normal(above), std * normal(above).abs()))
+    dice, linears = Dice(seed), []
+    for n_in, n_out in pairwise(sizes):
+        weight, spread = 1.5 * dice.normal(n_out, n_in) / n_in**0.5, std * dice.normal(n_out, n_in).abs()
+        linears.append(Linear(weight, spread, 0.3 * dice.normal(n_out), std * dice.normal(n_out).abs()))
     return BayesianNetwork.from_linears(linears, "classification")
 
 
-def mean_logits(net: BayesianNetwork, x: Tensor) -> Tensor:
-    return estimate(net, x, draw_noise(net, 1, seed=0, replicates=1)).mean  # exact for one random hidden layer
+def branched(
+    net: BayesianNetwork, box: Box, label: Tensor, cells: int, value: Value | None = None, deadline: Deadline = NEVER
+) -> Tensor:
+    """The least row of the decision for ``label`` on each box, by at most so many cells."""
+    bounds, rows = DensePass(net.linears, box), decision_rows(label, net.n_out)[0]
+
+    def least(found: Margins, owner: Tensor) -> Tensor:
+        return row_bound(rows[owner], found, label[owner]).amin(-1)
+
+    known = margins(bounds, label[:, None], net.n_out)
+    return branch(bounds, label, known, value or least, Branching(cells, 10, 7, deadline))
 
 
-def points_of(box: Box, count: int, seed: int) -> Tensor:
-    """Random points and vertices (count, batch, n)."""
-    generator = torch.Generator().manual_seed(seed)
-    share = torch.rand(count, *box.lower.shape, generator=generator, dtype=torch.float64)
-    share[: count // 4] = share[: count // 4].round()
-    return box.lower + share * (box.upper - box.lower)
+MODELS = [((2, 6, 6, 3), 0.0), ((3, 8, 4), 0.02)]
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("std", [0.0, 0.05])
-def test_bounds_with_multipliers_hold_on_the_cell(seed: int, std: float) -> None:
-    net = network((3, 6, 4), std, seed)
-    *hidden, output = net.linears
-    box = Box.ball(torch.randn(1, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), 0.8)
-    x = points_of(box, 400, seed)[:, 0]
-    m = x @ hidden[0].weight_mean.T + hidden[0].bias_mean
-    signs = m[seed].sign()  # the cell of one of the points
-    signs[seed % 3 :: 2] = 0
-    inside = (signs * m >= 0).all(-1)
-    layers = hidden_layers(hidden, box, Parameters(signs=(signs[None].to(torch.int8),)), take_last_apart=True)
-    rows = margin_rows(output, torch.tensor([[seed % 4]]))
-    generator = torch.Generator().manual_seed(seed)
-    random = Choice(
-        tangents=[torch.randn(1, 4, 6, generator=generator, dtype=torch.float64)],
-        multipliers=[torch.rand(1, 4, 6, generator=generator, dtype=torch.float64) * signs],
-    )
-    logits = mean_logits(net, x[inside])
-    exact = logits[:, [seed % 4]] - logits
-    for choice in (random, best_choice(rows.weight, rows.bias, layers, 20)):
-        found = mean_margins(rows, layers, choice)
-        assert bool((found(x[inside][:1]).isfinite()).all())
-        below = torch.stack([found(point[None])[0] for point in x[inside]])
-        assert bool((below <= exact + 1e-12).all())
-        least = box.minimum(found.matrix, found.offset)
-        assert bool((least <= exact.amin(0) + 1e-12).all())
-    assert not bool(layers.empty)
-
-
-def test_a_cell_without_any_input_is_empty() -> None:
-    net = network((2, 3, 3), 0.01, 0)
-    *hidden, _ = net.linears
-    box = Box.ball(torch.ones(1, 2, dtype=torch.float64), 1e-3)
-    m = (box.lower @ hidden[0].weight_mean.T + hidden[0].bias_mean)[0]
-    against = -m.sign().to(torch.int8)[None]
-    assert bool(hidden_layers(hidden, box, Parameters(signs=(against,))).empty)
-    assert not bool(hidden_layers(hidden, box, Parameters(signs=(-against,))).empty)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(
-    ("sizes", "std"), [((2, 5, 3), 0.0), ((2, 6, 6, 3), 0.0), ((3, 8, 4), 0.02), ((2, 5, 5, 3), 0.02)]
-)
+@pytest.mark.parametrize("seed", slow_but(range(8), 0))
+@pytest.mark.parametrize(("sizes", "std"), slow_but([*MODELS, ((2, 5, 3), 0.0), ((2, 5, 5, 3), 0.02)], *MODELS))
 def test_the_least_cell_bounds_the_box_and_more_cells_are_tighter(
     sizes: tuple[int, ...], std: float, seed: int
 ) -> None:
-    net = network(sizes, std, seed)
-    generator = torch.Generator().manual_seed(seed)
-    centre = torch.randn(4, sizes[0], generator=generator, dtype=torch.float64)
-    box = Box.ball(centre, torch.tensor([0.05, 0.2, 0.5, 1.0], dtype=torch.float64))
-    noise = draw_softmax_noise(net, 4096, seed=seed)
+    net, dice = network(sizes, std, seed), Dice(seed)
+    centre = dice.normal(2, sizes[0])
+    box = Box.ball(centre, torch.tensor([0.2, 0.7], dtype=torch.float64))
+    noise = draw_softmax_noise(net, 4096 if std else 1, seed=seed)
     label = estimate_softmax(net, centre, noise).mean.argmax(-1)
-    rows = decision_rows(label, sizes[-1])[0]
-    few, more, most = (branch(Claim(net, box, rows, label), cells=n, steps=10, piece=7) for n in (1, 4, 32))
-    at = estimate_softmax(net, points_of(box, 60, seed), noise)
-    margin = torch.einsum("brc,pbc->pbr", rows, at.mean).amin(-1)
-    error = 6 * 2 * at.std_error.amax(-1) + 1e-12
-    assert bool((most <= (margin + error).amin(0)).all())
-    assert bool((few <= more + 1e-9).all() & (more <= most + 1e-9).all())
+    found = [branched(net, box, label, cells) for cells in (1, 4, 12)]
+    assert all((few <= more + 1e-9).all() for few, more in pairwise(found))
+    share = dice.uniform(shape=(40, *box.lower.shape))
+    share[:10] = share[:10].round()
+    at = estimate_softmax(net, box.lower + share * (box.upper - box.lower), noise)
+    margin = torch.einsum("brc,pbc->pbr", decision_rows(label, sizes[-1])[0], at.mean).amin(-1)
+    error = 6 * 2 * at.std_error.amax(-1) if std else 0.0
+    assert bool((found[-1] <= (margin + error + 1e-12).amin(0)).all())
 
 
 def test_cells_decide_what_one_pass_cannot() -> None:
     """Without variance the truth is known on a fine grid of two inputs: nothing false is decided, more with cells."""
-    decided = torch.zeros(2, dtype=torch.int64)
-    for seed in range(30):
-        net = network((2, 12, 2), 0.0, seed)
-        box = Box.ball(torch.zeros(1, 2, dtype=torch.float64), 0.7)
-        axis = torch.linspace(-0.7, 0.7, 141, dtype=torch.float64)
-        logits = mean_logits(net, torch.cartesian_prod(axis, axis))
+    decided, box = torch.zeros(2, dtype=torch.int64), Box.ball(torch.zeros(1, 2, dtype=torch.float64), 0.3)
+    axis = torch.linspace(-0.3, 0.3, 141, dtype=torch.float64)
+    for seed in range(12):
+        net = network((2, 8, 2), 0.0, seed)
+        logits = torch.cartesian_prod(axis, axis)
+        for index, layer in enumerate(net.linears):
+            logits = (logits.clamp_min(0) if index else logits) @ layer.weight_mean.T + layer.bias_mean
         margin = logits[:, 0] - logits[:, 1]
         label = torch.tensor([int(margin.mean() < 0)])
-        rows = decision_rows(label, 2)[0]
-        found = [branch(Claim(net, box, rows, label), cells=n, steps=20, piece=64) > 0 for n in (1, 32)]
+        found = [branched(net, box, label, cells) > 0 for cells in (1, 16)]
         decided += torch.cat(found)
         if bool(found[1]):
             assert bool(((1 - 2 * label) * margin > 0).all())
-    assert 0 < int(decided[0]) < int(decided[1]) < 30
+    assert 0 < int(decided[0]) < int(decided[1]) < 12
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_a_cell_without_a_bound_is_not_decided(value: float) -> None:
+    """Not even one of them, where all others are."""
+    net, box, asked = network((2, 6, 3), 0.05, 2), Box.ball([[0.1, 0.2]], 0.3), []
+
+    def nothing(found: Margins, owner: Tensor) -> Tensor:
+        asked.append(owner)
+        bounds = torch.full((len(owner),), float(len(asked) > 1), dtype=torch.float64)  # the box itself is cut
+        return bounds if len(asked) == 1 else bounds.index_fill(0, torch.tensor([-1]), value)
+
+    assert branched(net, box, torch.tensor([0]), 4, nothing).item() < -1e300
+    assert len(asked) > 1
+
+
+def test_when_the_time_is_over_nothing_more_is_claimed() -> None:
+    net, box, label = network((2, 6, 3), 0.0, 2), Box.ball([[0.1, 0.2]], 0.3), torch.tensor([0])
+    assert branched(net, box, label, 32, deadline=Deadline(0.0)).item() == -torch.inf

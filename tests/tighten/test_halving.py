@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bnndp.geometry.box import Box
+from bnndp.options import NEVER, Deadline
 from bnndp.tighten.halving import halve
 
 
@@ -41,7 +42,7 @@ def test_a_bound_holds_and_improves_within_its_cells(cells: int, share: float) -
     bound = Counted(level)
     whole = bound(BOX, torch.arange(3))
     bound.cells.clear()
-    found = halve(bound, BOX, whole, cells)
+    found = halve(bound, BOX, whole, cells, NEVER)
     assert bool((found >= whole).all())
     exact = torch.stack([EXACT - level, EXACT - level + 0.5], -1)
     assert bool((found <= exact + 1e-12).all())
@@ -57,7 +58,7 @@ def test_a_bound_holds_and_improves_within_its_cells(cells: int, share: float) -
 def test_enough_cells_prove_what_is_true() -> None:
     level = torch.tensor([0.45, 0.9, -0.05], dtype=torch.float64)
     bound = Counted(level)
-    found = halve(bound, BOX, bound(BOX, torch.arange(3)), 1000)
+    found = halve(bound, BOX, bound(BOX, torch.arange(3)), 1000, NEVER)
     assert bool((found > 0).all())
 
 
@@ -65,7 +66,7 @@ def test_boxes_that_are_proved_are_not_cut() -> None:
     bound = Counted(torch.tensor([-9.0, 0.9, -9.0], dtype=torch.float64))
     whole = bound(BOX, torch.arange(3))
     bound.cells.clear()
-    found = halve(bound, BOX, whole, 64)
+    found = halve(bound, BOX, whole, 64, NEVER)
     assert {int(i) for _, owner in bound.cells for i in owner} == {1}
     assert torch.equal(found[[0, 2]], whole[[0, 2]])
 
@@ -74,7 +75,7 @@ def test_a_failure_at_a_centre_ends_it_at_once() -> None:
     bound = Counted(torch.full((3,), 9.0, dtype=torch.float64))
     whole = bound(BOX, torch.arange(3))
     bound.cells.clear()
-    assert torch.equal(halve(bound, BOX, whole, 64), whole)
+    assert torch.equal(halve(bound, BOX, whole, 64, NEVER), whole)
     assert not bound.cells
 
 
@@ -89,7 +90,7 @@ def test_a_cell_without_a_bound_proves_nothing(fault: float) -> None:
         return torch.where(small[:, None], fault, value)
 
     whole = plain(BOX, torch.arange(3))
-    found = halve(faulty, BOX, whole, 64)
+    found = halve(faulty, BOX, whole, 64, NEVER)
     assert torch.equal(found, whole)
 
 
@@ -97,7 +98,7 @@ def test_a_point_is_not_cut() -> None:
     point = Box([[0.5, 0.5]], [[0.5, 0.5]])
     whole = torch.tensor([[-1.0, 1.0]], dtype=torch.float64)
     bound = Counted(torch.zeros(1, dtype=torch.float64))
-    assert torch.equal(halve(bound, point, whole, 64), whole)
+    assert torch.equal(halve(bound, point, whole, 64, NEVER), whole)
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -110,4 +111,12 @@ def test_cells_of_a_ball_prove_the_ball(norm: float) -> None:
         return cells.minimum(matrix, torch.full((cells.batch, 1), -0.5, dtype=torch.float64))
 
     loose = torch.full((1, 1), -1.0, dtype=torch.float64)
-    assert bool((halve(bound, ball, loose, 8) > 0).all())
+    assert bool((halve(bound, ball, loose, 8, NEVER) > 0).all())
+
+
+def test_when_the_time_is_over_what_is_known_stays() -> None:
+    bound = Counted(torch.tensor([0.45, 0.9, -0.05], dtype=torch.float64))
+    whole = bound(BOX, torch.arange(3))
+    bound.cells.clear()
+    assert torch.equal(halve(bound, BOX, whole, 1000, Deadline(0.0)), whole)
+    assert not bound.cells

@@ -107,6 +107,7 @@ class TestEveryMethod:
         assert torch.equal(before, torch.get_rng_state())
         assert torch.equal(x, SINE.x)
         assert not any(layer.weight_mean.requires_grad for layer in network.linears)
+        assert all(layer.weight_mean.dtype == torch.float64 for layer in network.linears)
 
     def test_progress_tells_an_estimate_of_the_objective(self, inference: str) -> None:
         """At a rate of next to nothing the mean of many steps is the ELBO of the card."""
@@ -117,6 +118,7 @@ class TestEveryMethod:
         )  # fmt: skip
         card = train(SINE, options, progress=lambda step, objective: seen.append(objective)).card
         values = torch.tensor(seen, dtype=torch.float64)
+        assert len(seen) == 400
         error = values.std().item() / math.sqrt(len(seen))
         assert abs(values.mean().item() - card.elbo) <= 5 * error + 5 * values.std().item() / math.sqrt(8)
         assert abs(card.elbo) > 20 * error  # so that a wrong sign or a missing factor is seen
@@ -227,6 +229,7 @@ class TestEarlyStopping:
         assert best == trained.steps
         assert losses[best][1] == trained.network.digest()
 
+    @pytest.mark.slow
     def test_patience_that_never_ends_keeps_the_best_all_the_same(self) -> None:
         options = replace(self.OPTIONS, stopping=Stopping(every=25, patience=10**6, draws=8))
         steps: list[int] = []
@@ -239,6 +242,7 @@ class TestEarlyStopping:
         )
         assert loss < at_the_end - 1
 
+    @pytest.mark.slow
     def test_a_training_that_has_stopped_stays_so(self, tmp_path: Path) -> None:
         first = train(self.DATA, self.OPTIONS, held_out=self.OTHER, checkpoint=tmp_path / "c")
         more: list[int] = []

@@ -79,7 +79,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     A pickle is opened in a process of its own, with limits on memory and time, for plain tensors only. Look at what is
     printed: the formula of the standard deviations, the activation and, without --arch, the order of the layers.
     """
-    from bnndp.importers.convert import Asked
+    from bnndp.importers.convert import ConvertOptions
     from bnndp.importers.convert import convert as converted
 
     if out.suffix.lower() != ".safetensors":
@@ -87,7 +87,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     for path in (*source, beside, table, arch):
         if path is not None and out.resolve() == path.resolve():
             raise InputError(f"{out}: is the input of this command and would be overwritten; change --out.")
-    asked = Asked(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
+    asked = ConvertOptions(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
     found = converted(source, _architecture(arch, activation, task), asked)
 
     from bnndp.files.posterior import save
@@ -102,12 +102,12 @@ def _architecture(arch: Path | None, activation: str | None, task: str | None) -
     """What the user says of the layers, None if nothing."""
     if arch is None and activation is None and task is None:
         return None
-    from bnndp.importers.architecture import architecture_of, read_architecture
+    from bnndp.importers.architecture import merge_architecture, read_architecture
 
     given = None if arch is None else read_architecture(arch)
     if given is not None and (activation is not None or (task is not None and given.task is not None)):
         raise InputError("--arch says what the activations and the task are; leave out --activation and --task.")
-    return architecture_of(given, task, activation)
+    return merge_architecture(given, task, activation)
 
 
 def _understood(found: ModelFile) -> Iterator[str]:

@@ -45,8 +45,7 @@ def explore(  # noqa: PLR0913 (the options of the command)
     from bnndp.cli.inputs import Source, load_model
     from bnndp.cli.invocation import Invocation
     from bnndp.errors import InputError
-    from bnndp.explorer.opening import opened
-    from bnndp.explorer.server import Explorer
+    from bnndp.explorer.server import Explorer, open_page
     from bnndp.explorer.session import Session
 
     invocation = context.find_object(Invocation)
@@ -65,7 +64,7 @@ def explore(  # noqa: PLR0913 (the options of the command)
         raise InputError(f"port {port} cannot be used: {error.strerror}; give another --port, or 0.") from error
     try:
         typer.echo(f"{explorer.address}\nCtrl-C ends it.")
-        with opened(explorer.address) if browser else contextlib.nullcontext():
+        with open_page(explorer.address) if browser else contextlib.nullcontext():
             explorer.serve()
     except KeyboardInterrupt:
         typer.echo("bnndp: ended.", err=True)

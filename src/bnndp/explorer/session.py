@@ -15,8 +15,8 @@ from bnndp.network import Posterior
 __all__ = ["Question", "Session", "read_question"]
 
 _RANGE = (-2.0, 2.0)  # of inputs, where neither a domain nor inputs are given
-_HIGHEST = sys.float_info.max
-_ROOM = 0.1  # by which the range of given inputs is widened
+_MAX = sys.float_info.max
+_MARGIN = 0.1  # by which the range of given inputs is widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Session:
         if self.x is None:
             return (_RANGE,) * self.network.n_in
         low, high = self.x.amin(0), self.x.amax(0)
-        room = torch.where(high > low, _ROOM * (high - low), 1.0)
-        return tuple(zip((low - room).tolist(), (high + room).tolist(), strict=True))
+        margin = torch.where(high > low, _MARGIN * (high - low), 1.0)
+        return tuple(zip((low - margin).tolist(), (high + margin).tolist(), strict=True))
 
     @property
     def largest(self) -> float:
@@ -105,6 +105,6 @@ def _point(session: Session, given: object) -> Tensor:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HIGHEST:  # NaN fails
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX:  # NaN fails
         raise InputError(f"{name} must be a finite number, got {value!r:.40}.")
     return float(value)

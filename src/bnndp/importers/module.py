@@ -22,17 +22,12 @@ from bnndp.layers import WEIGHTED, AveragePool, BatchNorm, Conv2d, Dropout, Flat
 from bnndp.network import TASKS, BayesianNetwork
 
 __all__ = [
-    "CONVERTERS",
-    "FUNCTIONS",
-    "converted",
-    "expect_not_other",
-    "from_module",
-    "parts_of",
-    "probe",
-    "stride_and_padding",
-]
+    "CONVERTERS", "FUNCTIONS", "expect_not_other", "from_module", "leaf_modules", "probe", "stride_and_padding",
+    "to_record",
+]  # fmt: skip
 
 _BATCH = 4  # inputs to run the module on
+_Settings = Mapping[str, tuple[object, ...]]
 FUNCTIONS: Functions = {
     "relu": functional.relu,
     "tanh": torch.tanh,
@@ -52,12 +47,19 @@ def from_module(
     activation: str | None = None,
     mc_dropout: bool | None = None,
 ) -> BayesianNetwork:
-    """The network of a module that runs its layers one after the other.
+    """Read the network of a module that runs its layers one after the other.
 
-    A module does not say its ``task``, which must be given. ``input_shape`` is (channels, height, width) of images;
-    ``activation`` the function that ``forward`` calls between layers, where it is no module; ``mc_dropout`` says
-    whether masks are drawn at prediction too (True) or dropout was for training alone (False). Layers of torch have no
-    variance. Batch norms are folded, as in evaluation mode.
+    Layers of torch have no variance. Batch norms are folded, as in evaluation mode.
+
+    Args:
+        module: Layers of torch and Bayesian layers of known libraries.
+        task: ``"regression"`` or ``"classification"``, which a module does not say.
+        input_shape: The shape (channels, height, width) of images.
+        activation: The function that ``forward`` calls between layers, if it is no module.
+        mc_dropout: True if dropout masks are drawn at prediction, False if dropout was for training alone.
+
+    Returns:
+        The network; an error names what cannot be read.
 
     >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
     BayesianNetwork(2-8-1, regression, linear tanh linear)
@@ -66,14 +68,14 @@ def from_module(
         raise InputError(f"a module does not say its task; give {' or '.join(f'task={each!r}' for each in TASKS)}.")
     if activation is not None and activation not in FUNCTIONS:
         raise InputError(f"activation must be one of {', '.join(FUNCTIONS)}, got {activation!r:.40}.")
-    parts = parts_of(module)
+    parts = leaf_modules(module)
     functions = {} if activation is None else {activation: FUNCTIONS[activation]}
     calls = chain_of_calls(module, parts, probe(parts, input_shape), functions)
     layers: list[Record] = []
     for call in calls:
         layers += [Flatten() if what == FLATTEN else ACTIVATIONS[what]() for what in call.before]
         try:
-            layers = _appended(layers, converted(call.part, type(call.part), mc_dropout))
+            layers = _appended(layers, to_record(call.part, type(call.part), mc_dropout))
         except CertError as error:
             raise type(error)(f"{call.name!r:.80}: {error}") from error
     _expect_drawn_once(calls)
@@ -92,7 +94,7 @@ def expect_not_other(activation: str | None, calls: Sequence[Call], kinds: Seque
         )
 
 
-def parts_of(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
+def leaf_modules(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
     """The parts that are layers of a module of that name, by their names, each once."""
     return {own: part for part, own in {part: own for own, part in _parts(module, name)}.items()}
 
@@ -151,13 +153,14 @@ def _appended(layers: list[Record], new: Record | _Folded | None) -> list[Record
     return [*layers[:-1], new.norm.after(layers[-1])]
 
 
-def converted(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -> Record | _Folded | None:
+def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -> Record | _Folded | None:
     """The part, whose class of torch is ``kind``, as one of our layers; None if it does nothing."""
     table = _table(part)
     if table is not None:
         return _bayesian(part, table)
-    convert = CONVERTERS.get(kind)
-    if convert is not None:
+    if kind in CONVERTERS:
+        convert, settings = CONVERTERS[kind]
+        _expect(part, settings)
         return convert(part)
     if isinstance(part, nn.Dropout | nn.Dropout2d):
         return _dropout(part, mc_dropout)
@@ -172,7 +175,7 @@ def converted(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -
     )
 
 
-def _expect(part: nn.Module, wanted: Mapping[str, tuple[object, ...]]) -> None:
+def _expect(part: nn.Module, wanted: _Settings) -> None:
     """Refuse settings that our layers do not have."""
     for name, values in wanted.items():
         found = getattr(part, name, values[0])
@@ -251,53 +254,32 @@ def _dropout(part: nn.Dropout | nn.Dropout2d, mc_dropout: bool | None) -> Record
     return Dropout(part.p, channels=isinstance(part, nn.Dropout2d))
 
 
-def _flatten(part: nn.Flatten) -> Record:
-    _expect(part, {"start_dim": (1,), "end_dim": (-1,)})
-    return Flatten()
+_POOL: _Settings = {"padding": (0, (0, 0)), "ceil_mode": (False,)}
 
-
-def _max_pool(part: nn.MaxPool2d) -> Record:
-    _expect(part, {"padding": (0, (0, 0)), "dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)})
-    return MaxPool(_pair(part, "kernel_size"), _pair(part, "stride"))
-
-
-def _average_pool(part: nn.AvgPool2d) -> Record:
-    _expect(part, {"padding": (0, (0, 0)), "ceil_mode": (False,), "divisor_override": (None,)})
-    return AveragePool(_pair(part, "kernel_size"), _pair(part, "stride"))
-
-
-def _hard_tanh(part: nn.Hardtanh) -> Record:
-    _expect(part, {"min_val": (-1.0,), "max_val": (1.0,)})
-    return HardTanh()
-
-
-def _softplus(part: nn.Softplus) -> Record:
-    _expect(part, {"beta": (1.0,)})  # beyond its threshold, 20, it differs from the identity by less than 3e-9
-    _expect(part, {"threshold": (20.0,)})
-    return Softplus()
-
-
-def _gelu(part: nn.GELU) -> Record:
-    _expect(part, {"approximate": ("none",)})
-    return Gelu()
-
-
-CONVERTERS: Mapping[type[nn.Module], Callable[..., Record | _Folded | None]] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _convolution,
-    nn.BatchNorm1d: _norm,
-    nn.BatchNorm2d: _norm,
-    nn.Flatten: _flatten,
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _average_pool,
-    nn.Identity: lambda _: None,
-    nn.ReLU: lambda _: Relu(),
-    nn.LeakyReLU: lambda part: LeakyRelu(part.negative_slope),
-    nn.Tanh: lambda _: Tanh(),
-    nn.Sigmoid: lambda _: Sigmoid(),
-    nn.SiLU: lambda _: Silu(),
-    nn.ELU: lambda part: Elu(part.alpha),
-    nn.Hardtanh: _hard_tanh,
-    nn.Softplus: _softplus,
-    nn.GELU: _gelu,
+CONVERTERS: Mapping[type[nn.Module], tuple[Callable[..., Record | _Folded | None], _Settings]] = {
+    nn.Linear: (_linear, {}),
+    nn.Conv2d: (_convolution, {}),
+    nn.BatchNorm1d: (_norm, {}),
+    nn.BatchNorm2d: (_norm, {}),
+    nn.Flatten: (lambda _: Flatten(), {"start_dim": (1,), "end_dim": (-1,)}),
+    nn.MaxPool2d: (
+        lambda part: MaxPool(_pair(part, "kernel_size"), _pair(part, "stride")),
+        {**_POOL, "dilation": (1, (1, 1)), "return_indices": (False,)},
+    ),
+    nn.AvgPool2d: (
+        lambda part: AveragePool(_pair(part, "kernel_size"), _pair(part, "stride")),
+        {**_POOL, "divisor_override": (None,)},
+    ),
+    nn.Identity: (lambda _: None, {}),
+    nn.ReLU: (lambda _: Relu(), {}),
+    nn.LeakyReLU: (lambda part: LeakyRelu(part.negative_slope), {}),
+    nn.Tanh: (lambda _: Tanh(), {}),
+    nn.Sigmoid: (lambda _: Sigmoid(), {}),
+    nn.SiLU: (lambda _: Silu(), {}),
+    nn.ELU: (lambda part: Elu(part.alpha), {}),
+    nn.Hardtanh: (lambda _: HardTanh(), {"min_val": (-1.0,), "max_val": (1.0,)}),
+    # beyond its threshold, 20, it differs from the identity by less than 3e-9
+    nn.Softplus: (lambda _: Softplus(), {"beta": (1.0,), "threshold": (20.0,)}),
+    nn.GELU: (lambda _: Gelu(), {"approximate": ("none",)}),
 }
+"""How a layer of torch becomes one of ours, and the settings that it must have: the values of each that are allowed."""

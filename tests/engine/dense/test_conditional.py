@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from flint import arb
+from support import oracles
 from support.dice import Dice
+from support.proofs import hermite_peak, proved, search_line
 from tests.engine.dense.truth import normal, relu_mean
 from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.engine.dense import conditional as subject
 from bnndp.engine.dense.conditional import _deep_parts, _near, _noise, _noise_of_the_dead
 from bnndp.engine.dense.records import Latent, PreActivation
 from bnndp.engine.dense.slope import slope
@@ -159,3 +163,63 @@ def test_without_a_norm_nothing_changes(norm8: float) -> None:
     assert (p.item(), bound.item()) == (0.3, 0.6)
     s0 = torch.full((1, 1), found.s0, dtype=F64)
     assert torch.equal(_noise_of_the_dead(before, Interval(-given, -given), s0), s0)
+
+
+# The constants: the variance v(u) of a rectified Gaussian for s = 1, and the slope in s
+
+FAR = 8.0
+
+
+def standard_mean(u: float) -> arb:
+    return oracles.expected_relu(u, 1.0)
+
+
+def test_variance_slope() -> None:
+    """``v'(u) = 2 g(u, 1) (1 - Phi(u))``; g rises and 1 - Phi falls. For u >= 8 it is at most 2 (u + 1) phi(u)/u."""
+    limit = subject._VARIANCE_SLOPE
+    for ends in ((-FAR, 0.0), (0.0, FAR)):
+        search_line(lambda a, b: 2 * standard_mean(b) * oracles.tail(a), limit, ends)
+    assert proved(2 * (FAR + 1) * oracles.pdf(FAR) / FAR, limit)
+    assert proved(2 * standard_mean(-FAR), limit)
+
+
+def test_variance_curvature() -> None:
+    """``v''(u)/2 = Phi(u)(1 - Phi(u)) - g(u, 1) phi(u)``, from above and below."""
+    limit = subject._VARIANCE_CURVATURE
+
+    def density_range(a: float, b: float) -> tuple[arb, arb]:
+        """Smallest and largest density on [a, b], which has 0 inside only as an end."""
+        near, far = sorted((a, b), key=abs)
+        return oracles.pdf(far), oracles.pdf(near)
+
+    def above(a: float, b: float) -> arb:
+        return oracles.cdf(b) * oracles.tail(a) - standard_mean(a) * density_range(a, b)[0]
+
+    def below(a: float, b: float) -> arb:
+        return standard_mean(b) * density_range(a, b)[1] - oracles.cdf(a) * oracles.tail(b)
+
+    for ends in ((-FAR, 0.0), (0.0, FAR)):
+        search_line(above, limit, ends)
+        search_line(below, limit, ends)
+    assert proved(oracles.tail(FAR), limit)
+    assert proved((FAR + 1) * oracles.pdf(FAR), limit)  # g(u, 1) phi(u) <= (u + 1) phi(u), which falls for u >= 8
+
+
+def test_slope_in_s() -> None:
+    """``|Phi(m / sqrt s) - Phi(m / sqrt s0)|`` is at most 1/2 and at most ``phi(1)/2 |log t|``, t = s / s0.
+
+    For t >= 1 the logarithm is at most t - 1; for 1/2 <= t <= 1 it is at most (1 - t) / t in size.
+    """
+    limit, half, peak = subject._SLOPE_IN_S, arb(1) / 2, oracles.pdf(1.0)
+    assert proved(peak, limit)  # covers both
+    search_line(
+        lambda a, b: half.min(half * peak * -arb(a).log()) / (1 - arb(b)) if a else half / (1 - arb(b)),
+        limit,
+        (0.0, 0.5),
+    )
+    assert oracles.cdf(10.0) - oracles.cdf(1e-3) > arb("0.49")  # and not by far: small s turn any m > 0 into a slope
+
+
+def test_other_constants() -> None:
+    assert proved(hermite_peak(1) / 6, subject._THIRD)
+    assert proved(arb(16 * 48), subject._LIPSCHITZ_8)  # int_0^inf 8 t^7 2 exp(-t^2/2) dt

@@ -25,7 +25,7 @@ from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.options import Deadline
+from bnndp.options import NEVER
 from bnndp.questions.from_margins import class_interval
 from bnndp.tighten.slopes import Sloped, climb
 
@@ -202,7 +202,7 @@ def test_sampled_margins_lie_within(case: cases.Case, depth: int) -> None:
     """Mean and variance at the centre, a vertex and a random point; and E softmax by them."""
     network, box = with_logits(case, depth), cases.region(case)
     plain = dense(network, box)
-    found, climbed = all_margins(plain, 4), all_margins(Sloped(plain, 3, Deadline(None)), 4)
+    found, climbed = all_margins(plain, 4), all_margins(Sloped(plain, 3, NEVER), 4)
     assert (climbed.mean >= found.mean - 1e-13 * found.mean.abs().max()).all()  # of another order of sums
     assert torch.equal(climbed.variance, found.variance)
     classes = class_interval(found)
@@ -225,7 +225,7 @@ def test_an_attack_along_the_gradient_does_not_get_below(
     """Without variance the margins are an ordinary function: descend each from many points."""
     network = random_network(sizes, seed=7, std=0.0)
     box, classes = Box.ball(torch.tensor([[0.4, -0.3, 0.1]], dtype=torch.float64), 0.3), sizes[-1]
-    found = all_margins(Sloped(dense(network, box), 5, Deadline(None)), classes).mean[0]
+    found = all_margins(Sloped(dense(network, box), 5, NEVER), classes).mean[0]
     rows = margin_rows(torch.arange(classes)[None], classes)[0]  # (pairs, classes)
     at = candidates(box, seed=0, points=40)[:, 0].expand(len(rows), -1, -1).clone()  # (pairs, points, n)
     best = torch.full((len(rows),), INF, dtype=torch.float64)
@@ -382,7 +382,7 @@ def test_any_multipliers_are_sound_on_their_cell(
         z = truth.relu_mean(m, s.sqrt()) if std else m.clamp_min(0)
         value = z @ last.weight_mean.T + last.bias_mean
         free = Slopes(wild(network, 1, seed), [3 * dice.uniform(shape=(1, 3, k)) for k in found.widths])
-        for affine in (found.affine_at(rows, free), climb(found, rows, 5, Deadline(None))[0].affine):
+        for affine in (found.affine_at(rows, free), climb(found, rows, 5, NEVER)[0].affine):
             assert (x @ affine.matrix[0].T + affine.offset[0] <= value + 1e-12).all()
         looked_at += len(x)
     assert looked_at > 50
@@ -399,8 +399,8 @@ def test_a_cell_is_empty_or_bounded_better_than_the_box(random_network: NetworkF
     network, x = random_network((2, 8, 3), seed=9, std=0.0), torch.tensor([0.3, -0.5], dtype=torch.float64)
     signs, rows, only = signs_at(network, x, 1.0, 0), torch.eye(3, dtype=torch.float64), torch.tensor([0])
     whole = dense(network, Box.ball(x, 0.8))
-    part = climb(whole.restricted(only, signs), rows, 20, Deadline(None))[0].least
-    gain = part - climb(whole, rows, 20, Deadline(None))[0].least
+    part = climb(whole.restricted(only, signs), rows, 20, NEVER)[0].least
+    gain = part - climb(whole, rows, 20, NEVER)[0].least
     assert (gain >= -1e-9).all()
     assert (gain > 0.1).any()
     near = dense(network, Box.ball(x, 1e-3))

@@ -245,27 +245,6 @@ def cross(m: arb | float, r: arb | float) -> arb:
     return z.third - z.mean * z.second
 
 
-def test_the_covariance_of_z_and_its_square_increases_in_both() -> None:
-    """So the ends of the ranges of m and r bound it."""
-    with ctx.workprec(2 * oracles.PRECISION):
-        table = [[cross(arb(m) / 8, arb(r) / 8) for r in range(1, 33, 2)] for m in range(-64, 65, 2)]
-    for along in (table, [list(column) for column in zip(*table, strict=True)]):
-        assert all(a < b for before, after in itertools.pairwise(along) for a, b in zip(before, after, strict=True))
-
-
-def test_the_proof_that_it_increases_in_r() -> None:
-    """d_s C = (3 - Phi) g - phi E z^2 / 2 for r = 1, by a difference quotient; and phi E z^2 <= 5/4 g."""
-    with ctx.workprec(4 * oracles.PRECISION):
-        step = arb(2) ** -200
-        for k in range(-80, 81):
-            u = arb(k) / 4
-            z, density = rectified(u, arb(1)), oracles.pdf(u)
-            slope = (cross(u, (1 + step).sqrt()) - cross(u, (1 - step).sqrt())) / (2 * step)
-            formula = (3 - cdf(u)) * z.mean - density * z.second / 2
-            assert abs(slope - formula) < formula * arb("1e-20")
-            assert density * z.second <= z.mean * 5 / 4
-
-
 @pytest.mark.parametrize("r", slow_but([1e-25, 1e-3, 1.0, 1e4, 1e20], 1e-25, 1.0))
 def test_the_rounding_of_the_covariance(r: float) -> None:
     """Within an eighth of the error granted, so the ends with that error lie on their sides."""

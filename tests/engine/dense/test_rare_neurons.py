@@ -6,13 +6,16 @@ import math
 
 import pytest
 import torch
+from flint import arb
 from support import oracles
 from support.dice import Dice
+from support.proofs import proved
 from tests.engine.dense.truth import run
 from tests.marks import slow_but
 from tests.paper.truth import linear
 from torch import Tensor
 
+from bnndp.engine.dense import rare_neurons as subject
 from bnndp.engine.dense.rare_neurons import rarity, slope_square, stability
 from bnndp.engine.dense.records import Level, Tail
 from bnndp.geometry.bounds import Interval
@@ -237,6 +240,14 @@ def test_the_best_level_is_taken_for_each_norm() -> None:
         alone = stability(Tail((level,), one, 2 * one, 3 * one), mean)
         for name in ("delta", "density", "active_spread"):
             assert getattr(both, name).item() <= getattr(alone, name).item()
+
+
+def test_norms_of_gaussians() -> None:
+    """E xi^8 = 7!!, E xi^16 = 15!!, int_0^inf 8 t^7 2 exp(-t^2/2) dt = 16 * 48 (tails of a 1-Lipschitz function)."""
+    room = 1 + arb(2) ** -47
+    assert proved(arb(7 * 5 * 3), arb(subject._XI_8) ** 8)
+    assert proved(arb(math.prod(range(1, 16, 2))), arb(subject._XI_16) ** 16 * room)
+    assert proved(arb(16 * 48), arb(subject._LIPSCHITZ_8) ** 8)
 
 
 def _moment(mean: float, k: int) -> Tensor:

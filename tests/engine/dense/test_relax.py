@@ -14,6 +14,7 @@ from fractions import Fraction
 import pytest
 import torch
 from support.dice import Dice
+from support.proofs import hermite_peak, proved
 from support.quadrature import density, rectified_law
 from tests.engine.dense.truth import behind, sources
 from tests.marks import slow_but
@@ -251,6 +252,13 @@ def test_covariance_of_the_slope_in_s(seed: int) -> None:
             interval = Interval(places[i].reshape(1, 1), places[j].reshape(1, 1))
             found = subject._covariance(before, before.cross, interval, s0, error, sign).item()
             assert found >= max(truths[i : j + 1]) - tolerance
+
+
+def test_derivatives_of_the_slope_in_s() -> None:
+    """f = d_s g has f^(k) = He_k phi/(2 rho^(k+1)) up to the sign; that of order 4 goes with g^(3) = u phi/rho^2."""
+    assert proved(hermite_peak(2) / 2, subject._MIXED_TWICE)
+    assert proved(hermite_peak(3) / 2, subject._MIXED_THRICE)
+    assert proved(hermite_peak(4) / 2 / hermite_peak(1), subject._TO_MIXED)
 
 
 def test_it_can_be_negative_and_is_then_used() -> None:

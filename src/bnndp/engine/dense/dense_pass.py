@@ -104,7 +104,7 @@ class DensePass:
         """The better of both passes from above; the general one from below."""
         found = self._general.output_variance()
         unit = torch.eye(self.linears[-1].n_out, dtype=torch.float64, device=self.box.lower.device)
-        high = torch.fmin(found.upper, self.variance(unit))
+        high = torch.minimum(found.upper, self.variance(unit))
         return Interval(torch.minimum(found.lower, high), high)
 
     def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:

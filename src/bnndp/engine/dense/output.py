@@ -19,7 +19,7 @@ from bnndp.engine.dense.variance import linear_variance
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear
-from bnndp.maths.rounding import TINY, UNIT, gamma, up
+from bnndp.maths.rounding import SMALL, TINY, UNIT, gamma, up
 
 __all__ = ["OutputRows", "interval_mean", "lowered_bias", "output_rows", "row_variance"]
 
@@ -49,7 +49,7 @@ def output_rows(output: Linear, rows: Tensor) -> OutputRows:  # rows (rows, outp
         variance=squares @ output.weight_std.square() + TINY * any_of,  # the squares may underflow
         bias=rows @ output.bias_mean,
         bias_error=factor[..., 0] * (size @ output.bias_mean.abs()) + tiny[..., 0],
-        bias_variance=squares @ output.bias_std.square() + TINY * any_of[..., 0],
+        bias_variance=squares @ output.bias_std.square() + SMALL**2 * any_of[..., 0],  # and those of z
     )
 
 
@@ -77,5 +77,5 @@ def row_variance(rows: OutputRows, layers: HiddenLayers, given: Layers, outputs:
     spread = up(apply_rows(rows.variance, latents[-1].second.upper) + rows.bias_variance, n + 2 * outputs + 8)
     through = up(linear_variance(rows.weight, given, latents, layers.first.sources), n + 20)
     error = apply_rows(rows.weight_error, latents[-1].variance.sqrt())  # standard deviations add up
-    found = spread + (through.sqrt() + 2 * error).square() * (1 + gamma(8))
+    found = spread + (through.sqrt() + 2 * error).square() * (1 + gamma(8)) + SMALL**2  # terms may underflow
     return torch.where(layers.fine & found.isfinite(), found, torch.inf)

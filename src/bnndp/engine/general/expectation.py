@@ -23,7 +23,7 @@ from torch import Tensor
 from bnndp.activations.activation import Activation, Shape
 from bnndp.engine.general.signal import UP, Pre
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY
+from bnndp.maths.rounding import SMALL, TINY
 from bnndp.maths.tails import MEAN_ABOVE, MEAN_BELOW
 
 __all__ = ["Around", "around"]
@@ -62,7 +62,7 @@ def _candidates(shape: Shape, x: Pre) -> list[Around]:
     found = [_plain(shape, x)]
     if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
         found.append(_curvature(shape, x))
-    if not x.fixed and bool((x.noise.upper > 0).any()):
+    if not x.fixed and bool((x.noise.upper > 2 * SMALL**2).any()):
         found.append(_replacement(shape, x))
     return found
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.forward import Passed, hidden_layers, interval_rows, mean_rows, row_variance
-from bnndp.engine.general.nodes import Activated, Bound
+from bnndp.engine.general.magnitudes import expect_magnitudes
+from bnndp.engine.general.nodes import Activated, Bound, vanished
 from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.signal import UP
 from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import SMALL, gamma
 from bnndp.network import BayesianNetwork, Layer
 
 __all__ = ["GeneralPass"]
@@ -45,6 +46,7 @@ class GeneralPass:
     @cached_property
     def passed(self) -> Passed:
         """All layers but the last on the boxes."""
+        expect_magnitudes(self.layers, self.box)
         return hidden_layers(self.layers, self.shapes, self.box)
 
     @property
@@ -84,7 +86,7 @@ class GeneralPass:
         low = weights.power(z.noise.lower, 2)
         if weights.random:
             low = low + weights.mean_spread(z).lower
-        low = low.nan_to_num(0.0).clamp_min(0) / UP
+        low = torch.where(low >= SMALL**2, low / UP, 0.0)  # below may be rounding alone; NaN says nothing
         return Interval(torch.minimum(low, high), high)
 
     def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:
@@ -141,6 +143,6 @@ def _through(node: Activated, rows: Rows, constant: Tensor, points: Tensor) -> B
     beta = positive * tilt + negative * planes.upper_beta[:, None]
     offset = (positive * level).sum(-1) + DenseRows(negative).dot(planes.upper_offset)
     lost = DenseRows(values.abs()).dot(torch.maximum(planes.size, hinge.size)) + constant.abs()
-    constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - TINY
+    constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - vanished(node.linear.pre.mean)
     sloped = bool((hinge.tilt != 0).any() | (planes.upper_beta != 0).any())
     return node.weighted.lower(DenseRows(alpha), DenseRows(beta) if sloped else None, constant)
