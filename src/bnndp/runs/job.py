@@ -32,6 +32,11 @@ class Shard:
     until: float = math.inf  # on the monotonic clock of this process: then it ends with what it has reached
 
     @property
+    def slice(self) -> slice:
+        """Its points, to index tensors with."""
+        return slice(self.part.start, self.part.stop)
+
+    @property
     def time_limit(self) -> float | None:
         """The seconds left, as :class:`bnndp.options.Options` takes them."""
         return None if self.until == math.inf else max(self.until - time.monotonic(), _SHORTEST)
