@@ -19,6 +19,7 @@ import torch
 from flint import arb
 from support import oracles, records
 from support.records import conv, correlated, linear, matrix_normal, normal, uniform
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.attack import decision_rows
@@ -232,17 +233,17 @@ def assert_never_tighter(network: Posterior, *, hidden: bool, method: str = "aut
             assert name != "lead" or bool(((found[0] <= 0) | (low > 0)).all()), where
 
 
-@pytest.mark.parametrize("name", HOMOGENEOUS)
+@pytest.mark.parametrize("name", slow_but(HOMOGENEOUS, "certain", "stacked members"))
 def test_units_of_inputs_hidden_values_and_outputs(name: str) -> None:
     assert_never_tighter(HOMOGENEOUS[name], hidden=True)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", slow_but(OTHERS, "linear, tanh"))
 def test_units_of_inputs_and_outputs(name: str) -> None:
     assert_never_tighter(OTHERS[name], hidden=False)
 
 
-@pytest.mark.parametrize("name", ["linear, relu", "one hidden layer"])
+@pytest.mark.parametrize("name", slow_but(["linear, relu", "one hidden layer"], "one hidden layer"))
 def test_units_with_the_partition_method(name: str) -> None:
     assert_never_tighter(HOMOGENEOUS[name], hidden=True, method="partition")
 
@@ -261,7 +262,9 @@ def test_noise_in_other_units(act: str) -> None:
         assert bool((found.upper >= plain.upper * (1 - ROUNDING)).all()), power
 
 
-@pytest.mark.parametrize("name", ["linear, relu", "linear, leaky_relu", "certain", "stacked members"])
+@pytest.mark.parametrize(
+    "name", slow_but(["linear, relu", "linear, leaky_relu", "certain", "stacked members"], "certain")
+)
 def test_radii_in_other_units(name: str) -> None:
     network = records.classifier(HOMOGENEOUS[name])
     x, tolerance = normal(1, 3, seed=3), 0.1

@@ -143,7 +143,7 @@ class BoxResult:
         return cls(lower, upper, method, _column([answer["seconds"] for answer in answers]), inside, decisions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BoxJob(Job):
     """Bounds of a quantity on boxes; with labels the verdicts on decisions, too."""
 
@@ -203,7 +203,7 @@ class BoxJob(Job):
 
         The iterators of the library are gone through as they are, so that between them and the caller there is nothing.
         """
-        box, label = self.box[_slice(shard.part)], None if self.label is None else self.label[_slice(shard.part)]
+        box, label = self.box[shard.slice], None if self.label is None else self.label[shard.slice]
         options, begin = self.options_of(shard), time.perf_counter()
         if shard.stage == 0:
             known = self._unknown(box, label)
@@ -311,10 +311,6 @@ def lead_by_bounds(lower: Tensor, upper: Tensor, label: Tensor) -> Tensor:
     lead = lower[own] - upper.masked_fill(own, -torch.inf).amax(-1)
     known = lower.isfinite().all(-1) & upper.isfinite().all(-1)
     return torch.where(known, lead.nextafter(torch.tensor(-torch.inf, dtype=lead.dtype)), -torch.inf)
-
-
-def _slice(part: range) -> slice:
-    return slice(part.start, part.stop)
 
 
 def _exact_rows(values: Tensor) -> list[list[float | str]]:  # values (boxes, outputs)

@@ -137,19 +137,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
     _expect_verdicts(read.label is not None, vnncomp_csv, require_certified, task.files(model, read))
     expect_checkable(folder, norm, other)
     chosen = p.given(method=method, refine=refine, optimise=optimise, branch=branch)
-    job = BoxJob(
-        "certify",
-        network.to(computing),
-        Options.of(effort, **chosen, tolerance=tolerance),
-        read.label,
-        str(source),
-        box=box.to(computing),
-        around=around,
-        attack=attack,
-        seed=seed,
-        bounded=quantity,
-        between=None if between is None else Between(*between),
-    )
+    options, wanted = Options.of(effort, **chosen, tolerance=tolerance), None if between is None else Between(*between)
+    asked = ("certify", network.to(computing), options, read.label, str(source), box.to(computing))
+    job = BoxJob(*asked, around=around, attack=attack, seed=seed, bounded=quantity, between=wanted)
     summary = BoxSummary()
     with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)

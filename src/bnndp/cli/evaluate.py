@@ -120,22 +120,13 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     # A little further than the last radius: what an attack finds on its surface is then seen to lie within.
     search = Search(float(norm), max(eps) * (1 + tolerance) or 1.0, tolerance, attack, seed=seed)
     chosen = p.given(method=method, refine=refine, optimise=optimise, branch=branch)
-    job = RadiusJob(
-        "evaluate",
-        network.to(computing),
-        Options.of(effort, **chosen),
-        read.label,
-        str(source),
-        x=read.x.to(computing),
-        domain=domain,
-        how=search,
-        eps=sorted(set(eps)),
-    )
+    asked = ("evaluate", network.to(computing), Options.of(effort, **chosen), read.label, str(source))
+    job = RadiusJob(*asked, read.x.to(computing), domain, search, sorted(set(eps)))
     summary = RadiusSummary(search.upper)
     with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)
         end = task.write(job, journal, summary, None, interrupted=interrupted)
-        curve = summary.evaluation.curve(sorted(set(eps)))
+        curve = summary.evaluation.curve(job.eps)
         lines = [row | {"effort": summary.level} for row in curve_rows(curve)]
         if write is not None:
             for line in lines:

@@ -22,7 +22,7 @@ from bnndp.questions.evaluate import Evaluation, better_evaluations
 from bnndp.questions.radius import Search
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import exact, json_values, number
+from bnndp.runs.lines import exact, number
 
 __all__ = ["RadiusJob", "RadiusResult"]
 
@@ -48,14 +48,14 @@ class RadiusResult:
         return cls(Evaluation(label, decision, radius, attack, upper), seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RadiusJob(Job):
     """The radii of inputs for ``bnndp radius`` and ``bnndp evaluate``."""
 
     x: Tensor  # (inputs, n)
     domain: tuple[float, float] | None
     how: Search
-    eps: Sequence[float] | None = None  # the radii of bnndp evaluate
+    eps: Sequence[float] = ()  # the radii of bnndp evaluate
     decides = True
 
     @property
@@ -89,17 +89,17 @@ class RadiusJob(Job):
 
     def question(self) -> dict[str, Any]:
         """With the radii that were given."""
-        return Job.question(self) | {"eps": json_values(self.eps)}
+        return Job.question(self) | {"eps": list(self.eps) or None}
 
     def search(self, shard: Shard) -> Iterator[RadiusResult]:
         """One pass and the attack in the first stage; in the others the radii after every trial."""
-        begin, part = time.perf_counter(), slice(shard.part.start, shard.part.stop)
+        begin = time.perf_counter()
         known = RadiusResult.read(shard.known, self.how.upper) if shard.stage else None
         spent = torch.zeros(len(shard.part), dtype=torch.float64) if known is None else known.seconds
         found = better_evaluations(
             self.network,
-            self.x[part],
-            None if self.label is None else self.label[part],
+            self.x[shard.slice],
+            None if self.label is None else self.label[shard.slice],
             self.domain,
             search=self.how,
             options=self.options_of(shard),

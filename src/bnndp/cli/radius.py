@@ -102,16 +102,9 @@ def radius(  # noqa: PLR0913 (the options of the command)
     network, source = model_file.posterior, Source(inputs, data, split, data_dir, limit, fold)
     read = read_inputs(source, network, messages).within(domain)
     chosen = p.given(method=method, refine=refine, optimise=optimise, branch=branch)
-    job = RadiusJob(
-        "radius",
-        network.to(computing),
-        Options.of(effort, **chosen),
-        read.label,
-        str(source),
-        x=read.x.to(computing),
-        domain=domain,
-        how=Search(float(norm), upper, tolerance, attack, seed=seed),
-    )
+    search = Search(float(norm), upper, tolerance, attack, seed=seed)
+    asked = ("radius", network.to(computing), Options.of(effort, **chosen), read.label, str(source))
+    job = RadiusJob(*asked, read.x.to(computing), domain, search)
     summary = RadiusSummary(upper, labelled=read.label is not None)
     with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
         interrupted = work(job, journal, messages.progress, task.deadline, workers)
