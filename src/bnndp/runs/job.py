@@ -32,15 +32,14 @@ class Shard:
     until: float = math.inf  # on the monotonic clock of this process: then it ends with what it has reached
 
     @property
-<<<<<<< HEAD
     def over(self) -> bool:
         """Whether the time is over."""
         return not time.monotonic() < self.until
-=======
+
+    @property
     def slice(self) -> slice:
         """Its points, to index tensors with."""
         return slice(self.part.start, self.part.stop)
->>>>>>> cli
 
     @property
     def time_limit(self) -> float | None:
