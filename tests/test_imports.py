@@ -131,7 +131,7 @@ def asks_for_kinds(source: str) -> list[int]:
             isinstance(node, ast.Attribute) and node.attr == "method" and ast.unparse(node.value).endswith("options")
         )
         if kinds or plain or method:
-            found.append(node.lineno)
+            found.append(node.lineno)  # type: ignore[attr-defined]
     return found
 
 
