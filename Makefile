@@ -1,5 +1,5 @@
-# Every target sets up what it needs: the environment in .venv is made once, and again when pyproject.toml or
-# constraints.txt change.
+# Every target sets up what it needs: the environment in .venv is made once, and again when pyproject.toml,
+# constraints.txt or the version change.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -7,11 +7,17 @@ PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CONSTRAINTS ?= constraints.txt
 
 # Tests and benchmarks that need data find it here; without it they are skipped and say so.
 ifndef BNNDP_DATA
 ifneq ($(wildcard ../shared/data/.),)
 export BNNDP_DATA := $(abspath ../shared/data)
+endif
+endif
+ifndef BNNDP_BENCHMARKS
+ifneq ($(wildcard ../shared/benchmarks/.),)
+export BNNDP_BENCHMARKS := $(abspath ../shared/benchmarks)
 endif
 endif
 
@@ -22,11 +28,11 @@ help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
 	  printf 'make %-22s %s\n' "$$name" "$$text"; done
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt src/bnndp/__init__.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[plot,check]' --group dev
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --group importers || echo 'Some tests of importers will be skipped.'
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) pip hatchling editables
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[plot,check]' --group dev
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-deps --group importers || echo 'Some tests of importers will be skipped.'
 	@touch $@
 
 setup: $(READY)  ## create .venv and install everything into it
@@ -35,11 +41,16 @@ demo: $(READY)  ## certify the embedded network: a table, and the picture bnndp-
 	$(BIN)/bnndp demo
 
 test test-all: export OMP_NUM_THREADS := 1
-test: $(READY)  ## run all tests, those of very many cases with some of them, and the examples in docstrings
-	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --cases 4 $(ARGS)
+test: $(READY)  ## run every test but the slow cases, and the examples in docstrings
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 -m "not slow" $(ARGS)
 
-test-all: $(READY)  ## run all tests with all their cases
+test-all: $(READY)  ## run all tests, the slow cases too
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 $(ARGS)
+
+.PHONY: coverage
+coverage: export OMP_NUM_THREADS := 1
+coverage: $(READY)  ## run the tests as make test does, and print which lines and branches of src they miss
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 -m "not slow" --cov $(ARGS)
 
 # Beside .venv, not in it: some are large, and torch must stay what it is.
 LIBRARIES := $(abspath .cache/importers)
@@ -47,14 +58,14 @@ LIBRARIES := $(abspath .cache/importers)
 test-importers: export OMP_NUM_THREADS := 1
 test-importers: export PYTHONPATH := $(LIBRARIES)
 test-importers: $(READY)  ## importers against the libraries themselves, also NumPyro, laplace-torch and posteriors
-	[ -d $(LIBRARIES)/numpyro ] || $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --target $(LIBRARIES) --group importers-large
+	[ -d $(LIBRARIES)/numpyro ] || $(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-deps --target $(LIBRARIES) --group importers-large
 	$(BIN)/python -m pytest -q tests/importers/test_libraries.py tests/importers/test_*_library.py $(ARGS)
 
 SITE := .cache/docs
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs:  ## the documentation as a site, in the folder site
-	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet -c constraints.txt pip && \
+	[ -x $(SITE)/bin/mkdocs ] || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip install --quiet -c $(CONSTRAINTS) pip && \
 	  $(SITE)/bin/python -m pip install --quiet --group docs; }
 	$(SITE)/bin/mkdocs build --quiet
 
@@ -90,7 +101,7 @@ bench-floor: $(READY)  ## radii of MNIST images a second, beside the floor of th
 	$(BIN)/python -m benchmarks.floor $(MODEL) $(ARGS)
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
-	$(BIN)/python -m benchmarks.classification $(ARGS)
+	$(BIN)/python -m benchmarks.radii $(ARGS)
 
 bench-layers: $(READY)  ## other activations, posteriors and convolutions: tightness, radii, ensembles
 	$(BIN)/python -m benchmarks.layers $(ARGS)
@@ -101,7 +112,7 @@ bench-engines: $(READY)  ## the workers of a Ray cluster on this machine beside 
 
 tightness: export OMP_NUM_THREADS := 1
 tightness: $(READY)  ## certified against inside, and which step of the proof costs how much of the gap
-	$(BIN)/python -m benchmarks.gap $(ARGS)
+	$(BIN)/python -m benchmarks.tightness $(ARGS)
 
 campaign: $(READY)  ## attack thousands of random networks: no bound may be broken
 	$(BIN)/python -m benchmarks.fuzz.regression $(ARGS)
@@ -137,27 +148,24 @@ campaign-faults: export OMP_NUM_THREADS := 1
 campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no false claim is certified; hostile numbers
 	$(BIN)/python -m benchmarks.fuzz.faults $(ARGS)
 	$(BIN)/python -O -W error -m benchmarks.fuzz.faults --claims 1 $(ARGS)
-	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults
+	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults tests/benchmarks/fuzz/test_faults.py
 
 campaign-formulas: export OMP_NUM_THREADS := 1
-campaign-formulas: export PYTHONPATH := tests
 campaign-formulas: $(READY)  ## every closed formula that bounds rest on against ball arithmetic, at random points
-	$(BIN)/python -m benchmarks.fuzz.formulas.__main__ $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.formulas $(ARGS)
 
-seeded-faults: export PYTHONPATH := tools
 seeded-faults: $(READY)  ## put known soundness faults into a copy, one at a time: its tests must fail
-	$(BIN)/python -m seeded_faults $(ARGS)
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults $(ARGS)
 
-mutants: export PYTHONPATH := tools
-mutants: $(READY)  ## the same with random mutants of maths, moment, partition and the checker
-	$(BIN)/python -m benchmarks.fuzz.seeded_faults.mutants $(ARGS)
+mutants: $(READY)  ## the same with random mutants of maths, engine, paper and the checker, six of each module
+	$(BIN)/python -m benchmarks.fuzz.seeded_faults --mutants 6 $(ARGS)
 
-REPRODUCE = $(BIN)/bnndp reproduce
-REPRODUCED = --baselines benchmarks.baselines --cache .cache/networks
+REPRODUCE = $(BIN)/python -m benchmarks.paper
+REPRODUCED = --baselines --cache .cache/networks
 
 reproduce: $(READY)  ## the paper's tables and figures beside ours, into docs/results (two to three hours)
-	for name in table-1a table-1b; do $(REPRODUCE) $$name $(REPRODUCED) --out docs/results $(ARGS) || exit; done
-	for name in table-2 figure-1 figure-3; do $(REPRODUCE) $$name --cache .cache/networks --out docs/results $(ARGS) || exit; done
+	for name in table-1a table-1b table-2 figure-1 figure-3; do \
+	  $(REPRODUCE) $$name $(REPRODUCED) --out docs/results $(ARGS) || exit; done
 
 reproduce-quick: $(READY)  ## the same for layers of 64 and 10 inputs, into reproduction/ (below 10 minutes)
 	$(REPRODUCE) table-1b --quick $(REPRODUCED) --out reproduction $(ARGS) & \
@@ -167,4 +175,4 @@ reproduce-quick: $(READY)  ## the same for layers of 64 and 10 inputs, into repr
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
-	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks support tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,13 +26,15 @@ from typing import Any
 import torch
 
 import bnndp.files.posterior
-from bnndp.cli.labelled import Points
+from benchmarks.networks import authors
 from bnndp.cli.radii import RadiusJob
 from bnndp.data import mnist
 from bnndp.options import Options
 from bnndp.questions.radius import Search
-from bnndp.runs.engine import Engine, Local, Shard
+from bnndp.runs.job import Shard
+from bnndp.runs.journal import Answer
 from bnndp.runs.ray_cluster.crew import Crew, open_crew
+from bnndp.runs.work import Keeping
 
 __all__ = ["main"]
 
@@ -41,34 +43,35 @@ _ASKED = 0.8
 
 def job_of(model: Path | None, images: int) -> RadiusJob:
     test = mnist("test")
-    points = Points(test.x[:images].clone(), test.y[:images], "mnist (test)")
-    return RadiusJob(bnndp.files.posterior.load(model or _vogn()), points, (0.0, 1.0), Search(attack=False), Options())
+    network = authors("mnist_2x64_vogn") if model is None else bnndp.files.posterior.load(model)
+    x, label = test.x[:images].clone(), test.y[:images]
+    how = Search(attack=False)
+    return RadiusJob("radius", network, Options(), label, "mnist (test)", x=x, domain=(0.0, 1.0), how=how)
 
 
-def _vogn() -> Path:
-    folder = os.environ.get("BNNDP_DATA")
-    if not folder:
-        raise SystemExit(
-            "set BNNDP_DATA to the folder of the data sets, beside which the posteriors lie, or give --model"
-        )
-    return Path(folder).parent / "posteriors" / "mnist_2x64_vogn.safetensors"
-
-
-def timed(engine: Engine, job: RadiusJob) -> tuple[float, dict[int, Any]]:
-    """The seconds that all batches take, and the answers of each but for their times."""
+def timed(crew: Crew | None, job: RadiusJob) -> tuple[float, dict[int, Any]]:
+    """The seconds that all batches take, of workers or of this process, and the answers of each but for their times."""
     found: dict[int, Any] = {}
-    begin = time.perf_counter()
-    engine.compute(
-        (Shard(0, part) for part in job.parts(0)),
-        lambda done: found.update({done.shard.part.start: [{**each, "seconds": 0.0} for each in done.answers]}),
-    )
+
+    def keep(shard: Shard, answers: Sequence[Answer], _whole: bool) -> None:
+        found[shard.part.start] = [{**each, "seconds": 0.0} for each in answers]
+
+    begin, shards = time.perf_counter(), (Shard(0, part) for part in job.parts(0))
+    if crew is not None:
+        crew.compute(shards, keep)
+    else:
+        for shard in shards:
+            with Keeping(job, shard, keep) as keeping:
+                for keeping.latest in job.search(shard):
+                    pass
+                keeping.whole = True
     return time.perf_counter() - begin, found
 
 
 def with_threads(count: int, job: RadiusJob) -> tuple[float, dict[int, Any]]:
     torch.set_num_threads(count)
     try:
-        return timed(Local(job), job)
+        return timed(None, job)
     finally:
         torch.set_num_threads(1)
 
@@ -76,7 +79,7 @@ def with_threads(count: int, job: RadiusJob) -> tuple[float, dict[int, Any]]:
 def warmed(crew: Crew, job: RadiusJob) -> None:
     """Have all workers join, and compute a batch each."""
     shards = (Shard(0, part) for part in itertools.islice(itertools.cycle(job.parts(0)), 2 * crew.width))
-    crew.compute(shards, lambda _: None)
+    crew.compute(shards, lambda *_: None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -46,20 +46,19 @@ class Passes:
 
 @contextmanager
 def passes_of(module: Any) -> Iterator[Passes]:
-    """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``quick_rows``."""
+    """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``one_pass_rows``."""
     seen = Passes()
 
     def counting(true: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(network: Any, box: Any, *rest: Any) -> Any:
+        def asked(network: Any, box: Any, *rest: Any, **named: Any) -> Any:
             seen.calls, seen.balls = seen.calls + 1, seen.balls + box.batch
-            return true(network, box, *rest)
+            return true(network, box, *rest, **named)
 
         return asked
 
     with ExitStack() as stack:
-        for name in ("bound_rows", "quick_rows"):
-            if hasattr(module, name):
-                stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
+        for name in ("bound_rows", "one_pass_rows"):
+            stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
         yield seen
 
 

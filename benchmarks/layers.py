@@ -10,38 +10,34 @@ weights: no data needed); ``laplace`` radii of a last layer by Laplace with its 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks.networks import ACTIVATIONS, network
+from benchmarks.networks import ACTIVATIONS, network, posterior
+from benchmarks.results import FOLDER, keep, show
 from benchmarks.timing import median_time
+from bnndp import certify
 from bnndp.activations import Relu, Tanh
 from bnndp.activations.activation import Activation
 from bnndp.attack import AttackBudget, Reach, attack_radius
 from bnndp.attack.inside import inside_range
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import load
-from bnndp.engine.methods import one_pass
-from bnndp.engine.mixture import mixed
-from bnndp.geometry.bounds import AffineBounds
+from bnndp.geometry.bounds import Affine, AffineBounds
 from bnndp.geometry.box import Box
 from bnndp.network import Ensemble
-from bnndp.options import Options
 from bnndp.questions.radius import Search, certified_radius
 
 __all__ = ["main"]
 
-RESULTS = Path(__file__).resolve().parent / "results-layers.json"
 PARTS = ("activations", "cnn", "ensemble", "members", "laplace")
 PIXELS = (0.0, 1.0)
 CNN = {
@@ -70,37 +66,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--images", type=int, default=100, help="so many test images (and boxes)")
     parser.add_argument("--networks", nargs="+", choices=tuple(CNN), default=tuple(CNN), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the file of figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    console = Console(width=150)
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    parts: dict[str, Callable[[int], Any]] = {
+        "activations": _activations,
+        "cnn": lambda images: {name: _radii(name, *CNN[name], images=images) for name in options.networks},
+        "ensemble": _ensemble,
+        "members": _members,
+        "laplace": lambda images: _radii("mnist-laplace", "mnist", float("nan"), images=images),
+    }
     for part in options.only:
-        if part == "cnn":
-            found = results.get(part, {})
-            for name in options.networks:
-                found[name] = _radii(console, name, *CNN[name], images=options.images)
-                results[part] = found
-                RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-            continue
-        if part == "members":
-            results[part] = _members(console)
-        else:
-            results[part] = {"activations": _activations, "ensemble": _ensemble, "laplace": _laplace}[part](
-                console, options.images
-            )
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    console.print(f"figures: {RESULTS.relative_to(RESULTS.parent.parent)}")
+        keep("layers", part, parts[part](options.images), options.out)
 
 
-def _activations(console: Console, boxes: int) -> list[dict[str, Any]]:
+def _activations(boxes: int) -> list[dict[str, Any]]:
     """Mean over the boxes of certified width : inside range."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for shape, eps in (("1x64", 1e-2), ("2x64", 1e-3)):
         for name in ACTIVATIONS:
             own = network(f"sine2d-{shape}-{name}")
             centre = 2 * torch.rand(boxes, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1
             box = Box.ball(centre, eps)
-            _, ends, _ = one_pass(own, box, Options())
+            ends = certify(own, box)
             inside = inside_range(own, box, samples=2048, restarts=4, steps=30)
             width = ends.upper - ends.lower
             valid = (ends.lower <= inside.lower + inside.error) & (ends.upper >= inside.upper - inside.error)
@@ -117,11 +105,11 @@ def _activations(console: Console, boxes: int) -> list[dict[str, Any]]:
     first = {row["eps"]: row["ratio"] for row in rows if row["network"].endswith("-relu")}
     for row in rows:
         row["of relu"] = row["ratio"] / first[row["eps"]]
-    _print(console, "2D sine: certified width and inside range, mean of the boxes", rows)
+    show("2D sine: certified width and inside range, mean of the boxes", rows)
     return rows
 
 
-def _radii(console: Console, name: str, data: str, paper: float, *, images: int) -> dict[str, Any]:
+def _radii(name: str, data: str, paper: float, *, images: int) -> dict[str, Any]:
     """Certified and attacked radii of the first images."""
     own, test = network(name), load(data, "test")
     part = slice(FIRST, FIRST + images)
@@ -146,13 +134,13 @@ def _radii(console: Console, name: str, data: str, paper: float, *, images: int)
         "seconds an image": seconds / images,
         "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
-    _print(console, f"{name}: radii of {images} test images from number {FIRST}", [row])
+    show(f"{name}: radii of {images} test images from number {FIRST}", [row])
     return row
 
 
-def _ensemble(console: Console, images: int) -> dict[str, Any]:
+def _ensemble(images: int) -> dict[str, Any]:
     """Ten networks against one: cost of a pass, and the width of bounds against the average of separate intervals."""
-    own = network("mnist-ensemble")
+    own = posterior("mnist-ensemble")
     if not isinstance(own, Ensemble):
         raise SystemExit("mnist-ensemble is not an ensemble.")
     x = load("mnist", "test").x[FIRST : FIRST + images]
@@ -173,23 +161,22 @@ def _ensemble(console: Console, images: int) -> dict[str, Any]:
         "width": affine,
         "separate width": separate,
     }
-    _print(console, "ensemble of MNIST 2x64", [row])
+    show("ensemble of MNIST 2x64", [row])
     return row
 
 
-def _members(console: Console) -> list[dict[str, Any]]:
+def _members(_images: int) -> list[dict[str, Any]]:
     """A pass over many networks without variance, as samples of a chain are: together, and one after the other."""
     rows = []
     for count, sizes, activation, boxes in MEMBERS:
         own, box = _samples(count, sizes, activation), Box.ball(torch.full((boxes, sizes[0]), 0.3), 0.05)
         pairs = list(zip(own.probabilities, own.members, strict=True))
 
-        def loop(box: Box = box, pairs: list[Any] = pairs, outputs: int = own.n_out) -> AffineBounds:
-            each = ((weight[None], one_pass(member, box, Options())[0]) for weight, member in pairs)
-            return mixed(each, box, outputs)
+        def loop(box: Box = box, pairs: list[Any] = pairs) -> AffineBounds:
+            return _added([(weight, certify(member, box).affine) for weight, member in pairs], box)
 
         def together(box: Box = box, own: Ensemble = own) -> AffineBounds:
-            return one_pass(own, box, Options())[0]
+            return certify(own, box).affine
 
         one, other = loop().interval(), together().interval()
         width = one.upper - one.lower
@@ -207,7 +194,7 @@ def _members(console: Console) -> list[dict[str, Any]]:
                 "apart, of the width": apart.max().item(),
             }
         )
-    _print(console, "members without variance: one pass over all, together and one by one", rows)
+    show("members without variance: one pass over all, together and one by one", rows)
     return rows
 
 
@@ -221,27 +208,25 @@ def _samples(count: int, sizes: Sequence[int], activation: Activation) -> Ensemb
     return Ensemble.of_samples(pairs, activation=activation)
 
 
+def _added(pairs: Sequence[tuple[Tensor, Any]], box: Box) -> AffineBounds:
+    """The weighted sum of affine bounds."""
+    lower, upper = (
+        Affine(
+            sum((weight * getattr(each, side).matrix for weight, each in pairs), torch.zeros(())),
+            sum((weight * getattr(each, side).offset for weight, each in pairs), torch.zeros(())),
+        )
+        for side in ("lower", "upper")
+    )
+    return AffineBounds(lower, upper, box)
+
+
 def _widths(own: Ensemble, box: Box) -> tuple[float, float]:
     """Mean width of the bounds of the logits' means, by the sum of affine bounds and by the average of intervals."""
-    together, _, _ = one_pass(own, box, Options())
-    ends = together.interval()
-    each = [one_pass(member, box, Options())[1] for member in own.members]
-    pairs = zip(own.probabilities.tolist(), each, strict=True)
-    separate: Tensor = sum((w * (e.upper - e.lower) for w, e in pairs), torch.zeros_like(ends.lower))
-    return (ends.upper - ends.lower).mean().item(), separate.mean().item()
-
-
-def _laplace(console: Console, images: int) -> dict[str, Any]:
-    return _radii(console, "mnist-laplace", "mnist", float("nan"), images=images)
-
-
-def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title=title)
-    for column in rows[0]:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    console.print(table)
+    members = [replace(member, task="regression") for member in own.members]
+    together = certify(replace(own, members=tuple(members)), box).width
+    pairs = zip(own.probabilities.tolist(), members, strict=True)
+    separate: Tensor = sum((w * certify(member, box).width for w, member in pairs), torch.zeros_like(together))
+    return together.mean().item(), separate.mean().item()
 
 
 if __name__ == "__main__":

@@ -7,15 +7,15 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-import bnndp.files.posterior
-from benchmarks.tightness import posteriors
+from benchmarks.networks import authors
 from benchmarks.timing import random_network
-from bnndp import Options, certify
+from bnndp import certify
+from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 
@@ -43,11 +43,11 @@ def measure(boxes: int) -> Peak:
 
 def _posterior() -> tuple[str, BayesianNetwork]:
     """The authors' MNIST network (its logits as outputs of a regression), or random weights of the same sizes."""
-    folder = posteriors()
-    file = None if folder is None else folder / "mnist_2x64_vogn.safetensors"
-    if file is None or not file.exists():
+    try:
+        posterior = authors("mnist_2x64_vogn")
+    except InputError:
         return "random 784-64-64-10", random_network((784, 64, 64, 10))
-    return "authors' mnist_2x64_vogn", BayesianNetwork.from_linears(bnndp.files.posterior.load(file).linears)
+    return "authors' mnist_2x64_vogn", BayesianNetwork.from_linears(posterior.linears)
 
 
 def _peak() -> int:
@@ -68,15 +68,8 @@ def _child(boxes: int) -> None:
     generator = torch.Generator().manual_seed(0)
     box = Box.ball(torch.rand(boxes, posterior.n_in, generator=generator, dtype=torch.float64), 1e-3, domain=(0, 1))
     before, start = _peak(), time.perf_counter()
-    certify(posterior, box, Options())
-    record = {
-        "network": name,
-        "boxes": boxes,
-        "before": before,
-        "peak": _peak(),
-        "seconds": time.perf_counter() - start,
-    }
-    print(json.dumps(record))
+    certify(posterior, box)
+    print(json.dumps(asdict(Peak(name, boxes, before, _peak(), time.perf_counter() - start))))
 
 
 if __name__ == "__main__":

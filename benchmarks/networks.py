@@ -32,7 +32,9 @@ dropout (after both convolutions, and ``last``: after the last; on CIFAR-10 the 
 case (``Robust``); MNIST with a last layer by Laplace, and an ensemble of ten. Here the spread of the posterior was
 chosen with its certification in mind.
 
-Run ``python benchmarks/networks.py --all`` to train everything (once), or name the networks wanted.
+``vogn`` gives the networks of the paper's tables, ``authors`` the posteriors that its authors published.
+
+Run ``python -m benchmarks.networks --all`` to train everything (once), or name the networks wanted.
 """
 
 from __future__ import annotations
@@ -40,33 +42,32 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import bnndp.data.demo
 import bnndp.files.posterior
-from benchmarks.paper.networks import Shelf
-from bnndp.data import ClassificationData, RegressionData, mnist, noisy_sine
+from benchmarks.cache import FOLDER, NetworkCache
+from bnndp.data import ClassificationData, RegressionData, describe, mnist, noisy_sine
 from bnndp.errors import InputError
+from bnndp.files.posterior import training_card
 from bnndp.layers import Dropout
-from bnndp.network import BayesianNetwork, Ensemble
-from bnndp.training import Card, ClassificationCard, RegressionCard, Robust, Scores, TrainingOptions, train
+from bnndp.network import BayesianNetwork, Ensemble, Posterior
+from bnndp.training import Robust, TrainingOptions, train
 from bnndp.training.fit import Plan
-from bnndp.training.options import deciding
+from bnndp.training.options import options_for_digest
 
-__all__ = ["ACTIVATED", "FAMILIES", "MNIST_NAMES", "NAMES", "PLANS", "network", "options_of"]
+__all__ = ["ACTIVATIONS", "COLD", "MNIST_NAMES", "NAMES", "PLANS", "authors", "network", "path_of", "posterior", "vogn"]
 
-CACHE = Path(__file__).resolve().parent.parent / ".cache" / "networks"
 SHAPES = {
     "sine1d": ("1x64", "2x64"),
     "sine2d": ("1x64", "1x256", "1x512", "2x64", "2x128", "2x256", "2x512", "3x64", "3x128", "4x64"),
 }
-FAMILIES = ("paper", "scaled")
 NAMES = tuple(f"{data}-{shape}" for data, shapes in SHAPES.items() for shape in shapes)
 MNIST_NAMES = ("mnist-1x128", "mnist-2x64")
 DEMO = "sine1d-2x32"
@@ -77,14 +78,19 @@ _PATTERN = re.compile(
 )
 # Options younger than the first networks: at their defaults they leave names alone.
 _LATER = ("temperature", "inference", "natural", "stopping")
-_SHELF = Shelf(CACHE)
+_CACHE = NetworkCache()
 
+COLD = 1e-6
+"""Temperature of the classifiers of Table 1b. The posterior that the paper's authors published (MNIST, 2x64) is nearly
+deterministic, its logits have a standard deviation of 0.005; this temperature gives 0.006 to 0.03."""
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "gelu")
-ACTIVATED = tuple(f"sine2d-{shape}-{name}" for shape in ("1x64", "2x64") for name in ACTIVATIONS)
-"""The 2D sine with other activations: by VOGN, with one recipe for all of a depth."""
-_DEEP = {"prior_std": 3.0, "batch": 256, "learning_rate": 0.1}  # by the usual prior 2x64 sigmoids stay nearly constant
-_COLD = {"temperature": 1e-5, "init_std": 0.005, "batch": 100}  # nearly deterministic
-_FASHION = Plan("fashion_mnist", "bbb", (), conv="6x5s2p2,16x5s2p2", robust=Robust(0.015), steps=5000, **_COLD)
+_DEEP: dict[str, Any] = {
+    "prior_std": 3.0,
+    "batch": 256,
+    "learning_rate": 0.1,
+}  # by the usual prior 2x64 sigmoids stay nearly constant
+_CALM: dict[str, Any] = {"temperature": 1e-5, "init_std": 0.005, "batch": 100}  # nearly deterministic
+_FASHION = Plan("fashion_mnist", "bbb", (), conv="6x5s2p2,16x5s2p2", robust=Robust(0.015), steps=5000, **_CALM)
 _CIFAR = replace(
     _FASHION,
     data="cifar10_subset",
@@ -94,7 +100,7 @@ _CIFAR = replace(
     temperature=1e-7,
     init_std=0.0005,
 )
-_DROPPED = {"inference": "map", "dropout": Dropout(0.1), "temperature": 1e-3, "init_std": None}
+_DROPPED: dict[str, Any] = {"inference": "map", "dropout": Dropout(0.1), "temperature": 1e-3, "init_std": None}
 PLANS = {
     **{f"sine2d-1x64-{name}": Plan("sine2d", "vogn", (64,), activation=name) for name in ACTIVATIONS},
     **{f"sine2d-2x64-{name}": Plan("sine2d", "vogn", (64, 64), activation=name, **_DEEP) for name in ACTIVATIONS},
@@ -110,39 +116,50 @@ PLANS = {
 """Networks of other layers and posteriors, each as ``bnndp train`` makes it."""
 
 
-def network(name: str) -> BayesianNetwork | Ensemble:
+def network(name: str) -> BayesianNetwork:
+    """The network of a name for :func:`posterior` that is no ensemble."""
+    return _single(posterior(name))
+
+
+def posterior(name: str) -> Posterior:
     """The posterior called ``sine<inputs>d-<layers>x<width>[-scaled]`` or ``mnist-<layers>x<width>``.
 
     It comes from the cache or is trained now; MNIST is read from the folder that BNNDP_DATA names. Other names are
     those of ``PLANS``.
     """
     if name in PLANS:
-        return _SHELF.take(PLANS[name]).network
+        return _CACHE.get(PLANS[name]).network
     path = path_of(name)
     if not path.exists():
         _train(name, path)
     return bnndp.files.posterior.load(path)
 
 
-def card(name: str) -> Card:
-    """The training card of a network (trained now if it is not in the cache)."""
-    network(name)
-    found = json.loads(path_of(name).with_suffix(".json").read_text())["card"]
-    if not _is_mnist(name):
-        return RegressionCard(**found)
-    parts = {part: Scores(**found.pop(part)) for part in ("train", "held_out")}
-    return ClassificationCard(**parts, **found)
+def vogn(data: str, hidden: tuple[int, ...]) -> BayesianNetwork:
+    """The network of the paper's tables for a data set and size; those on images are nearly deterministic."""
+    cold: dict[str, Any] = {"temperature": COLD} if describe(data).task == "classification" else {}
+    return _CACHE.get(Plan(data, "vogn", hidden, **cold)).single
+
+
+def authors(name: str) -> BayesianNetwork:
+    """A posterior that the paper's authors published, from the folder beside that of the data sets."""
+    data = os.environ.get("BNNDP_DATA")
+    path = Path(data or ".").parent / "posteriors" / f"{name}.safetensors"
+    if not data or not path.is_file():
+        raise InputError(f"{name}: there is no {path}; set BNNDP_DATA to the folder of the data sets.")
+    return _single(bnndp.files.posterior.load(path))
 
 
 def path_of(name: str) -> Path:
     """Where the network lies once it is trained: the name and a digest of all settings that decide it."""
     if name in PLANS:
-        return _SHELF.path(PLANS[name])
+        return _CACHE.path(PLANS[name])
     options = options_of(name)
     usual = {field.name: field.default for field in fields(options) if field.name in _LATER}
-    settings = {key: value for key, value in deciding(options).items() if key not in usual or value != usual[key]}
+    chosen = options_for_digest(options).items()
+    settings = {key: value for key, value in chosen if key not in usual or value != usual[key]}
     text = json.dumps({"noise_std": NOISE_STD, **settings}, sort_keys=True)
-    return CACHE / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.safetensors"
+    return FOLDER / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.safetensors"
 
 
 def options_of(name: str) -> TrainingOptions:
@@ -173,6 +190,12 @@ def options_of(name: str) -> TrainingOptions:
     return TrainingOptions(
         hidden, NOISE_STD, init_std=0.1, steps=steps, batch=batch, learning_rate=rate, sampling="weights"
     )
+
+
+def _single(found: Posterior) -> BayesianNetwork:
+    if isinstance(found, Ensemble):
+        raise InputError(f"{found} is an ensemble; a single network is needed here.")
+    return found
 
 
 def _parse(name: str) -> re.Match[str]:
@@ -207,69 +230,21 @@ def _train(name: str, path: Path) -> None:
     bnndp.files.posterior.save(trained.network, path, source=f"benchmarks/networks.py {name}")
 
 
-def _std_quantiles(posterior: BayesianNetwork) -> str:
-    """Smallest, 10 %, median, 90 % and largest standard deviation of the weights of each layer, one layer a line."""
-    levels = torch.tensor([0, 0.1, 0.5, 0.9, 1], dtype=torch.float64)
-    rows = (sorted_quantiles(linear.weight_std.flatten(), levels) for linear in posterior.linears)
-    return "\n".join(" ".join(f"{value:.4f}" for value in row.tolist()) for row in rows)
-
-
-_COLUMNS = {
-    RegressionCard: ("RMSE clean", "held out"),
-    ClassificationCard: ("accuracy", "held out", "NLL", "ECE", "logit sd"),
-}
-_COMMON = ("ELBO", "s", "weight std: min, 10 %, median, 90 %, max")
-
-
-def _figures(fit: Card) -> tuple[str, ...]:
-    """The figures of a card under the columns of its kind."""
-    if isinstance(fit, RegressionCard):
-        return f"{fit.rmse_clean:.4f}", f"{fit.rmse_held_out:.4f}"
-    tried = fit.held_out
-    return (
-        f"{fit.train.accuracy:.4f}",
-        f"{tried.accuracy:.4f}",
-        f"{tried.nll:.4f}",
-        f"{tried.calibration_error:.4f}",
-        f"{tried.logit_std:.2f}",
-    )
-
-
-def sorted_quantiles(values: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
-    """Nearest-rank quantiles (``torch.quantile`` refuses large tensors)."""
-    return values.sort().values[(levels * (values.numel() - 1)).round().long()]
-
-
 def main() -> None:
     """Train or read the networks named on the command line and print their cards."""
     parser = argparse.ArgumentParser(description="Train the networks of the benchmarks.")
     parser.add_argument("names", nargs="*", help="for example sine2d-2x64 sine2d-2x64-scaled")
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="all networks on the sine sets, of both families, on MNIST, and of other layers",
-    )
+    parser.add_argument("--all", action="store_true", help="all networks of the benchmarks")
     parser.add_argument("--demo", action="store_true", help="write the network of the package's demo anew")
-    arguments = parser.parse_args()
-    names = arguments.names
-    if arguments.all:
-        names = [*NAMES, *(f"{name}-scaled" for name in NAMES), *MNIST_NAMES, *PLANS]
+    given = parser.parse_args()
+    everything = [*NAMES, *(f"{name}-scaled" for name in NAMES), *MNIST_NAMES, *PLANS]
     torch.set_num_threads(1)
-    if arguments.demo:
-        names = [*names, DEMO]
-        bnndp.files.posterior.save(network(DEMO), DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
-    tables = {kind: Table("network", *columns, *_COMMON) for kind, columns in _COLUMNS.items()}
-    for name in [name for name in names if name in PLANS]:
-        shown = _SHELF.take(PLANS[name]).card
-        print(f"{name}: {path_of(name).relative_to(CACHE.parent.parent)}, test {json.dumps(shown['test'])}", flush=True)
-    for name in [name for name in names if name not in PLANS]:
-        posterior, fit = network(name), card(name)
-        common = (f"{fit.elbo:.0f}", f"{fit.seconds:.0f}", _std_quantiles(posterior))
-        tables[type(fit)].add_row(name, *_figures(fit), *common, end_section=True)
-        print(f"{name}: {path_of(name).relative_to(CACHE.parent.parent)}", flush=True)
-    for table in tables.values():
-        if table.row_count:
-            Console(width=None).print(table)
+    for name in [*(everything if given.all else given.names), *([DEMO] if given.demo else [])]:
+        found, path = posterior(name), path_of(name)
+        card = training_card(path) if name in PLANS else json.loads(path.with_suffix(".json").read_text())["card"]
+        print(f"{name}: {path.relative_to(FOLDER.parent.parent)}, {json.dumps(card)}", flush=True)
+        if name == DEMO:
+            bnndp.files.posterior.save(found, DEMO_FILE, source=f"benchmarks/networks.py {DEMO}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from importlib import resources
 import bnndp
 from bnndp.data.moons import two_moons
 
-MODEL = resources.files("bnndp") / "demo" / "moons_1x32.safetensors"
+MODEL = resources.files("bnndp.data.demo") / "moons_1x32.safetensors"
 
 
 def test_decisions_are_robust() -> None:

@@ -35,7 +35,7 @@ def main() -> None:
         loss.backward()
         optimiser.step()
 
-    network = bnndp.importers.from_tensors(model.state_dict(), bnndp.importers.Architecture(activation="tanh"))
+    network = bnndp.importers.from_tensors(model.state_dict(), bnndp.importers.Architecture("regression", "tanh"))
     print(network)
     boxes = bnndp.Box.ball([[-0.5], [0.0], [0.5]], eps=0.02)
     mean, variance = bnndp.certify(network, boxes), bnndp.certify(network, boxes, quantity="variance")

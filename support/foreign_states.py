@@ -10,7 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.importers.architecture import Architecture
+from bnndp.network import BayesianNetwork
+
 Layers = dict[str, dict[str, Tensor]]
+
+SETTINGS = {"task": "regression", "activation": "relu"}
+"""The settings of a regression network with ReLUs, which tensors do not say."""
+RELUS = Architecture(**SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ def softplus(rho: Tensor) -> Tensor:
 
 def blitz(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies by other names, and the last draw."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for part in ("weight", "bias"):
         for what in ("mu", "rho"):
             if f"{name}.{part}_sampler.{what}" in tensors:
@@ -41,7 +48,7 @@ def blitz(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def torch_uncertainty(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The sampler's names for the same tensors, and the prior."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for part in ("weight", "bias"):
         if f"{name}.{part}_mu" in tensors:
             found |= {
@@ -72,7 +79,7 @@ LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class Made:
+class ForeignState:
     """A state_dict, and for each layer weight_mean, weight_std, bias_mean, bias_std in float64."""
 
     state: dict[str, Tensor]
@@ -80,7 +87,7 @@ class Made:
     sizes: tuple[int, ...]
 
 
-def dense(library: Library, seed: int, *, last_fixed: bool = False) -> Made:
+def dense(library: Library, seed: int, *, last_fixed: bool = False) -> ForeignState:
     """A chain of one to three dense layers of random sizes, some without biases; the last may be one of torch."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
@@ -93,7 +100,7 @@ def dense(library: Library, seed: int, *, last_fixed: bool = False) -> Made:
         new = fixed_tensors(name, shape, biased) if fixed else random_tensors(library, name, shape, biased)
         state |= new
         layers[name] = posterior(library, name, new)
-    return Made(state, layers, tuple(sizes))
+    return ForeignState(state, layers, tuple(sizes))
 
 
 def fixed_tensors(name: str, shape: tuple[int, ...], biased: bool) -> dict[str, Tensor]:
@@ -105,7 +112,7 @@ def random_tensors(library: Library, name: str, shape: tuple[int, ...], biased: 
     """Means near zero, parameters of deviations from -9 to 3."""
     pairs = [(library.weight if len(shape) == 2 else library.kernel or library.weight, shape)]
     pairs += [(library.bias, shape[:1])] if biased else []
-    found = {}
+    found: dict[str, Tensor] = {}
     for (mean, spread), size in pairs:
         found |= {f"{name}.{mean}": torch.randn(size), f"{name}.{spread}": 12 * torch.rand(size) - 9}
     return found | library.more(name, found)
@@ -126,3 +133,21 @@ def posterior(library: Library, name: str, tensors: Mapping[str, Tensor]) -> dic
         zeros = torch.zeros(found["weight_mean"].shape[0], dtype=torch.float64)
         found |= {"bias_mean": zeros, "bias_std": zeros}
     return found
+
+
+def three_linears() -> dict[str, Tensor]:
+    """Of a chain of three dense layers, the second without a bias."""
+    torch.manual_seed(5)
+    modules = (torch.nn.Linear(3, 4), torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 2))
+    return torch.nn.Sequential(modules[0], torch.nn.ReLU(), modules[1], torch.nn.ReLU(), modules[2]).state_dict()
+
+
+def check_linears(network: object, found: dict[str, Tensor]) -> None:
+    """The network of ``three_linears()``, bit for bit."""
+    assert isinstance(network, BayesianNetwork)
+    assert not network.random
+    assert network.sizes == (3, 4, 4, 2)
+    for layer, name in zip(network.linears, ("0", "2", "4"), strict=True):
+        assert torch.equal(layer.weight_mean, found[f"{name}.weight"].double())
+        bias = found.get(f"{name}.bias")
+        assert torch.equal(layer.bias_mean, torch.zeros(4).double() if bias is None else bias.double())

@@ -19,7 +19,7 @@ _CODES = {"F64": "d", "F32": "f", "F16": "e"}
 def tensors(name: str, mean: Sequence[Values], std: Sequence[Values], bias: Values, bias_std: Values) -> Table:
     """Those of a dense layer with independent weights."""
     shape = [len(mean), len(mean[0])]
-    flat = {
+    flat: Table = {
         "weight_mean": (shape, [x for row in mean for x in row]),
         "weight_std": (shape, [x for row in std for x in row]),
     }
@@ -106,7 +106,8 @@ def _under(a: float, b: float, r: float, slope: float, pieces: int = 8) -> list[
 
 def relu_step(low: Values, high: Values, least: Values, most: Values, slack: float = 1e-9) -> dict[str, Any]:
     """Ranges of means and deviations with a chord above and a tangent below, all moved outward a little."""
-    above, below = ([], []), ([], [])
+    above: tuple[list[float], list[float]] = ([], [])
+    below: tuple[list[float], list[float]] = ([], [])
     for a, b, r, s in zip(low, high, least, most, strict=True):
         chord = (rectified(b, s) - rectified(a, s)) / (b - a) if b > a else 0.5
         middle = 0.5 * (a + b)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnndp.activations import ACTIVATIONS, Relu, Tanh
+from bnndp.activations import ACTIVATIONS, PiecewiseAffine, Relu, Tanh
 from bnndp.layers import (
     AveragePool,
     Conv2d,
@@ -90,8 +90,9 @@ FIXED: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 def activation(kind: str) -> Any:
     """One activation of this kind, as the package makes it by default."""
-    record = ACTIVATIONS[kind]
-    return record.of(lambda x: x / (1 + abs(x)), 1.0, pieces=50) if kind == "piecewise_affine" else record()
+    if kind == PiecewiseAffine.kind:
+        return PiecewiseAffine.of(lambda x: x / (1 + abs(x)), 1.0, pieces=50)
+    return ACTIVATIONS[kind]()
 
 
 def law(layer: Any, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from bnndp.report.page.page import report_of
 from bnndp.runs.folder import FORMAT
 from bnndp.runs.identity import data_digest
 from bnndp.runs.lines import seal
 
-__all__ = ["interval_answer", "radius_answer", "write_run"]
+__all__ = ["interval_answer", "page_of", "radius_answer", "write_run"]
 
 
 def radius_answer(
@@ -68,3 +69,8 @@ def write_run(
     if x is not None:
         np.savez(folder / "inputs.npz", x=x, input_shape=np.array(x.shape[1:]))
     return folder
+
+
+def page_of(folder: Path, model: Path | None = None) -> str:
+    """The HTML page of a run folder."""
+    return report_of(folder, model).page

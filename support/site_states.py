@@ -17,6 +17,9 @@ from bnndp.network import BayesianNetwork, Ensemble
 
 Sites = dict[str, Tensor]
 
+SEEDS = [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))]
+"""Of random networks; the first three have every depth of ``random_sizes``."""
+
 
 def library(name: str) -> Any:
     """A library that need not be there; its own warnings are none of ours."""

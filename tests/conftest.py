@@ -23,36 +23,9 @@ os.environ["BNNDP_OFFLINE"] = "1"  # no test reaches for the network, nor for wh
 _cache = tempfile.TemporaryDirectory(prefix="bnndp-tests-")  # removed with the process
 os.environ["XDG_CACHE_HOME"] = _cache.name
 
-from support.browser import Browser, find_browser, open_browser  # noqa: E402 (after its folder is on the path)
+from support.browser import Browser, find_browser, open_browser  # noqa: E402 (after the environment is set)
 
 NetworkFactory = Callable[..., BayesianNetwork]
-
-_WHOLE = ("tests", "tools", "faults", "cluster", "cli")  # folders whose tests run with all their cases
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """How many cases of one test there are."""
-    parser.addoption("--cases", type=int, default=None, help="of a test with more cases, only so many, evenly spread")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--cases``: every test runs, those with very many cases of numbers with some of them."""
-    most = config.getoption("--cases")
-    if not most:
-        return
-    families: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.path.parent.name not in _WHOLE:
-            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left = {
-        id(item)
-        for cases in families.values()
-        if len(cases) > most
-        for index, item in enumerate(cases)
-        if (index * most) // len(cases) == ((index - 1) * most) // len(cases) and index
-    }
-    config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
-    items[:] = [item for item in items if id(item) not in left]
 
 
 @pytest.fixture(scope="session")

@@ -14,49 +14,31 @@ import bnndp
 
 SRC = Path(bnndp.__file__).parent
 
-# A module may import from the levels above its own line, and a package from itself.
+# A module may import from the rooms on the lines above that of its own room, and from its room.
 FLOW = (
     ("errors",),
-    ("maths", "options", "verdict", "regular_files", "shown", "vnnlib"),
-    ("container",),
-    ("effort", "room"),
-    ("regions",),
-    ("bounds", "halving", "bracket"),
-    ("layers", "activations"),
+    ("maths", "options", "layers", "data"),
+    ("geometry",),
+    ("activations",),
     ("network",),
-    ("ensemble", "entries"),
-    ("files", "draws", "moment", "partition", "mixture"),
-    ("noise", "pathwise", "propagation", "mixture_rows"),
-    ("mixture_parts",),
-    ("sampling", "methods"),
-    ("mixture_softmax", "quantities"),
-    ("attacks", "sampling_softmax", "classify"),
-    ("evasion", "refine", "single", "linearised"),
-    ("certify",),
-    ("decision",),
-    ("assertions",),
-    ("radius",),
-    ("evaluate",),
-    ("proofs",),
-    ("runs",),
-    ("cluster",),
+    ("engine", "files"),
+    ("paper", "attack", "importers", "runs"),
+    ("tighten", "certificates", "training"),
+    ("questions",),
     ("report",),
     ("explorer",),
     ("cli",),
     ("__main__",),
 )
-# These hang off the network: they may import one another and the flow; nothing in the flow imports them, but that the
-# command line reads data sets, trains and reproduces the experiments.
-ASIDE = ("data", "demo", "training", "importers", "experiments")
 
 RANK = {name: rank for rank, level in enumerate(FLOW) for name in level}
 EVERYWHERE = {"torch", "numpy", "safetensors"} | set(sys.stdlib_module_names)
 ONLY_IN = {
     "cli": {"typer", "rich"},
     "report": {"rich", "matplotlib"},
-    "proofs": {"bnndp_checker"},
+    "certificates": {"bnndp_checker"},
     "runs": {"pyarrow"},
-    "cluster": {"ray"},
+    "runs/ray_cluster": {"ray"},
 }
 
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
@@ -79,13 +61,13 @@ def part_of(module: str) -> str:
 def faults(module: str, source: str) -> list[str]:
     """What the imports of a module break."""
     own = part_of(module)
-    if own not in RANK and own not in ASIDE:
-        return [f"{module}: has no place in FLOW or ASIDE"]
+    if own not in RANK:
+        return [f"{module}: has no place in FLOW"]
     found = []
     for name in imported(source):
         top, _, rest = name.partition(".")
         if top != "bnndp":
-            if top not in EVERYWHERE | ONLY_IN.get(own, set()):
+            if top not in EVERYWHERE | ONLY_IN.get(own, set()) | ONLY_IN.get(module.rpartition("/")[0], set()):
                 found.append(f"{module}: imports {name or 'relatively'}")
         elif not rest or not _allowed(own, part_of(rest)):
             found.append(f"{module}: imports {name}")
@@ -93,13 +75,7 @@ def faults(module: str, source: str) -> list[str]:
 
 
 def _allowed(own: str, other: str) -> bool:
-    if own == other:
-        return True
-    if own in ASIDE:
-        return other in ASIDE or other in RANK
-    return (other in RANK and RANK[other] < RANK[own]) or (
-        own == "cli" and other in ("data", "training", "importers", "experiments")
-    )
+    return own == other or (other in RANK and RANK[other] < RANK[own])
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -110,21 +86,19 @@ def test_imports_run_one_way(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("maths/normal.py", "from bnndp.network import Linear"),
-        ("regions.py", "from bnndp.geometry.bounds import Interval"),
-        ("network.py", "def f():\n    from bnndp.files.posterior import load"),
+        ("maths/normal.py", "from bnndp.layers import Linear"),
+        ("geometry/box.py", "from bnndp.network import Ensemble"),
+        ("network/network.py", "def f():\n    from bnndp.files.posterior import load"),
         ("engine/dense/forward.py", "from bnndp.paper.layers import Layer"),
-        ("certify.py", "import bnndp.cli.main"),
-        ("certify.py", "import bnndp"),
-        ("certify.py", "from bnndp import load"),
-        ("certify.py", "from .errors import CertError"),
-        ("certify.py", "from bnndp.training import train"),
-        ("evaluate.py", "from bnndp.data import mnist"),
-        ("classify.py", "from bnndp.questions.decision import decide"),
-        ("cli/radius.py", "from bnndp.data.demo import load"),
-        ("certify.py", "import rich"),
+        ("engine/mixture.py", "from bnndp.tighten.choice import chunked"),
+        ("questions/certify.py", "import bnndp.cli.main"),
+        ("questions/certify.py", "import bnndp"),
+        ("questions/certify.py", "from bnndp import load"),
+        ("questions/certify.py", "from .errors import CertError"),
+        ("training/fit.py", "from bnndp.questions.certify import certify"),
+        ("attack/search.py", "from bnndp.questions.decision import decide"),
+        ("questions/certify.py", "import rich"),
         ("runs/work.py", "import ray"),
-        ("runs/work.py", "from bnndp.runs.ray_cluster.crew import Crew"),
         ("cli/main.py", "import matplotlib.pyplot"),
         ("newcomer.py", ""),
     ],
@@ -135,13 +109,86 @@ def test_a_wrong_import_is_found(module: str, source: str) -> None:
 
 def test_a_right_import_is_not_a_fault() -> None:
     source = "import math\nimport torch\nfrom bnndp.errors import CertError\nfrom bnndp.maths import normal"
-    assert faults("regions.py", source) == []
+    assert faults("geometry/box.py", source) == []
     assert faults("maths/rectified.py", "from bnndp.maths.normal import cdf") == []
-    assert faults("cli/labelled.py", "from bnndp.data import mnist") == []
-    assert faults("cli/train.py", "from bnndp.training.fit import fit") == []
+    assert faults("cli/inputs.py", "from bnndp.data import mnist") == []
+    assert faults("runs/ray_cluster/crew.py", "import ray") == []
+
+
+ABOVE = [
+    m for m in MODULES if m.startswith(("questions/", "tighten/", "report/", "explorer/")) and m != "tighten/choice.py"
+]
+
+
+def asks_for_kinds(source: str) -> list[int]:
+    """Lines that ask for the kind of a network or for the method of the options."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        kinds = call and any(isinstance(name, ast.Name) and name.id == "Ensemble" for name in ast.walk(node))
+        plain = isinstance(node, ast.Attribute) and node.attr == "plain"
+        method = (
+            isinstance(node, ast.Attribute) and node.attr == "method" and ast.unparse(node.value).endswith("options")
+        )
+        if kinds or plain or method:
+            found.append(node.lineno)  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("module", ABOVE)
+def test_nothing_above_the_pass_asks_for_kinds_of_networks(module: str) -> None:
+    """Which engine serves a network is decided in ``tighten/choice.py``; a network is a mixture of one."""
+    assert asks_for_kinds((SRC / module).read_text(encoding="utf-8")) == []
+
+
+def test_questions_about_kinds_are_found() -> None:
+    sources = ("isinstance(network, Ensemble)", "member.plain", "self.options.method", "isinstance(a, (Box, Ensemble))")
+    assert [asks_for_kinds(source) for source in sources] == [[1]] * 4
+    assert asks_for_kinds("bounds.method, isinstance(a, Box)") == []
 
 
 def test_the_package_alone_imports_no_heavy_library() -> None:
     program = "import sys, bnndp.cli.main; print(*{'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
+
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("support", "benchmarks", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def outside_faults(file: str, source: str) -> list[str]:
+    """What the imports of a file beside the package break.
+
+    ``support`` is what tests and benchmarks share and imports neither; benchmarks do not import tests, and of the tests
+    only those of benchmarks import benchmarks.
+    """
+    own = file.partition("/")[0]
+    allowed = {"support", own} | ({"benchmarks"} if file.startswith("tests/benchmarks/") else set())
+    parts = {"support", "benchmarks", "tests"}
+    return [f"{file}: imports {name}" for name in imported(source) if name.partition(".")[0] in parts - allowed]
+
+
+@pytest.mark.parametrize("file", OUTSIDE)
+def test_support_benchmarks_and_tests_import_one_way(file: str) -> None:
+    assert outside_faults(file, (ROOT / file).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "faults"),
+    [
+        ("support/dice.py", "from benchmarks.pool import mapped", 1),
+        ("support/dice.py", "from tests.paper import truth", 1),
+        ("benchmarks/fuzz/layers.py", "def f():\n    from tests.paper.truth import plane", 1),
+        ("tests/engine/test_mixture.py", "import benchmarks.fuzz.layers", 1),
+        ("tests/benchmarks/test_floor.py", "import benchmarks.floor\nimport support.dice\nimport tests.paper", 0),
+        ("benchmarks/fuzz/layers.py", "import benchmarks.pool\nimport support.dice\nimport bnndp", 0),
+        ("tests/engine/test_mixture.py", "import support.dice\nimport tests.engine.dense.truth", 0),
+    ],
+)
+def test_a_wrong_import_beside_the_package_is_found(file: str, source: str, faults: int) -> None:
+    assert len(outside_faults(file, source)) == faults

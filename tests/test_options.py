@@ -63,7 +63,7 @@ def test_the_smallest_and_largest_values_are_accepted() -> None:
 
 def test_options_cannot_be_changed_afterwards() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Options().refine = 0
+        Options().refine = 0  # type: ignore[misc]
     with pytest.raises(InputError):
         dataclasses.replace(Options(), refine=0)
     with pytest.raises(InputError, match=r"refine .*>= 1, got 0"):

@@ -1,6 +1,6 @@
 """Make the pictures of docs/images anew: reports and explorers of fresh runs, light and dark, wide and on a phone.
 
-    BNNDP_DATA=FOLDER python tools/make_images.py MODEL
+    BNNDP_DATA=FOLDER python -m tools.make_images MODEL
 
 MODEL is a classifier of MNIST (docs/data.md says where the data set comes from). The other networks come with the
 package. The page is that of `bnndp report`; the browser is that of the tests (tools/setup_browser.sh). Every
@@ -10,7 +10,6 @@ picture is reduced to 256 colours, the frequent ones exactly. It takes about a m
 from __future__ import annotations
 
 import argparse
-import importlib
 import shutil
 import sys
 import tempfile
@@ -19,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from support.browser import Page, find_browser, open_browser
 
 from bnndp.cli.main import main as bnndp
 from bnndp.data.moons import two_moons
@@ -49,7 +48,7 @@ def run(*words: object) -> None:
 
 def demo(name: str) -> Path:
     """A network that comes with the package."""
-    return Path(str(resources.files("bnndp"))) / "demo" / name
+    return Path(str(resources.files("bnndp.data.demo"))) / name
 
 
 def reports(work: Path, mnist: Path) -> dict[str, Path]:
@@ -92,7 +91,7 @@ def served(session: Session) -> Iterator[str]:
         thread.join()
 
 
-def enter(page: Any, fields: Mapping[str, object]) -> None:
+def enter(page: Page, fields: Mapping[str, object]) -> None:
     """Enter values into the explorer, and wait until the attack has been tried."""
     for name, value in fields.items():
         page.wait("document.getElementById('state').textContent.startsWith('bounds and attack')")
@@ -117,7 +116,7 @@ def few_colours(picture: Image.Image) -> Image.Image:
     return reduced
 
 
-def shoot(page: Any, place: Path) -> None:
+def shoot(page: Page, place: Path) -> None:
     """The page as a small picture; a complaint of the browser ends it all."""
     if page.complaints():
         sys.exit(f"{place.name}: {page.complaints()}")
@@ -136,12 +135,10 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="a classifier of MNIST")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT / "tests"))
-    tests: Any = importlib.import_module("browser")
-    program = tests.find_browser()
+    program = find_browser()
     if program is None:
         sys.exit("there is no Chromium; tools/setup_browser.sh installs one")
-    with tempfile.TemporaryDirectory(prefix="bnndp-images-") as folder, tests.open_browser(program) as browser:
+    with tempfile.TemporaryDirectory(prefix="bnndp-images-") as folder, open_browser(program) as browser:
         work = Path(folder)
         for name, place in reports(work, given.model).items():
             for kind, (width, height) in SIZES.items():

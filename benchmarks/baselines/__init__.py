@@ -1,4 +1,4 @@
-"""Other ways to bound or to attack a network, to stand beside bnndp's: ``reproduce --baselines benchmarks.baselines``.
+"""Other ways to bound or to attack a network, to stand beside bnndp's: ``python -m benchmarks.paper --baselines``.
 
 None of them holds for the whole posterior: two cut it off, the others draw networks from it.
 """
@@ -6,7 +6,7 @@ None of them holds for the whole posterior: two cut it off, the others draw netw
 from functools import partial
 
 from benchmarks.baselines import functional_lagrangian, sampled, truncated
-from benchmarks.paper.grid import Column
+from benchmarks.paper.columns import Column
 
 __all__ = ["COLUMNS"]
 

@@ -34,9 +34,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from benchmarks.baselines.subjects import asked_ball
+from benchmarks.baselines.search import asked_ball
 from benchmarks.baselines.truncated import propagate
-from benchmarks.paper.grid import Subject
+from benchmarks.paper.columns import Subject
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.margins import Margins
-from bnndp.engine.margins_to_softmax import class_interval
+from bnndp.engine.passes import Margins
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.maths.rectified import moments
 from bnndp.network import BayesianNetwork
+from bnndp.questions.from_margins import class_interval
 
 __all__ = ["Spread", "outputs", "probabilities"]
 

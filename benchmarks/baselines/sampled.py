@@ -25,9 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.search import bracket
-from benchmarks.baselines.subjects import asked_ball, asked_label, seen_ball
-from benchmarks.paper.grid import Subject
+from benchmarks.baselines.search import asked_ball, bracket, seen_ball
+from benchmarks.paper.columns import Subject, labels_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
@@ -106,7 +105,7 @@ def width(subject: Subject) -> Tensor:
 
 def radius(subject: Subject) -> Tensor:
     """Largest radii, to 1 %, at which the softmax of the averaged intervals decides for the label; NaN: (points,)."""
-    label, drawn = asked_label(subject), draw(subject.network)
+    label, drawn = labels_of(subject), draw(subject.network)
 
     def holds(trial: Tensor, at: Tensor) -> Tensor:
         share = softmax(mean_interval(drawn, seen_ball(subject, trial, at)))
@@ -130,7 +129,7 @@ def fgsm_radius(subject: Subject) -> Tensor:
 
     Zero where the drawn networks decide otherwise at the input, infinite where no step up to 1 changes the decision.
     """
-    label, drawn, network = asked_label(subject), draw(subject.network), subject.network
+    label, drawn, network = labels_of(subject), draw(subject.network), subject.network
     pieces = zip(network.centred(subject.x).split(drawn.points), label.split(drawn.points), strict=True)
     sign = torch.cat([_descent(drawn, seen, some) for seen, some in pieces])
 

@@ -1,4 +1,4 @@
-"""Bisection for a radius, of all inputs at once: the largest at which something holds, the smallest at which not."""
+"""Boxes that the first layer sees, and bisection for a radius of all inputs at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Bracket", "bracket"]
+from benchmarks.paper.columns import Subject, ball_of
+from bnndp.geometry.box import Box
+
+__all__ = ["Bracket", "asked_ball", "bracket", "seen_ball"]
 
 _FIRST = 1 / 1024  # of the largest radius: tried first
 _LEAST = 1e-6  # of the largest radius: below it nothing more is tried
@@ -35,6 +38,21 @@ class Bracket:
     def smallest(self) -> Tensor:
         """Smallest radius at which it did not (points,); zero where not even at the input, infinite where none."""
         return self.high
+
+
+def seen_ball(subject: Subject, radius: float | Tensor, at: Tensor | None = None) -> Box:
+    """The l-infinity balls around the inputs, or those at the indices ``at``, cut to the domain and less the shift.
+
+    ``radius`` is one number or (points,).
+    """
+    box = Box.ball(subject.x if at is None else subject.x[at], radius, domain=subject.domain)
+    return box if subject.network.shift is None else box.moved(subject.network.shift)
+
+
+def asked_ball(subject: Subject) -> Box:
+    """The balls whose radius a subject of regression names, as the first layer sees them."""
+    box, shift = ball_of(subject), subject.network.shift
+    return box if shift is None else box.moved(shift)
 
 
 def bracket(holds: Holds, points: int, *, upper: float = 1.0, tolerance: float = 0.01, grow: float = 2.0) -> Bracket:

@@ -22,9 +22,8 @@ import math
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.search import bracket
-from benchmarks.baselines.subjects import asked_ball, asked_label, seen_ball
-from benchmarks.paper.grid import Subject
+from benchmarks.baselines.search import asked_ball, bracket, seen_ball
+from benchmarks.paper.columns import Subject, labels_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
@@ -66,7 +65,7 @@ def width(subject: Subject, *, cut: float) -> Tensor:
 
 def radius(subject: Subject, *, cut: float) -> Tensor:
     """Largest radii, to 1 %, at which every network in the cut decides for the label; NaN where none: (points,)."""
-    label = asked_label(subject)
+    label = labels_of(subject)
 
     def holds(trial: Tensor, at: Tensor) -> Tensor:
         logits = propagate(subject.network, seen_ball(subject, trial, at), cut)[-1]

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.handmade import sealed
+from support.layer_networks import KINDS, make_case
 
-from benchmarks.fuzz.layers_cases import KINDS, make_case
 from bnndp.certificates.certificate import file_digest
 from bnndp.certificates.issue import interval_claim, probability_claim
 from bnndp.certificates.prove import Claim, prove
@@ -220,17 +221,10 @@ TAMPERS: dict[str, Callable[[Body, random.Random], Body | None]] = {
 }
 
 
-def tampered(given: Body, how: str, dice: random.Random) -> Body | None:
+def tampered(given: Body, how: str, dice: random.Random) -> str | None:
     """The certificate with one change and the right digest; None if it has nothing to change."""
     body = TAMPERS[how](copy.deepcopy(given), dice)
     return None if body is None else sealed(body)
-
-
-def sealed(body: Body) -> Body:
-    """With the digest of its content."""
-    rest = {key: value for key, value in body.items() if key != "digest"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return rest | {"digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def main() -> None:
@@ -255,10 +249,10 @@ def main() -> None:
             if not verdict.accepted:
                 wrong.append(f"rejected {found.name}: {verdict.reason}")
             for how in dice.sample(list(TAMPERS), options.tampered):
-                body = tampered(found.body, how, dice)
-                if body is None:
+                text = tampered(found.body, how, dice)
+                if text is None:
                     continue
-                path.write_text(json.dumps(body))
+                path.write_text(text)
                 counts[how] += 1
                 if check(path, found.model).accepted:
                     accepted[how] += 1

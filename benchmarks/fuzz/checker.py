@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.layer_networks import KINDS, make_case
 from torch import Tensor
 
-from benchmarks.fuzz.layers_cases import KINDS, make_case
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.certificates.certificate import plain
 from bnndp.certificates.prove import Claim, prove
@@ -92,8 +92,8 @@ def attack(claim: Claim, *, seed: int, seconds: float, draws: int = 40_000) -> A
         if found[row] >= best[row] and not any(map(math.isnan, found)):
             kept += found[row] > best[row]
             tree, best = changed, [max(a, b) for a, b in zip(found, best, strict=True)]
-    ends = (torch.tensor(values, dtype=torch.float64) for values in (before, best))
-    return Attack(*ends, least_seen(claim, draws, seed), tries, kept)
+    first, last = (torch.tensor(values, dtype=torch.float64) for values in (before, best))
+    return Attack(first, last, least_seen(claim, draws, seed), tries, kept)
 
 
 def _proved(tree: dict[str, Any], of: str, model: Model, box: Balls, rows: list[Any]) -> list[float]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from support.dice import Dice
 from torch import Tensor
 
 from benchmarks.fuzz.regression_cases import FAMILIES as REGRESSORS
-from benchmarks.fuzz.regression_cases import Case, Dice, boxes_of
+from benchmarks.fuzz.regression_cases import Case, boxes_of
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork

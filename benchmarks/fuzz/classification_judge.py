@@ -12,19 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from flint import arb
 from torch import Tensor
 
 from benchmarks.fuzz import classification_oracle as oracle
+from benchmarks.fuzz.campaign import SIGMAS, Finding
 from benchmarks.fuzz.regression_cases import Case
-from benchmarks.fuzz.regression_judge import SIGMAS
-from benchmarks.fuzz.regression_oracle import precision
+from benchmarks.fuzz.regression_oracle import magnitude, precision, rounding_unit
 from bnndp.attack import AttackBudget, decision_rows, evade
 from bnndp.attack.inside import candidates, climb
 from bnndp.geometry.box import Box
-from bnndp.maths.rounding import gamma
 from bnndp.network import BayesianNetwork
 
-__all__ = ["Claim", "Evidence", "Finding", "Questions", "ask", "gather", "judge", "rounding_of"]
+__all__ = ["Claim", "Evidence", "Questions", "ask", "gather", "judge", "rounding_of"]
 
 _STEPS = 16
 _SEARCH = 64  # draws of the search
@@ -67,24 +67,6 @@ class Evidence:
         return value, SIGMAS * square.clamp_min(0).sqrt() + self.rounding[..., None] * rows.abs().sum(-1)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One suspicion and how it was settled."""
-
-    family: str
-    index: int
-    box: int
-    kind: str
-    row: list[float]
-    x: list[float]
-    bound: float
-    mean: float
-    error: float  # half-width of the confidence interval of the mean, rounding included; 0 in Arb
-    excess: float  # by how much the mean lies below the bound, positive for a violation
-    violation: bool
-    judge: str  # arb, quadrature or sampled
-
-
 def ask(case: Case, *, seed: int) -> Questions:
     """The questions about a case, the same for every method."""
     network, box = case.network, case.box
@@ -102,8 +84,8 @@ def gather(case: Case, questions: Questions, *, samples: int, seed: int) -> Evid
     network, box = case.network, case.box
     unit = torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1)
     rows = torch.cat([unit, -unit, questions.rows], 1)
-    effort = AttackBudget(restarts=2, steps=12, draws=64, samples=256, seed=seed % 1000)
-    found = evade(network, box, questions.label, budget=effort).x[None]
+    budget = AttackBudget(restarts=2, steps=12, draws=64, samples=256, seed=seed % 1000)
+    found = evade(network, box, questions.label, budget=budget).x[None]
     starts = torch.cat([found, case.planted, candidates(box, seed=seed, points=16, vertices=24)])
     points = _worst(network, box, _inside(box, starts), rows, seed)
     points = torch.cat([_inside(box, points), box.project(box.centre)[None]])
@@ -143,9 +125,9 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int], evidenc
         name, error = "arb", 0.0
         with precision():
             parts = zip(row.tolist(), oracle.exact_softmax(network, x), strict=True)
-            truth = sum((oracle.arb(a) * p for a, p in parts), oracle.arb(0))
-            mean, excess = float(truth.mid()), float((oracle.arb(bound) - truth).mid())
-            bad = not bool(oracle.arb(bound) <= truth)  # NaN and what cannot be told apart count as wrong
+            truth = sum((arb(a) * p for a, p in parts), arb(0))
+            mean, excess = float(truth.mid()), float((arb(bound) - truth).mid())
+            bad = not bool(arb(bound) <= truth)  # NaN and what cannot be told apart count as wrong
     elif oracle.has_quadrature(network):
         value, errors = oracle.quadrature_softmax(network, x[None], nodes=128)
         name, mean = "quadrature", float(value[0] @ row)
@@ -162,10 +144,7 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int], evidenc
             bad = not excess <= error
             if not bad or excess > 3 * error:
                 break
-    return Finding(
-        family=case.family, index=case.index, box=b, kind=claim.kind, row=row.tolist(), x=x.tolist(), bound=bound,
-        mean=mean, error=error, excess=excess, violation=bad, judge=name,
-    )  # fmt: skip
+    return Finding(b, claim.kind, str(row.tolist()), x.tolist(), bound, mean, error, excess, bad, name)
 
 
 def _worst(network: BayesianNetwork, box: Box, starts: Tensor, rows: Tensor, seed: int) -> Tensor:
@@ -204,9 +183,4 @@ def _silence(network: BayesianNetwork) -> list[Tensor]:
 
 def rounding_of(network: BayesianNetwork, x: Tensor) -> Tensor:
     """A bound on the rounding error of any probability at each of the points (points, n); softmax is 1-Lipschitz."""
-    size = x.abs()
-    for layer in network.linears:
-        std = (size.square() @ layer.weight_std.square().T + layer.bias_std.square()).sqrt()
-        size = size @ layer.weight_mean.abs().T + layer.bias_mean.abs() + 10 * std
-    operations = sum(network.sizes) + 64 * len(network.linears)
-    return gamma(4 * operations) * (1 + 2 * size.amax(-1))
+    return rounding_unit(network) * (1 + 2 * magnitude(network.linears, x.abs()).amax(-1))

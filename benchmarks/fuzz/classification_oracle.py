@@ -7,13 +7,13 @@ deterministic posteriors are seen to 1e-8, and their covariance gives the error 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from flint import arb
 from torch import Tensor
 
-from benchmarks.fuzz.regression_oracle import law, panels, paths, precision
+from benchmarks.fuzz.regression_oracle import law, noise_of, panels, paths, precision
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
@@ -24,7 +24,6 @@ __all__ = [
     "has_quadrature",
     "is_ordinary",
     "mean_sigmoid",
-    "noise_of",
     "quadrature_softmax",
     "sampled_softmax",
     "softmax",
@@ -32,8 +31,6 @@ __all__ = [
 
 _REACH = 9.0  # standard deviations of a margin
 _STEEP = 40.0  # margins beyond it are decided: e^-40 is left out
-_INFLATED = 3.0
-_PAIRS = 1024  # at a time
 
 
 class Draws:
@@ -116,11 +113,7 @@ def sampled_softmax(
     *,
     pushed: bool = False,
 ) -> Draws:
-    """The mean softmax at some points by ``samples`` draws in antithetic pairs, the same for all points.
-
-    With ``pushed``, half of the pairs have one coordinate of their noise, picked at random, at three times its
-    standard deviation and are weighted back (weights <= 2): what is rare is seen then.
-    """
+    """The mean softmax at some points by ``samples`` draws in antithetic pairs, the same for all points."""
     values, weights = [], []
     for weight, noise in noise_of(network.linears, samples, seed, pushed=pushed):
         mirrored = [-part for part in noise]
@@ -128,23 +121,6 @@ def sampled_softmax(
         values.append(torch.cat(pairs, 1))
         weights.append(weight)
     return Draws(torch.cat(values), torch.cat(weights))
-
-
-def noise_of(
-    layers: Sequence[Linear], samples: int, seed: int, *, pushed: bool = False
-) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """One half of the antithetic pairs that make ``samples`` draws, in pieces: weights, and the noise of each layer."""
-    generator = torch.Generator().manual_seed(seed)
-    widths = [layer.n_out for layer in layers]
-    for _ in range(math.ceil(samples / (2 * _PAIRS))):
-        noise = torch.randn(_PAIRS, sum(widths), generator=generator, dtype=torch.float64)
-        weight = torch.ones(_PAIRS, dtype=torch.float64)
-        if pushed:
-            half = _PAIRS // 2
-            noise[torch.arange(half), torch.randint(sum(widths), (half,), generator=generator)] *= _INFLATED
-            grown = (0.5 * noise.square() * (1 - _INFLATED**-2)).exp() / _INFLATED  # density ratio, pushed to plain
-            weight = 1 / (0.5 + 0.5 * grown.mean(1))
-        yield weight, list(noise.split(widths, dim=1))
 
 
 def softmax(network: BayesianNetwork, x: Tensor, noise: list[Tensor]) -> Tensor:  # x (points, n), noise (draws, n_k)

@@ -23,10 +23,11 @@ from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Linear
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.options import Options
-from bnndp.questions.certify import adversarial_robustness, certify, probability
+from bnndp.questions.certify import certify, probability
 from bnndp.questions.decision import robust_decision
 from bnndp.questions.evaluate import evaluate
 from bnndp.questions.radius import Search, certified_radius
+from bnndp.questions.robustness import adversarial_robustness
 from bnndp.questions.verdict import Verdict
 
 __all__ = ["Claim", "claims"]
@@ -68,7 +69,7 @@ def _networks(task: str, n_out: int, std: float, only: str) -> dict[str, Posteri
         return BayesianNetwork(chain, task)
 
     one, two = plain(2, 6, n_out), plain(2, 5, 4, n_out)
-    found = {
+    found: dict[str, Posterior] = {
         "one hidden": one,
         "two hidden": two,
         "tanh and dropout": general(),

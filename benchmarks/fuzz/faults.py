@@ -1,8 +1,8 @@
 """Fail closed: whatever goes wrong inside, a false claim is never certified.
 
 ``make campaign-faults`` puts errors, want of memory, interrupts, time-outs and NaN into every function of the
-certifier that a claim passes through (``faults.py``), computes claims that are known to be false
-(``faults_claims.py``), and fails if one of them is certified, if a bound leaves out the truth, or if a bound is NaN.
+certifier that a claim passes through (``fault_injection.py``), computes claims that are known to be false
+(``fault_claims.py``), and fails if one of them is certified, if a bound leaves out the truth, or if a bound is NaN.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from benchmarks.fuzz.fault_claims import Claim, claims
 from benchmarks.fuzz.fault_injection import FAULTS, Fault, HarnessError, Point, hits, injected, points
-from bnndp.tighten import effort
+from bnndp import options
 
 __all__ = ["Finding", "check_unharmed", "clock_faults", "drawn", "examine"]
 
@@ -72,7 +73,8 @@ def drawn(among: list[Claim], faults: list[Fault], each: int, seed: int) -> Iter
 
 def clock_faults(claim: Claim, ticks: int = 6) -> Iterator[Finding]:
     """The time is over at the n-th look at the clock, for all n up to ``ticks`` that there are."""
-    real = effort.time
+    module: Any = options
+    real = module.time
 
     class Clock:
         def __init__(self, leap: int) -> None:
@@ -83,11 +85,11 @@ def clock_faults(claim: Claim, ticks: int = 6) -> Iterator[Finding]:
             return real.monotonic() + (1e9 if self.left < 0 else 0.0)
 
     for leap in range(ticks):
-        effort.time = clock = Clock(leap)  # type: ignore[assignment]
+        module.time = clock = Clock(leap)
         try:
             outcome, wrong = _outcome(claim)
         finally:
-            effort.time = real
+            module.time = real
         if clock.left >= 0:  # nobody looked as often
             return
         yield Finding(claim.name, "clock", f"time over at look {leap}", outcome, wrong)

@@ -1,217 +1,42 @@
-"""The soundness campaign of the general pass: random networks of every layer and posterior, judged by sampling.
+"""Random networks of every kind of layer and posterior, judged by draws: what the general pass says must hold.
 
-    python -m benchmarks.fuzz.layers [--pairs N] [--seed S] [--kinds conv,whole] [--draws D] [--only INDEX]
-
-For every network x box pair the mean outputs, the variances of random rows of outputs, and for every node of the pass
-means, variances, norms and the deviations of random rows are compared with draws at points of the box. A suspicion
-counts as a violation if sixteen times as many new draws confirm it. Exit status 1 on a violation or a crash.
+The methods are the kinds of networks. For every network and box the mean outputs, the variances of random rows of
+outputs, and for every node of the pass means, variances, norms and the deviations of random rows are compared with
+draws at points of the box. ``--seed S --methods KIND --only INDEX`` repeats a finding.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-import time
-import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import replace
 
-import torch
-from torch import Tensor
+from support.layer_judge import examine
+from support.layer_networks import KINDS, make_case
 
-from benchmarks.fuzz.layers_cases import KINDS, Case, make_case
-from benchmarks.fuzz.layers_oracle import draw_layers
-from bnndp.engine.general.forward import Passed, bound, hidden, row_variance
-from bnndp.engine.general.nodes import Node, deviation
-from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import POWERS
-from bnndp.layers import WEIGHTED, Dropout, Flatten
-from bnndp.network import BayesianNetwork, is_activation
+from benchmarks.fuzz.campaign import Campaign, Finding, Report, attempt
 
-__all__ = ["Report", "examine", "judge", "node_layers"]
+__all__ = ["main"]
 
 BOXES = 3
-_SIGMAS = 6.0
-_ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was found on the boxes of one network."""
+def _examine_index(index: int, *, methods: tuple[str, ...], seed: int, samples: int) -> list[Report]:
+    def judged(report: Report) -> Report:
+        case = make_case(seed, report.method, index, BOXES)
+        report = replace(report, network=f"{case.kind}, {case.act}, {case.twist}")
+        found = examine(case, draws=samples, seed=seed)
+        if found.failure:
+            return replace(report, failure=found.failure)
+        nothing = (math.nan,) * 4
+        findings = [Finding(0, violation, "", [], *nothing, True, "sampled") for violation in found.violations]
+        return replace(report, findings=findings, ratios=found.ratios, counts={"no bound": found.unbounded})
 
-    case: Case
-    violations: list[str] = field(default_factory=list)
-    failure: str = ""
-    unbounded: int = 0  # boxes with an infinite interval
-    ratios: list[float] = field(default_factory=list)  # certified width : range from inside
-
-
-def examine(case: Case, *, draws: int, seed: int) -> Report:
-    """Judge one case; a suspicion is settled with sixteen times the draws."""
-    try:
-        found, ratios, unbounded = judge(case, draws=draws, seed=seed)
-        if found:
-            found = sorted(set(found) & set(judge(case, draws=16 * draws, seed=seed + 1)[0]))
-    except Exception:  # noqa: BLE001 (a crash is a result of the campaign, not its end)
-        return Report(case, failure=traceback.format_exc())
-    return Report(case, found, "", unbounded, ratios)
+    return [attempt(Report(index, kind, BOXES, 0, kind), judged) for kind in methods]
 
 
-def judge(case: Case, *, draws: int, seed: int) -> tuple[list[str], list[float], int]:
-    """Claims that the draws contradict, ratios of widths, and the number of boxes without a bound."""
-    network, box = case.network, case.box
-    passed, interval = hidden(network, box), bound(network, box).interval()
-    generator = torch.Generator().manual_seed(case.index * 7919 + seed)
-    inner = torch.rand(3, box.batch, box.n, generator=generator, dtype=torch.float64)
-    corner = (torch.rand(1, box.batch, box.n, generator=generator) < 0.5).to(torch.float64)
-    share = torch.cat([torch.zeros_like(corner), torch.ones_like(corner), corner, inner])  # (points, batch, n)
-    points = box.lower + share * (box.upper - box.lower)
-    count = len(points)
-    z = draw_layers(network, points.flatten(0, 1), draws, generator)
-    sampled = [values.flatten(2).unflatten(1, (count, box.batch)) for values in z]  # (draws, points, batch, n)
-    y = sampled[-1]
-    rows = torch.randn(box.batch, 3, network.n_out, generator=generator, dtype=torch.float64)
-    rows = torch.cat([torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1), rows], 1)
-    found = list(_contradicted("output", y, interval.lower, interval.upper, _variance(passed, rows, network.n_out)))
-    found += _rows("output", y, rows, row_variance(passed, rows).sqrt(), None)
-    for index, node in zip(node_layers(network), passed.chain[1:], strict=True):
-        found += _node(f"after layer {index}", sampled[index], node, generator)
-    mean = y.mean(0)  # (points, batch, n_out)
-    inside, width = mean.amax(0) - mean.amin(0), interval.upper - interval.lower
-    noise = 4 * (y.std(0) / math.sqrt(draws)).amax(0)
-    wide = (inside > noise) & width.isfinite()
-    return found, (width / inside)[wide].tolist(), int((~width.isfinite()).any(-1).sum())
-
-
-def node_layers(network: BayesianNetwork) -> list[int]:
-    """Index of the layer whose outputs each node of the pass describes."""
-    layers = network.layers
-    last = max(i for i, layer in enumerate(layers) if isinstance(layer, WEIGHTED))
-    found = []
-    for i, layer in enumerate(layers[:last]):
-        if isinstance(layer, WEIGHTED):
-            if is_activation(layers[i + 1]):
-                continue
-        elif isinstance(layer, Flatten) or (isinstance(layer, Dropout) and not layer.random):
-            continue
-        found.append(i)
-    return found
-
-
-def _variance(passed: Passed, rows: Tensor, n: int) -> Tensor:
-    return row_variance(passed, rows[:, :n])
-
-
-def _contradicted(
-    name: str, z: Tensor, lower: Tensor, upper: Tensor, variance: Tensor
-) -> Iterator[str]:  # z (draws, points, batch, n), others (batch, n)
-    draws, mean = z.shape[0], z.mean(0)
-    centred = z - mean
-    if not bool((lower <= upper).all()):
-        yield f"{name}: mean crossed or NaN"
-    scale = _ROUNDING * (1 + mean.abs())
-    slack = _SIGMAS * torch.maximum(z.std(0), variance.nan_to_num(0.0).sqrt()) / math.sqrt(draws) + scale
-    if bool(((mean < lower - slack) | (mean > upper + slack)).any()):
-        yield f"{name}: mean"
-    if _above(centred.square(), variance):
-        yield f"{name}: variance"
-
-
-def _above(values: Tensor, claim: Tensor) -> bool:  # (draws, points, batch, n) and (batch, n)
-    """Whether the mean of values lies above the claim beyond the noise."""
-    error = _SIGMAS * values.std(0) / math.sqrt(values.shape[0])
-    mean = values.mean(0)
-    return bool((mean > claim * (1 + _ROUNDING) + error + _ROUNDING * 1e-3).any())
-
-
-def _rows(name: str, z: Tensor, rows: Tensor, sd: Tensor, norms: Tensor | None) -> Iterator[str]:
-    along = torch.einsum("dpbn,brn->dpbr", z, rows)
-    along = along - along.mean(0)
-    if _above(along.square(), sd.square()):
-        yield f"{name}: deviation of rows"
-    for i, q in enumerate(POWERS[:2]):
-        if norms is not None and _above(along.abs() ** q, norms[..., i] ** q):
-            yield f"{name}: norm {q} of rows"
-
-
-def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Iterator[str]:
-    signal = node.signal
-    yield from _contradicted(name, z, signal.mean.lower, signal.mean.upper, signal.variance)
-    centred = z - z.mean(0)
-    for i, q in enumerate(POWERS[:2]):
-        if _above(centred.abs() ** q, signal.norms[..., i] ** q):
-            yield f"{name}: norm {q}"
-    # Draws may miss rare events, so the noise of a sampled variance is bounded by the claimed fourth moment.
-    rare = _SIGMAS * signal.norms[..., 0] ** 2 / math.sqrt(z.shape[0])
-    if bool((centred.square().mean(0) < signal.noise.lower * (1 - _ROUNDING) - rare - _ROUNDING * 1e-3).any()):
-        yield f"{name}: noise above the variance"
-    if signal.source and not signal.fixed:
-        if _above(centred.square(), signal.noise.upper):
-            yield f"{name}: noise of a source"
-        # The draws may miss a rare tail: their noise is that of the claimed sixth moment, 15 L^6 s^3 at most.
-        noise = _SIGMAS * (15 * (signal.noise_fourth / 3) ** 1.5 / centred.shape[0]).sqrt()
-        for sign in (1, -1):
-            if _above(sign * centred**3, signal.third + noise):
-                yield f"{name}: third moment"
-        if _above(centred**4, signal.noise_fourth):
-            yield f"{name}: fourth moment"
-    n = z.shape[-1]
-    rows = torch.randn(z.shape[2], 4, n, generator=generator, dtype=torch.float64)
-    rows[:, 0] = 1.0  # the sum: what perfect correlation makes largest
-    rows[:, 1] = rows[:, 1] * (torch.rand(n, generator=generator) < 0.3)
-    u = DenseRows(rows)
-    yield from _rows(name, z, rows, deviation(node, u), _norms(node, u))
-
-
-def _norms(node: Node, rows: DenseRows) -> Tensor:
-    return node.tails(rows).norms if hasattr(node, "tails") else node.norms(rows)
-
-
-def summary(reports: list[Report]) -> str:
-    """A table with a row for each kind."""
-    lines = [f"{'kind':<20}{'pairs':>8}{'violated':>10}{'crashed':>9}{'no bound':>10}{'ratio':>9}"]
-    for kind in dict.fromkeys(report.case.kind for report in reports):
-        group = [report for report in reports if report.case.kind == kind]
-        ratios = [ratio for report in group for ratio in report.ratios]
-        pairs = sum(report.case.box.batch for report in group if not report.failure)
-        counts = (pairs, sum(bool(r.violations) for r in group), sum(bool(r.failure) for r in group))
-        free = sum(report.unbounded for report in group)
-        ratio = median(ratios) if ratios else math.nan
-        lines.append(f"{kind:<20}{counts[0]:>8}{counts[1]:>10}{counts[2]:>9}{free:>10}{ratio:>9.2f}")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the campaign from the command line."""
-    parser = argparse.ArgumentParser(prog="campaign-layers", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=500, help="network x box pairs of each kind (three boxes each)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--draws", type=int, default=2000, help="draws of a network; 16 times as many to settle")
-    parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--only", type=int, nargs="*", help="indices of single networks")
-    options = parser.parse_args(arguments)
-    kinds = options.kinds.split(",")
-    if unknown := set(kinds) - set(KINDS):
-        parser.error(f"unknown kinds {sorted(unknown)}; known: {', '.join(KINDS)}")
-    torch.set_num_threads(1)
-    reports: list[Report] = []
-    start = time.perf_counter()
-    for kind in kinds:
-        for index in options.only or range(-(-options.pairs // BOXES)):
-            case = make_case(options.seed, kind, index, BOXES)
-            report = examine(case, draws=options.draws, seed=options.seed)
-            reports.append(report)
-            where = f"{kind} {index} ({case.act}, {case.twist}) {case.network!r}"
-            if report.failure:
-                print(f"CRASH {where}\n{report.failure}", flush=True)
-            for violation in report.violations:
-                print(f"VIOLATION {where}: {violation}", flush=True)
-        print(f"{kind}: {time.perf_counter() - start:.0f} s", flush=True)
-    print(summary(reports))
-    return int(any(report.violations or report.failure for report in reports))
-
+CAMPAIGN = Campaign(__doc__ or "", _examine_index, KINDS, BOXES, "ratio", pairs=500, samples=2000)
+main = CAMPAIGN.main
 
 if __name__ == "__main__":
     sys.exit(main())

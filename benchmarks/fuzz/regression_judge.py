@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.fuzz import regression_oracle as oracle
+from benchmarks.fuzz.campaign import SIGMAS, Finding
 from benchmarks.fuzz.regression_cases import Case
 from bnndp.attack.inside import Inside, candidates, climb, inside_range
 from bnndp.attack.sampling import ascent_direction, draw_noise, estimate
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
-from bnndp.maths.rounding import gamma
 from bnndp.network import BayesianNetwork
 from bnndp.questions.bounds import Bounds
 
-__all__ = ["SIGMAS", "Claim", "Evidence", "Finding", "attack", "claims_of", "gather", "judge"]
+__all__ = ["Claim", "Evidence", "attack", "claims_of", "gather", "judge"]
 
-SIGMAS = 6.0
 _STARTS, _STEPS = 4, 24
 
 
@@ -52,25 +51,6 @@ class Evidence:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One suspicion and how it was settled."""
-
-    family: str
-    index: int
-    box: int
-    output: int
-    kind: str
-    side: str
-    x: list[float]
-    bound: float
-    mean: float
-    error: float  # half-width of the confidence interval of the mean, rounding included; 0 in Arb
-    excess: float  # by how much the mean lies outside, positive for a violation
-    violation: bool
-    judge: str  # arb, quadrature or sampled
-
-
 def attack(case: Case, *, seed: int, samples: int) -> tuple[Inside, Tensor]:
     """The range from inside, and the points to look at before any bound is known: (points, batch, n)."""
     inside = inside_range(case.network, case.box, seed=seed, samples=samples, restarts=4, steps=30)
@@ -82,6 +62,8 @@ def claims_of(bounds: Bounds, box: Box) -> list[Claim]:
     """All that a :class:`Bounds` claims: interval and affine functions of the boxes, and of the cells if refined."""
     whole = torch.arange(box.batch)
     result = [_constant("interval", box, bounds.lower, bounds.upper, whole)]
+    if bounds.affine is None:
+        raise TypeError("bounds of a regression network have no affine functions.")
     result.append(Claim("affine", box, bounds.affine.lower, bounds.affine.upper, whole))
     if bounds.cells is not None:
         pieces, owner = bounds.cells.pieces, bounds.cells.owner
@@ -155,11 +137,8 @@ def _settle(case: Case, claim: Claim, x: Tensor, which: tuple[int, int, str], ev
         mean, error = float(means[o]), float(errors[o]) + rounding
         excess = sign * (mean - float(bound.mid()))
         bad = not excess <= error
-    return Finding(
-        family=case.family, index=case.index, box=int(claim.owner[r]), output=o, kind=claim.kind, side=side,
-        x=x.tolist(), bound=float(bound.mid()), mean=mean, error=error, excess=excess,
-        violation=bad, judge=name,
-    )  # fmt: skip
+    which_one, value = f"{side}, output {o}", float(bound.mid())
+    return Finding(int(claim.owner[r]), claim.kind, which_one, x.tolist(), value, mean, error, excess, bad, name)
 
 
 def _climb(network: BayesianNetwork, claim: Claim, points: Tensor, samples: int, seed: int, *, up: bool) -> Tensor:
@@ -187,13 +166,9 @@ def _climb(network: BayesianNetwork, claim: Claim, points: Tensor, samples: int,
 
 def _rounding(network: BayesianNetwork, region: Box) -> Tensor:
     """A bound on the rounding error of a float64 evaluation of the mean in each region: (regions, outputs)."""
-    size = region.magnitude
     *below, last = network.linears
-    for layer in below:
-        std = (size.square() @ layer.weight_std.square().T + layer.bias_std.square()).sqrt()
-        size = size @ layer.weight_mean.abs().T + layer.bias_mean.abs() + 10 * std
-    operations = sum(network.sizes) + 64 * len(network.linears)
-    return gamma(4 * operations) * (size @ last.weight_mean.abs().T + last.bias_mean.abs())
+    size = oracle.magnitude(below, region.magnitude)
+    return oracle.rounding_unit(network) * (size @ last.weight_mean.abs().T + last.bias_mean.abs())
 
 
 def _values(affine: Affine, points: Tensor) -> Tensor:

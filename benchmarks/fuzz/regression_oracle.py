@@ -16,6 +16,7 @@ from flint import arb, arb_mat, ctx
 from torch import Tensor
 
 from bnndp.layers import Linear
+from bnndp.maths.rounding import gamma
 from bnndp.network import BayesianNetwork
 
 __all__ = [
@@ -23,10 +24,13 @@ __all__ = [
     "exact_mean",
     "has_exact_mean",
     "law",
+    "magnitude",
+    "noise_of",
     "panels",
     "paths",
     "provably_less",
     "quadrature_mean",
+    "rounding_unit",
     "sampled_mean",
     "sampled_neurons",
 ]
@@ -35,6 +39,7 @@ BITS = 256
 _PANELS = 8
 _REACH = 8.0  # standard deviations; 1e-15 of the mass lies beyond
 _INFLATED = 3.0  # standard deviation of the one coordinate that is pushed out in half of the draws
+_PAIRS = 1024  # at a time
 
 
 @contextmanager
@@ -106,25 +111,52 @@ def provably_less(a: arb | float, b: arb | float) -> bool:
 def sampled_mean(network: BayesianNetwork, x: Tensor, samples: int, seed: int) -> tuple[Tensor, Tensor]:  # x (n,)
     """Mean outputs at one point and their standard errors, by weighted Monte Carlo: (n_out,), (n_out,).
 
-    In half of the draws the noise of one coordinate, picked at random, has three times its standard deviation, and the
-    draws are weighted back (weights <= 2). A neuron that is active once in 1e7 draws is then seen often enough: plain
-    draws would miss it, report a mean that is too small with a standard error of zero, and accuse a sound bound.
+    A neuron that is active once in 1e7 draws is seen often enough: plain draws would miss it, report a mean that is too
+    small with a standard error of zero, and accuse a sound bound.
     """
-    generator = torch.Generator().manual_seed(seed)
-    hidden = network.linears[:-1]
-    widths = [layer.n_out for layer in hidden[:-1]]
     weights, values = [], []
-    for _ in range(math.ceil(samples / 4096)):
-        noise = torch.randn(4096, sum(widths), generator=generator, dtype=torch.float64)
-        pushed = torch.randint(sum(widths), (2048,), generator=generator)
-        noise[torch.arange(2048), pushed] *= _INFLATED
-        grown = (0.5 * noise.square() * (1 - _INFLATED**-2)).exp() / _INFLATED  # density ratio, pushed to plain
-        weights.append(1 / (0.5 + 0.5 * grown.mean(1)))
-        values.append(_forward(network, x, list(noise.split(widths, dim=1))))
+    for weight, noise in noise_of(network.linears[:-2], samples, seed, pushed=True):
+        mirrored = [-part for part in noise]
+        values.append(0.5 * (_forward(network, x, noise) + _forward(network, x, mirrored)))
+        weights.append(weight)
     weight, value = torch.cat(weights)[:, None], torch.cat(values)
     mean = (weight * value).sum(0) / weight.sum()
     error = (weight * (value - mean)).square().sum(0).sqrt() / weight.sum()
     return mean, error
+
+
+def noise_of(
+    layers: Sequence[Linear], samples: int, seed: int, *, pushed: bool = False
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """One half of the antithetic pairs that make ``samples`` draws, in pieces: weights, and the noise of each layer.
+
+    With ``pushed``, half of the pairs have one coordinate of their noise, picked at random, at three times its
+    standard deviation and are weighted back (weights <= 2): what is rare is seen then.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    widths = [layer.n_out for layer in layers]
+    for _ in range(math.ceil(samples / (2 * _PAIRS))):
+        noise = torch.randn(_PAIRS, sum(widths), generator=generator, dtype=torch.float64)
+        weight = torch.ones(_PAIRS, dtype=torch.float64)
+        if pushed:
+            half = _PAIRS // 2
+            noise[torch.arange(half), torch.randint(sum(widths), (half,), generator=generator)] *= _INFLATED
+            grown = (0.5 * noise.square() * (1 - _INFLATED**-2)).exp() / _INFLATED  # density ratio, pushed to plain
+            weight = 1 / (0.5 + 0.5 * grown.mean(1))
+        yield weight, list(noise.split(widths, dim=1))
+
+
+def magnitude(layers: Sequence[Linear], size: Tensor) -> Tensor:
+    """How large values after some layers may be, ten standard deviations included, for inputs up to ``size``."""
+    for layer in layers:
+        std = (size.square() @ layer.weight_std.square().T + layer.bias_std.square()).sqrt()
+        size = size @ layer.weight_mean.abs().T + layer.bias_mean.abs() + 10 * std
+    return size
+
+
+def rounding_unit(network: BayesianNetwork) -> float:
+    """The relative error of an evaluation of the network in float64."""
+    return gamma(4 * (sum(network.sizes) + 64 * len(network.linears)))
 
 
 def _integrate(network: BayesianNetwork, x: Tensor, count: int) -> Tensor:

@@ -307,7 +307,7 @@ def timed(real):
     return call
 for name in ("add", "before", "best", "index", "has", "__exit__"):
     setattr(Journal, name, timed(getattr(Journal, name)))
-import torch, bnndp.cli.job
+import torch, bnndp.questions.certify
 begin = time.perf_counter()
 main(sys.argv[1:])
 print(spent, time.perf_counter() - begin, file=sys.stderr)
@@ -317,7 +317,9 @@ print(spent, time.perf_counter() - begin, file=sys.stderr)
 def cost(setting: Setting, asked: argparse.Namespace, _dice: random.Random) -> list[str]:
     """The third part of the campaign; its faults."""
     faults = []
-    questions = {  # the first is that of the kills; the others show how the cost grows as the answers get cheaper
+    questions: dict[
+        str, tuple[Any, ...]
+    ] = {  # the first is that of the kills; the others show how the cost grows as the answers get cheaper
         "two moons, verdicts, medium effort": (setting.classifier, setting.labelled(640), "--effort", "medium"),
         "noisy sine, medium effort": (setting.regression, setting.points(4096), "--effort", "medium"),
         "noisy sine, one pass": (setting.regression, setting.points(10_000)),

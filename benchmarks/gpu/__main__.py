@@ -46,8 +46,8 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """One for each column."""
         fast, part = self.rate, self.share
-        start = (self.name, str(fast.images), f"{fast.seconds:.2f}", f"{fast.a_second:.0f}", f"{fast.first_call:.2f}")
-        start = (*start, f"{fast.peak / 2**30:.1f}")
+        times = (f"{fast.seconds:.2f}", f"{fast.a_second:.0f}", f"{fast.first_call:.2f}")
+        start = (self.name, str(fast.images), *times, f"{fast.peak / 2**30:.1f}")
         if part is None:
             return (*start, *("-",) * (len(_COLUMNS) - len(start)))
         flops = (part.counts.matrix + part.counts.vector) / part.images

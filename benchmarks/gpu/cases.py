@@ -47,20 +47,15 @@ def read(folder: Path, name: str) -> Case:
 
 def pack(folder: Path) -> None:
     """Write the cases: trained networks from ``.cache/networks`` (trained now, if they are not there), test inputs."""
-    from benchmarks.networks import CACHE, network
-    from benchmarks.paper.networks import Shelf
-    from benchmarks.paper.reproduce import COLD
+    from benchmarks.networks import posterior, vogn
     from bnndp.data import load
-    from bnndp.training.fit import Plan
 
     folder.mkdir(parents=True, exist_ok=True)
-    shelf = Shelf(CACHE)
-    plans = {name: Plan("mnist", "vogn", sizes, temperature=COLD) for name, sizes in _MNIST.items()}
-    networks = {name: shelf.take(plan).network for name, plan in plans.items()}
-    networks |= {name: network(name) for name in _LAYERS}
-    networks[REGRESSION] = shelf.take(Plan("kin8nm", "vogn", (64, 64))).network
-    for name, posterior in networks.items():
-        bnndp.files.posterior.save(posterior, folder / f"{name}.safetensors", source="benchmarks/gpu")
+    networks: dict[str, Posterior] = {name: vogn("mnist", sizes) for name, sizes in _MNIST.items()}
+    networks |= {name: posterior(name) for name in _LAYERS}
+    networks[REGRESSION] = vogn("kin8nm", (64, 64))
+    for name, own in networks.items():
+        bnndp.files.posterior.save(own, folder / f"{name}.safetensors", source="benchmarks/gpu")
     for data in sorted({_data_of(name) for name in networks}):
         x = np.asarray(load(data, "test").x)
         images = (x * 255).round().astype(np.uint8)

@@ -1,8 +1,8 @@
 """Measurements so far, one line of JSON each, so that an interrupted run continues where it was.
 
 A line has the row, the column, a digest of everything that decides the measurement, the values and the seconds. A line
-whose digest is another one, of other options or of another network, is as if it were not there; so is one that was cut
-off. Numbers are written so that they are read back bit for bit.
+with another digest, of other options or of another network, is ignored; so is one that was cut off. Numbers are written
+so that they are read back bit for bit.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.grid import Cell
-from bnndp.errors import InputError
+from benchmarks.paper.columns import Cell
 
 __all__ = ["Journal"]
 
@@ -24,17 +23,10 @@ class Journal:
 
     def __init__(self, path: Path, *, restart: bool = False) -> None:
         self.path = path
-        self._cells: dict[tuple[str, str, str], Cell] = {}
-        try:
-            if restart:
-                path.unlink(missing_ok=True)
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read: {error}; remove it or change --out.") from error
-        for line in text.splitlines():
-            found = _parse(line)
-            if found is not None:
-                self._cells[found[0]] = found[1]
+        if restart:
+            path.unlink(missing_ok=True)
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self._cells = dict(found for line in text.splitlines() if (found := _parse(line)) is not None)
         self._ends_in_a_line = not text or text.endswith("\n")
 
     def find(self, row: str, column: str, digest: str) -> Cell | None:
@@ -46,13 +38,10 @@ class Journal:
         values = [value if math.isfinite(value) else repr(value) for value in cell.values]
         record = {"row": row, "column": column, "digest": digest, "seconds": cell.seconds, "values": values}
         line = json.dumps(record, allow_nan=False) + "\n"
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line if self._ends_in_a_line else "\n" + line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}; change --out.") from error
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line if self._ends_in_a_line else "\n" + line)
+            file.flush()
+            os.fsync(file.fileno())
         self._ends_in_a_line = True
         self._cells[row, column, digest] = cell
 

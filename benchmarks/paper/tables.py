@@ -1,39 +1,20 @@
-"""Tables 1a, 1b and 2 of the paper: which networks, which columns, and how the results are written."""
+"""How the tables are written: their headings, in Markdown and as comma-separated values."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
-from benchmarks.paper.columns import ATTACK, CLIPPED, INSIDE, MOMENT, NO_DOMAIN, PARTITION, POINT
-from benchmarks.paper.grid import Cell, Column
-from benchmarks.paper.networks import size_of
-from benchmarks.paper.paper import SECONDS, SECONDS_2, TABLE_1A, TABLE_1B, TABLE_2, Convolutional, Radius, Width
-from benchmarks.paper.rows import Measured, Row
-from bnndp.training.fit import Plan
+from benchmarks.cache import size_of
+from benchmarks.paper.columns import ATTACK, CLIPPED, INSIDE, MOMENT, NO_DOMAIN, PARTITION, POINT, Cell, Column
+from benchmarks.paper.rows import Measured
 
-__all__ = [
-    "POINTS",
-    "QUICK_POINTS",
-    "QUICK_WIDTH",
-    "Heading",
-    "csv_text",
-    "headings_1a",
-    "headings_1b",
-    "headings_2",
-    "markdown",
-    "plain_table",
-    "rows_1a",
-    "rows_1b",
-    "rows_2",
-]
-
-POINTS, QUICK_POINTS, QUICK_WIDTH = 100, 10, 64
+__all__ = ["Heading", "csv_text", "headings_1a", "headings_1b", "headings_2", "markdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +27,9 @@ class Heading:
 
     title: str
     key: str
-    value: Callable[[Measured[Any]], float | str | None]
+    value: Callable[[Measured], float | str | None]
     digits: int = 3  # significant ones in the written table; the .csv has them all
     part: Literal["paper", "baselines", "csv"] | None = "paper"
-
-
-def rows_1a(plan: Plan, *, quick: bool = False, points: int | None = None) -> list[Row[Width]]:
-    """The rows of Table 1a, trained as ``plan`` says; its data set and sizes are those of the row."""
-    return [_row(published, plan, quick, points) for published in TABLE_1A if not quick or _small(published)]
-
-
-def rows_1b(plan: Plan, *, quick: bool = False, points: int | None = None) -> list[Row[Radius]]:
-    """The same for Table 1b."""
-    return [_row(published, plan, quick, points) for published in TABLE_1B if not quick or _small(published)]
-
-
-def rows_2(
-    plan: Plan, sets: Mapping[str, str], *, quick: bool = False, points: int | None = None
-) -> list[Row[Convolutional]]:
-    """The same for Table 2; ``sets`` has the data set in the place of a published one, where it is another."""
-    found = []
-    for published in TABLE_2:
-        row = _row(published, replace(plan, conv=published.conv), quick, points)
-        data = sets.get(published.data, published.data)
-        found.append(replace(row, plan=replace(row.plan, data=data)))
-    return found
-
-
-def _row(published: Any, plan: Plan, quick: bool, points: int | None) -> Row[Any]:
-    own = replace(plan, data=published.data, hidden=published.hidden)
-    return Row(published, own, points or (QUICK_POINTS if quick else POINTS))
-
-
-def _small(published: Width | Radius) -> bool:
-    return max(published.hidden) <= QUICK_WIDTH
 
 
 def headings_1a(baselines: Sequence[Column] = ()) -> list[Heading]:
@@ -122,31 +72,28 @@ def headings_1b(baselines: Sequence[Column] = ()) -> list[Heading]:
 
 def headings_2(baselines: Sequence[Column] = ()) -> list[Heading]:
     """The same as of Table 1b, but for the columns that convolutions do not have."""
-    gone = {"hidden", _key(PARTITION), "paper_seconds"}
+    gone = {"data", "hidden", _key(PARTITION)}
     return [
         Heading("data", "data", lambda m: m.row.plan.data, part="csv"),
         Heading("convolutions", "convolutions", lambda m: m.row.published.convolutions, part=None),
         Heading("kernels", "kernels", lambda m: m.row.published.kernels, part=None),
         Heading("hidden", "hidden", lambda m: size_of(m.row.published.hidden) or "-", part=None),
-        *(heading for heading in headings_1b(baselines) if heading.key not in gone | {"data"}),
-        Heading("paper's s", "paper_seconds", lambda m: SECONDS_2[m.row.published.data]),
+        *(heading for heading in headings_1b(baselines) if heading.key not in gone),
     ]
 
 
-def markdown(headings: Sequence[Heading], measured: Sequence[Measured[Any]]) -> str:
+def markdown(headings: Sequence[Heading], measured: Sequence[Measured]) -> str:
     """The table in Markdown, one line a network, in its two parts."""
-    parts = [[heading for heading in headings if heading.part in (part, None)] for part in ("paper", "baselines")]
-    return "\n".join(plain_table(part, measured) for part in parts)
+    tables = []
+    for part in ("paper", "baselines"):
+        chosen = [heading for heading in headings if heading.part in (part, None)]
+        lines = [[heading.title for heading in chosen], ["---"] * len(chosen)]
+        lines += [[_shown(heading.value(m), heading.digits) for heading in chosen] for m in measured]
+        tables.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    return "\n".join(tables)
 
 
-def plain_table(headings: Sequence[Heading], measured: Iterable[Measured[Any]]) -> str:
-    """A table in Markdown with exactly these columns."""
-    lines = [[heading.title for heading in headings], ["---"] * len(headings)]
-    lines += [[_shown(heading.value(m), heading.digits) for heading in headings] for m in measured]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def csv_text(headings: Sequence[Heading], measured: Iterable[Measured[Any]]) -> str:
+def csv_text(headings: Sequence[Heading], measured: Iterable[Measured]) -> str:
     """The same as comma-separated values, all digits, empty where there is no number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -174,9 +121,9 @@ def _published() -> list[Heading]:
 
 def _cost() -> list[Heading]:
     return [
-        Heading("ms an input", "milliseconds", lambda m: 1e3 * m.cells[MOMENT].seconds_a_point),
+        Heading("ms an input", "milliseconds", lambda m: 1e3 * m.cells[MOMENT].seconds_per_point),
         Heading("forward passes", "forward_passes", lambda m: m.passes(MOMENT)),
-        Heading("paper's s", "paper_seconds", lambda m: SECONDS[m.row.published.data]),
+        Heading("paper's s", "paper_seconds", lambda m: m.row.published.seconds),
         Heading("training s", "training_seconds", lambda m: m.card.get("seconds"), 2),
     ]
 

@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bnndp import activations as activations
+    from bnndp import attack as attack
+    from bnndp import importers as importers
+    from bnndp import layers as layers
+    from bnndp import questions as questions
     from bnndp.attack.inside import inside_range
     from bnndp.attack.radius import attack_radius
     from bnndp.errors import CertError

@@ -1,7 +1,7 @@
 """The one family of errors that bnndp raises on purpose.
 
 Every message says what was wrong, where, which value was seen and what to do. The command line prints it as one
-line and exits with status 2; anything that is not a :class:`CertError` is a bug and keeps its traceback.
+line and exits with status 2, as it does for an ``OSError``; anything else is a bug and keeps its traceback.
 """
 
 __all__ = ["CertError", "InputError", "ModelFileError", "RunStateError", "UnsupportedLayerError", "one_line"]

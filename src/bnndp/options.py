@@ -43,9 +43,9 @@ class Options:
     exact range at both ends. All work stops when ``time_limit`` seconds have passed; what was reached by then is the
     answer, and nothing is known of boxes that were not. ``mass`` and ``cells`` belong to the partition method: the
     probability left outside the main rectangle of a layer (any value is sound; a large one is tighter, see
-    docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps by which the moment method optimises its lower
-    planes for every box and row; 0: one pass. ``branch`` is the largest number of cells into which the decision of a
-    nearly deterministic classifier is branched by the signs of neurons.
+    docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps by which
+    the moment method optimises its lower planes for every box and row; 0: one pass. ``branch`` is the largest number
+    of cells into which the decision of a nearly deterministic classifier is branched by the signs of neurons.
 
     ``effort`` sets ``method``, ``refine``, ``optimise`` and ``branch`` by what buys most for the cost: ``low`` is one
     pass, ``medium`` costs about 10 and ``high`` about 100 times as much (docs/effort.md). It leaves alone what is not

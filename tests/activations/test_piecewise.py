@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from flint import arb
-from tests.activations.truths import TRUTHS, Truth, inside
+from support.activation_truths import TRUTHS, Truth, inside
 from torch import Tensor
 
 from bnndp.activations import PiecewiseAffine

@@ -38,7 +38,7 @@ def test_rows_are_non_negative_exactly_where_the_decision_is_taken(weighted: boo
         ([[1]], 4, None, r"of shape \(1, 1\)"),
         ([0], 1, None, "at least 2 classes"),
         ([0], 2, [[0.0, 1.0]], r"must be \(2, 2\), decision by true class, got \(1, 2\)"),
-        ([0], 2, [[0.0, 1.0], [float("nan"), 0.0]], r"weights\[1, 0\] is nan"),
+        ([0], 2, [[0.0, 1.0], [float("nan"), 0.0]], r"losses\[1, 0\] is nan"),
     ],
 )
 def test_what_is_no_decision_is_refused(

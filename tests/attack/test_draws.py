@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.records import FIXED, IMAGE, RANDOM, apply_once, law, linear, networks, normal, outputs
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import Relu, Tanh
@@ -39,7 +40,7 @@ def agrees(samples: Tensor, mean: Tensor, covariance: Tensor) -> None:
     assert (error <= 1e-12).all()
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", slow_but(RANDOM, "linear", "low rank", "matrix normal", "conv", "channel dropout"))
 def test_a_layer_has_the_mean_and_covariance_of_its_record(name: str) -> None:
     layer, shape = RANDOM[name]
     x = normal(2, math.prod(shape), seed=3)
@@ -58,7 +59,7 @@ def test_a_layer_without_variance_is_the_function_of_torch(name: str) -> None:
     torch.testing.assert_close(got[4], apply_once(layer, x.reshape(3, *shape)).flatten(1), rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but(NETWORKS, "low rank", "convolutions"))
 def test_drawn_networks_have_the_law_of_networks_drawn_one_at_a_time(name: str) -> None:
     network = NETWORKS[name]
     x = normal(3, network.n_in, seed=1)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.attack import AttackBudget, evade
@@ -135,6 +136,7 @@ def test_a_box_is_attacked_alike_in_any_batch(random_network: NetworkFactory, st
     torch.testing.assert_close(part.x, whole.x[pick], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_pieces_of_both_kinds_come_back_in_order(
     random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +180,7 @@ def test_decisions_of_equal_loss_cannot_be_changed() -> None:
     assert not found.succeeds.any()
 
 
-@pytest.mark.parametrize("std", [0.0, 0.5])
+@pytest.mark.parametrize("std", slow_but([0.0, 0.5], 0.0))
 def test_more_effort_finds_hardly_more(random_network: NetworkFactory, std: float) -> None:
     network = random_network((12, 24, 24, 6), seed=4, std=std)
     centre = torch.rand(6, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 2 - 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.records import FIXED, RANDOM, apply_once, law, normal
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, Gelu, Relu, Tanh
@@ -20,7 +21,7 @@ def noise(layer: Any, shape: tuple[int, ...], draws: int) -> Tensor:
     return normal(draws, noise_width(layer, shape), seed=8)
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", slow_but(RANDOM, "linear", "low rank", "matrix normal", "dropout"))
 @pytest.mark.parametrize("spread", [False, True], ids=["one draw below", "draws below"])
 def test_a_layer_on_noise_has_the_law_of_its_record(name: str, spread: bool) -> None:
     layer, shape = RANDOM[name]

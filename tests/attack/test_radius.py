@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import Relu
@@ -57,7 +58,7 @@ def first_images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("norm", "dual"), [(math.inf, 1), (2, 2), (1, math.inf)])
-@pytest.mark.parametrize("std", [0.0, 1e-3, 0.2])
+@pytest.mark.parametrize("std", slow_but([0.0, 1e-3, 0.2], 0.0))
 def test_linear_classifiers_have_the_radius_of_the_dual_norm(norm: float, dual: float, std: float) -> None:
     network = linear(6, std)
     x = decided(network, 4, 6)
@@ -92,7 +93,7 @@ def test_the_domain_limits_the_attack() -> None:
 
 
 @pytest.mark.parametrize("norm", [math.inf, 2, 1])
-@pytest.mark.parametrize("std", [0.0, 1.0])
+@pytest.mark.parametrize("std", slow_but([0.0, 1.0], 0.0))
 def test_the_input_lies_in_its_ball_and_changes_the_decision(
     random_network: NetworkFactory, norm: float, std: float
 ) -> None:
@@ -144,6 +145,7 @@ def plain_attack(network: BayesianNetwork, x: Tensor, label: Tensor, upper: floa
     return success
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "upper"), [(4, 4.0), (4, 0.8)])
 def test_margins_within_the_noise_of_climbing_are_attacked_all_the_same(
     monkeypatch: pytest.MonkeyPatch, seed: int, upper: float
@@ -178,6 +180,7 @@ def test_nothing_is_found_outward_where_nothing_is() -> None:
     assert (found.margin > 0).all()
 
 
+@pytest.mark.slow
 def test_a_smaller_ball_is_not_broken_by_more_effort(random_network: NetworkFactory) -> None:
     network, x = random_network((8, 16, 16, 4), seed=5, std=0.3), inputs(6, 8)
     label = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=99)).mean.argmax(-1)
@@ -241,15 +244,17 @@ def test_weights_move_the_boundary() -> None:
     assert attack_radius(network, x, label, reach=Reach(upper=5.0)).radius.item() == pytest.approx(2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_an_input_is_attacked_alike_in_any_batch(random_network: NetworkFactory) -> None:
-    network, x = random_network((5, 12, 12, 4), seed=3, std=0.5), inputs(6, 5)
+    network, x, budget = random_network((5, 6, 6, 4), seed=3, std=0.5), inputs(4, 5), AttackBudget(samples=1024)
     label = estimate_softmax(network, x, draw_softmax_noise(network, 1024, seed=99)).mean.argmax(-1)
-    whole = attack_radius(network, x, label)
-    pick = torch.tensor([4, 1])
-    part = attack_radius(network, x[pick], label[pick])
+    whole = attack_radius(network, x, label, budget=budget)
+    pick = torch.tensor([2, 1])
+    part = attack_radius(network, x[pick], label[pick], budget=budget)
     torch.testing.assert_close(part.radius, whole.radius[pick], rtol=1e-6, atol=0)
 
 
+@pytest.mark.slow
 def test_the_published_network(data_folder: Path, posteriors: Path) -> None:
     network = load(posteriors / "mnist_2x64_vogn.safetensors")
     x, label = first_images(data_folder, 10)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.attack.sampled_softmax import (
@@ -93,7 +94,7 @@ def test_linear_classifiers_agree_with_quadrature(random_network: NetworkFactory
     assert ((result.mean[:, 0] - truth).abs() <= 5 * result.std_error[:, 0]).all()
 
 
-@pytest.mark.parametrize("samples", [128, 1024])
+@pytest.mark.parametrize("samples", slow_but([128, 1024], 128))
 def test_standard_errors_are_honest(random_network: NetworkFactory, samples: int) -> None:
     network = random_network((3, 2), seed=2, std=2.0)
     x = points(1, 3, seed=4)
@@ -107,7 +108,7 @@ def test_standard_errors_are_honest(random_network: NetworkFactory, samples: int
     assert abs(np.mean(scores)) < 0.4
 
 
-@pytest.mark.parametrize("sizes", [(2, 6, 3), (2, 6, 5, 4), (2, 5, 5, 5, 3)])
+@pytest.mark.parametrize("sizes", [(2, 6, 3), pytest.param((2, 5, 5, 5, 3), marks=pytest.mark.slow)])
 def test_hidden_layers_agree_with_samples_of_whole_networks(
     random_network: NetworkFactory, sizes: tuple[int, ...]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.records import classifier, conv, correlated, linear, matrix_normal, networks, normal, outputs
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, Relu, Tanh
@@ -27,6 +28,7 @@ from bnndp.network import BayesianNetwork, Ensemble
 
 NETWORKS = networks()
 every = pytest.mark.parametrize("name", NETWORKS)
+few = pytest.mark.parametrize("name", slow_but(NETWORKS, "tanh", "dropout", "mixture"))
 SMALL = AttackBudget(restarts=2, steps=4, targets=2, draws=8, samples=256)
 
 
@@ -44,7 +46,7 @@ def apart(mean: Tensor, error: Tensor, samples: Tensor) -> float:
     return float(((mean - samples.mean(0)).abs() / (own + error**2).sqrt()).max())
 
 
-@every
+@few
 def test_means_are_those_of_networks_drawn_one_at_a_time(name: str) -> None:
     network = NETWORKS[name]
     x, samples = one_at_a_time(name)
@@ -54,7 +56,7 @@ def test_means_are_those_of_networks_drawn_one_at_a_time(name: str) -> None:
     assert found.std_error.max() < 0.5 * samples.std(0).max() / math.sqrt(4096)  # what is integrated out counts
 
 
-@every
+@few
 def test_mean_probabilities_are_those_of_networks_drawn_one_at_a_time(name: str) -> None:
     network = classifier(NETWORKS[name])
     x, samples = one_at_a_time(name)
@@ -63,7 +65,7 @@ def test_mean_probabilities_are_those_of_networks_drawn_one_at_a_time(name: str)
     torch.testing.assert_close(found.mean.sum(-1), torch.ones(3, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["tanh", "matrix normal", "dropout", "convolution last", "mixture"])
+@pytest.mark.parametrize("name", slow_but(["tanh", "matrix normal", "dropout", "convolution last", "mixture"], "tanh"))
 def test_standard_errors_are_honest(name: str) -> None:
     """Estimates with other seeds scatter as much as their standard errors say."""
     network = NETWORKS[name]
@@ -261,7 +263,7 @@ def test_a_draw_of_every_layer_is_shared_by_all_points() -> None:
 # Attacks that do not know the kind
 
 
-@every
+@few
 def test_the_range_from_inside_is_of_means_at_inputs_of_the_box(name: str) -> None:
     network = NETWORKS[name]
     box = Box.ball(normal(1, network.n_in, seed=1), 0.3)
@@ -299,7 +301,7 @@ ATTACKED: dict[str, Any] = {
 ATTACKED["mixture"] = Ensemble((ATTACKED["tanh"], ATTACKED["low rank"], ATTACKED["dropout"]))
 
 
-@pytest.mark.parametrize("name", ATTACKED)
+@pytest.mark.parametrize("name", slow_but(ATTACKED, "low rank", "dropout"))
 def test_attacks_on_decisions_find_inputs_that_change_them(name: str) -> None:
     network = ATTACKED[name]
     x = normal(2, network.n_in, seed=1)

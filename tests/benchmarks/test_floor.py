@@ -8,7 +8,7 @@ import torch
 from benchmarks.floor import Floor, on_paper
 from benchmarks.gpu.counting import counted
 
-from bnndp.engine.dense.backward import lower_bound, ranges
+from bnndp.engine.dense.backward import least, lower_bound
 from bnndp.engine.dense.forward import Parameters, hidden_layers
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
@@ -24,7 +24,8 @@ def test_operations_on_paper(random_network: Callable[..., BayesianNetwork]) -> 
 
         def carried() -> None:
             for k, layer in enumerate(hidden[1:]):
-                ranges(layer, passed.relaxed[:k], passed.ground)
+                for sign in (1, -1):
+                    least(sign * layer.weight_mean, sign * layer.bias_mean, passed.relaxed[:k], passed.ground)
             lower_bound(output.weight_mean, output.bias_mean, passed.relaxed, passed.first, box)
 
         assert counted(carried).matrix == on_paper(network.sizes)

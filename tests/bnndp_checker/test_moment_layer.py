@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 from support.handmade import hexed, rectified
@@ -35,7 +36,7 @@ def layer(weight: list[list[float]], bias: list[float], bias_std: list[float]) -
 def test_lines_and_moments_hold(seed: int) -> None:
     dice = random.Random(seed)
 
-    def draw(*shape: int) -> list:
+    def draw(*shape: int) -> list[Any]:
         return (
             [draw(*shape[1:]) for _ in range(shape[0])]
             if len(shape) > 1

@@ -112,6 +112,10 @@ def _drop(*keys: Any) -> Change:
 STEPS = ("proof", "members", 0, "steps", 0)
 END = ("proof", "members", 0, "final")
 CLAIM = ("claim", "at_least")
+NOT_HEXADECIMAL: tuple[Any, ...] = (
+    "nan", "inf", "-inf", "0x1p99999", "1.0", "0x1", "0x1p-1080", "0x1.00000000000000000001p+0", " 0x1.0p+0",
+    "-0x1P+3", 1, True, None, [], {},
+)  # fmt: skip
 CHANGES: list[tuple[str, str, Change]] = [
     # what is claimed
     *((base, "row", _move(0.45, *CLAIM, k)) for base in ("softmax", "mean", "moment") for k in range(3)),
@@ -185,13 +189,7 @@ CHANGES: list[tuple[str, str, Change]] = [
     ("split", "", _set([MOMENT] * 3, "proof", "parts")),
     ("split", "", _set([MOMENT, {"kind": "chain", "members": []}], "proof", "parts")),
     # numbers that are none, or that a reader would round
-    *(
-        ("mean", "hexadecimal", _set(value, *CLAIM, 0))
-        for value in (
-            "nan", "inf", "-inf", "0x1p99999", "1.0", "0x1", "0x1p-1080", "0x1.00000000000000000001p+0", " 0x1.0p+0",
-            "-0x1P+3", 1, True, None, [], {},
-        )
-    ),
+    *(("mean", "hexadecimal", _set(value, *CLAIM, 0)) for value in NOT_HEXADECIMAL),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from flint import arb  # noqa: E402
 from bnndp_checker.balls import pdf, use_precision  # noqa: E402
 from bnndp_checker.tilted import _at, line  # noqa: E402
 
-POINTS = [arb(k) / 64 for k in range(-640, 641)]  # ten deviations; the trapezoidal rule
+POINTS = [arb(k) / 64 for k in range(-640, 641)]  # ten standard deviations; the trapezoidal rule
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +28,15 @@ def _log_mean(a: arb, m: arb, r: arb) -> arb:
     return (sum(values, arb(0)) / 64).log()
 
 
-@pytest.mark.parametrize("a", [-3.0, -0.5, -1e-3, 0.0, 1e-3, 0.7, 2.0])
+@pytest.mark.parametrize(
+    "a", [-3.0, 0.0, 0.7, *(pytest.param(a, marks=pytest.mark.slow) for a in (-0.5, -1e-3, 1e-3, 2.0))]
+)
 @pytest.mark.parametrize("mean", [(-0.4, 0.9), (-2.0, -1.0), (0.5, 0.5), (1.0, 3.0)])
-@pytest.mark.parametrize("deviation", [(0.0, 0.0), (0.3, 0.3), (0.2, 1.1)])
-def test_a_line_is_above_on_the_whole_rectangle(
-    a: float, mean: tuple[float, float], deviation: tuple[float, float]
-) -> None:
-    slope, constant = line(arb(a), tuple(map(arb, mean)), tuple(map(arb, deviation)))
+@pytest.mark.parametrize("std", [(0.0, 0.0), (0.3, 0.3), (0.2, 1.1)])
+def test_a_line_is_above_on_the_whole_rectangle(a: float, mean: tuple[float, float], std: tuple[float, float]) -> None:
+    slope, constant = line(arb(a), tuple(map(arb, mean)), tuple(map(arb, std)))
     for s, t in itertools.product((0.0, 0.25, 0.5, 1.0), (0.0, 0.5, 1.0)):
-        m, r = arb(mean[0] + s * (mean[1] - mean[0])), arb(deviation[0] + t * (deviation[1] - deviation[0]))
+        m, r = arb(mean[0] + s * (mean[1] - mean[0])), arb(std[0] + t * (std[1] - std[0]))
         assert _log_mean(arb(a), m, r) <= slope * m + constant + 2e-4
         assert _at(arb(a), m, r)[0] <= slope * m + constant + 1e-20
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.fuzz.layers_cases import ACTS, KINDS, make_case
+from support.layer_networks import ACTS, KINDS, make_case
 from torch import Tensor
 
 from bnndp.activations import PiecewiseAffine, Softplus
@@ -69,7 +69,7 @@ def _least_seen(claim: Claim, draws: int = 4_000) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("index", [1, 4])
+@pytest.mark.parametrize("index", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_kind_of_layer(kind: str, index: int, tmp_path: Path) -> None:
     at = index + KINDS.index(kind)
     case = make_case(3, kind, at + (ACTS[at % len(ACTS)] == "piecewise_affine"), boxes=2)  # that one below
@@ -85,8 +85,14 @@ def test_every_kind_of_layer(kind: str, index: int, tmp_path: Path) -> None:
                 assert _accepted(proof, claim.network, tmp_path, box)
 
 
-@pytest.mark.parametrize("hidden", [(8,), (8, 6), (8, 6, 5)])
-@pytest.mark.parametrize("inputs", [1, 6])
+@pytest.mark.parametrize(
+    ("hidden", "inputs"),
+    [
+        ((8, 6), 1),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in itertools.product([(8,), (8, 6, 5)], [1, 6])),
+        pytest.param((8, 6), 6, marks=pytest.mark.slow),
+    ],
+)
 def test_moments_of_dense_networks(hidden: tuple[int, ...], inputs: int, tmp_path: Path) -> None:
     network = _dense(inputs, *hidden, 2, std=0.2, seed=len(hidden) + inputs)
     box = Box.ball(torch.full((1, inputs), 0.3), 0.05)
@@ -191,7 +197,7 @@ def test_radius_is_proved_and_not_beyond_what_was_asked(tmp_path: Path) -> None:
     assert not bool((wider.at_least[1] > 0).all())
 
 
-@pytest.mark.parametrize("hidden", [(12,), (6, 5)])
+@pytest.mark.parametrize("hidden", [(12,), pytest.param((6, 5), marks=pytest.mark.slow)])
 def test_uncertain_classifiers(hidden: tuple[int, ...], tmp_path: Path) -> None:
     network = _dense(3, *hidden, 3, std=0.4, seed=6, task="classification")
     last = network.linears[-1]

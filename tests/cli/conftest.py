@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pty
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.classifiers import classifier as random_classifier
 
 from bnndp.cli import progress
 from bnndp.cli.main import main
@@ -45,6 +49,18 @@ def bnndp(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         status = main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
         return Result(status, out, err)
+
+    return run
+
+
+@pytest.fixture
+def answers(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Run ``bnndp ARGUMENTS --out FILE`` to a good end without a word on stderr, and give the rows of the file."""
+
+    def run(*arguments: object) -> list[dict[str, Any]]:
+        result = bnndp(*arguments, "--out", tmp_path / "answers.jsonl")
+        assert (result.status, result.stderr) == (0, ""), result
+        return rows_of(tmp_path / "answers.jsonl")
 
     return run
 
@@ -95,6 +111,14 @@ def classifier(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def moons(tmp_path: Path) -> Path:
+    """A small random classifier of two inputs."""
+    path = tmp_path / "moons.safetensors"
+    save(random_classifier((2, 8, 3), 6, std=0.1, gain=2.0), path)
+    return path
+
+
+@pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     """Four points with labels: the first three are right, the last is wrong."""
     path = tmp_path / "labelled.npz"
@@ -111,6 +135,39 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.fixture
-def read_rows() -> Callable[[Path], list[dict[str, Any]]]:
-    return rows_of
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what no two runs have in common."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def interrupted_at(
+    call: int, real: Callable[..., Any], counts: Callable[..., bool] = lambda *_, **__: True, error: Any = None
+) -> Callable[..., Any]:
+    """The function, ended by an interruption, or another error, at the so many-th call that ``counts``."""
+    seen: list[int] = []
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        if counts(*arguments, **options):
+            seen.append(1)
+            if len(seen) == call:
+                raise KeyboardInterrupt if error is None else error
+        return real(*arguments, **options)
+
+    return run
+
+
+def terminal(command: list[str], **environment: str) -> tuple[int, bytes, bytes]:
+    """Status, stdout and what is on stderr of a command whose stderr is a terminal."""
+    ours, theirs = pty.openpty()
+    set_ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=set_)
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 4096):
+            seen += part
+    except OSError:
+        pass  # the other side has been closed
+    out, _ = process.communicate()
+    os.close(ours)
+    return process.returncode, out, seen

@@ -1,34 +1,33 @@
-"""``--effort`` and ``--time-limit`` on the command line: what is written, what wins, what Ctrl-C leaves."""
+"""``--effort``, ``--time-limit`` and Ctrl-C: what is written, what wins, and what is left where the time is over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.classifiers import classifier as random_classifier
+from tests.cli.conftest import interrupted_at, rows_of, timeless
 from typer.testing import CliRunner
 
 import bnndp as library
-from bnndp.cli import job, radii
+from bnndp.cli import boxes, radii
 from bnndp.cli.main import app
-from bnndp.files.posterior import load, save
+from bnndp.files.posterior import load
 from bnndp.options import LEVELS
 
-
-@pytest.fixture
-def moons(tmp_path: Path) -> Path:
-    """A small random classifier of two inputs."""
-    path = tmp_path / "moons.safetensors"
-    save(random_classifier((2, 8, 3), 6, std=0.1, gain=2.0), path)
-    return path
+COMMANDS: dict[str, tuple[object, ...]] = {
+    "certify": ("--eps", 0.5),
+    "radius": ("--no-attack",),
+    "evaluate": ("--eps", 0.1, "--no-attack"),
+}
 
 
 @pytest.fixture
-def labelled_points(tmp_path: Path, moons: Path) -> Path:
+def points(tmp_path: Path, moons: Path) -> Path:
     """Six points with the decisions of the network there."""
     path = tmp_path / "points.npz"
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -36,38 +35,18 @@ def labelled_points(tmp_path: Path, moons: Path) -> Path:
     return path
 
 
-def interrupt_on(calls: int, real: Callable[..., Any], costly: Callable[..., bool]) -> Callable[..., Any]:
-    """The function, interrupted at its so many-th costly call."""
-    seen: list[int] = []
-
-    def run(*arguments: Any, **options: Any) -> Any:
-        if costly(*arguments, **options):
-            seen.append(1)
-            if len(seen) == calls:
-                raise KeyboardInterrupt
-        return real(*arguments, **options)
-
-    return run
-
-
-@pytest.mark.parametrize("command", ["certify", "radius", "evaluate"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_the_levels_and_the_limit(command: str) -> None:
     text = " ".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout.split())
     for word in ("--effort", "low|medium|high", "--time-limit", "--refine", "--branch", "default: low"):
         assert word in text
 
 
-class TestCertify:
-    def test_each_level_is_recorded_and_no_worse(
-        self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, read_rows: Any
-    ) -> None:
-        found = {}
-        for level in LEVELS:
-            arguments = ("certify", model, inputs, "--eps", 0.2, "--effort", level, "--out", tmp_path / "o.jsonl")
-            result = bnndp(*arguments)
-            assert (result.status, result.stderr) == (0, "")
-            found[level] = read_rows(tmp_path / "o.jsonl")
-            assert {row["effort"] for row in found[level]} == {level}
+class TestLevels:
+    def test_bounds_are_recorded_and_no_worse(self, answers: Any, model: Path, inputs: Path) -> None:
+        found = {level: answers("certify", model, inputs, "--eps", 0.2, "--effort", level) for level in LEVELS}
+        for level, rows in found.items():
+            assert {row["effort"] for row in rows} == {level}
         for low, medium, high in zip(*found.values(), strict=True):
             assert low["lower"] <= medium["lower"] <= high["lower"]
             assert low["upper"] >= medium["upper"] >= high["upper"]
@@ -76,77 +55,8 @@ class TestCertify:
         want = library.certify(load(model), library.Box.ball(x, 0.2), library.Options(effort="high"))
         assert [row["lower"] for row in found["high"]] == pytest.approx(want.lower[:, 0].tolist(), rel=1e-9, abs=1e-12)
 
-    def test_what_is_given_wins(
-        self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seen: list[tuple[int, int]] = []
-        real = job.better_bounds
-
-        def spy(network: Any, box: Any, options: Any) -> Any:
-            seen.append((options.refine, options.optimise))
-            return real(network, box, options)
-
-        monkeypatch.setattr(job, "better_bounds", spy)
-        start = ("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", tmp_path / "o.jsonl")
-        assert bnndp(*start, "--refine", 1).status == 0
-        assert seen == [(1, 0)]
-        seen.clear()
-        assert bnndp(*start, "--refine", 3, "--optimise", 2).status == 0
-        assert seen == [(1, 0), (3, 2)]
-
-    def test_hardly_any_time_gives_the_low_answer(
-        self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, read_rows: Any
-    ) -> None:
-        start = ("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "o.jsonl")
-        assert bnndp(*start).status == 0
-        low = read_rows(tmp_path / "o.jsonl")
-        assert bnndp(*start, "--effort", "high", "--time-limit", 1e-9).status == 0
-        hurried = read_rows(tmp_path / "o.jsonl")
-        assert [row["effort"] for row in hurried] == ["low"] * 3
-        assert [row["width"] for row in hurried] == [row["width"] for row in low]
-
-    def test_an_interruption_writes_what_was_reached(
-        self,
-        bnndp: Any,
-        model: Path,
-        inputs: Path,
-        tmp_path: Path,
-        read_rows: Any,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        out = tmp_path / "o.jsonl"
-        monkeypatch.setattr(job, "_BOXES", 1)
-        real = job.better_bounds
-        # Three boxes at medium effort, then one at high.
-        spy = interrupt_on(5, real, lambda network, box, options: options.refine > 1)
-        monkeypatch.setattr(job, "better_bounds", spy)
-        result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", out)
-        assert result.status == 130
-        assert (
-            result.stderr
-            == f"bnndp: interrupted; {out} has the bounds that were reached until then, all of which hold.\n"
-        )
-        assert [row["effort"] for row in read_rows(out)] == ["high", "medium", "medium"]
-        assert "mean width" in " ".join(result.stdout.split())
-
-    def test_before_all_have_an_answer_nothing_is_written(
-        self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(job, "_BOXES", 1)
-        monkeypatch.setattr(job, "better_bounds", interrupt_on(3, job.better_bounds, lambda *_: True))
-        result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", tmp_path / "o.jsonl")
-        assert (result.status, result.stdout) == (130, "")
-        assert "no output file was written" in result.stderr
-        assert not (tmp_path / "o.jsonl").exists()
-
-    def test_verdicts_of_a_classifier_get_better(
-        self, bnndp: Any, moons: Path, labelled_points: Path, tmp_path: Path, read_rows: Any
-    ) -> None:
-        found = {}
-        for level in LEVELS:
-            start = ("certify", moons, labelled_points, "--eps", 0.5, "--out", tmp_path / "o.jsonl")
-            assert bnndp(*start, "--effort", level).status == 0
-            found[level] = read_rows(tmp_path / "o.jsonl")
+    def test_verdicts_get_better(self, answers: Any, moons: Path, points: Path) -> None:
+        found = {level: answers("certify", moons, points, "--eps", 0.5, "--effort", level) for level in LEVELS}
         verdicts = [[row["verdict"] for row in rows] for rows in found.values()]
         assert verdicts[0].count("certified") < verdicts[2].count("certified")
         for low, high in zip(found["low"], found["high"], strict=True):
@@ -155,117 +65,179 @@ class TestCertify:
             assert (high["lead"] > 0) == (high["verdict"] == "certified")
             assert all(a <= b for a, b in zip(low["lower"], high["lower"], strict=True))
 
-
-class TestRadius:
-    def test_each_level_is_recorded_and_no_worse(
-        self, bnndp: Any, moons: Path, labelled_points: Path, tmp_path: Path, read_rows: Any
-    ) -> None:
-        found = {}
-        for level in LEVELS:
-            out = tmp_path / "o.jsonl"
-            arguments = ("--effort", level, "--limit", 3, "--tolerance", 0.05, "--out", out)
-            assert bnndp("radius", moons, labelled_points, *arguments).status == 0
-            found[level] = read_rows(out)
-            assert {row["effort"] for row in found[level]} == {level}
+    def test_radii_are_recorded_and_no_worse(self, answers: Any, moons: Path, points: Path) -> None:
+        command = ("radius", moons, points, "--limit", 3, "--tolerance", 0.05, "--effort")
+        found = {level: answers(*command, level) for level in LEVELS}
+        for level, rows in found.items():
+            assert {row["effort"] for row in rows} == {level}
         for low, medium, high in zip(*found.values(), strict=True):
             assert low["radius"] <= medium["radius"] <= high["radius"] <= (high["attack_radius"] or 1.0)
-        x, y = (torch.from_numpy(np.load(labelled_points)[name][:3]) for name in "xy")
+        x, y = (torch.from_numpy(np.load(points)[name][:3]) for name in "xy")
         search, options = library.Search(tolerance=0.05), library.Options(effort="high")
         want = library.certified_radius(load(moons), x, y, search=search, options=options)
         assert [row["radius"] for row in found["high"]] == pytest.approx(want.radius.tolist(), rel=1e-9)
 
-    def test_hardly_any_time_gives_the_low_answer(
-        self, bnndp: Any, moons: Path, labelled_points: Path, tmp_path: Path, read_rows: Any
-    ) -> None:
-        start = ("radius", moons, labelled_points, "--no-attack", "--out", tmp_path / "o.jsonl")
-        assert bnndp(*start).status == 0
-        low = read_rows(tmp_path / "o.jsonl")
-        assert bnndp(*start, "--effort", "high", "--time-limit", 1e-9).status == 0
-        hurried = read_rows(tmp_path / "o.jsonl")
-        assert [row["effort"] for row in hurried] == ["low"] * 6
-        assert [row["radius"] for row in hurried] == [row["radius"] for row in low]
-
-    def test_an_interruption_writes_what_was_reached(
-        self,
-        bnndp: Any,
-        moons: Path,
-        labelled_points: Path,
-        tmp_path: Path,
-        read_rows: Any,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        out = tmp_path / "o.jsonl"
-        monkeypatch.setattr(radii, "_STAGED", 4)
-        costly = interrupt_on(2, radii.better_evaluations, lambda *_, **given: given["known"] is not None)
-        monkeypatch.setattr(radii, "better_evaluations", costly)
-        result = bnndp("radius", moons, labelled_points, "--no-attack", "--effort", "medium", "--out", out)
-        assert result.status == 130
-        assert result.stderr == f"bnndp: interrupted; {out} has what was reached until then, all of it proved.\n"
-        assert [row["effort"] for row in read_rows(out)] == ["medium"] * 4 + ["low"] * 2
-
-
-class TestEvaluate:
-    def test_each_level_is_recorded_and_no_worse(
-        self, bnndp: Any, moons: Path, labelled_points: Path, tmp_path: Path, read_rows: Any
-    ) -> None:
+    def test_accuracies_are_recorded_and_no_worse(self, answers: Any, moons: Path, points: Path) -> None:
+        command = ("evaluate", moons, points, "--eps", 0.2, 0.4, 0.495, 0.8, "--limit", 4, "--tolerance", 0.05)
         certified = []
         for level in LEVELS:
-            out = tmp_path / "o.jsonl"
-            arguments = (
-                "--eps",
-                0.2,
-                0.4,
-                0.495,
-                0.8,
-                "--effort",
-                level,
-                "--limit",
-                4,
-                "--tolerance",
-                0.05,
-                "--out",
-                out,
-            )
-            assert bnndp("evaluate", moons, labelled_points, *arguments).status == 0
-            rows = read_rows(out)
+            rows = answers(*command, "--effort", level)
             assert {row["effort"] for row in rows} == {level}
-            certified.append([row["certified"] for row in rows])
             assert all(row["certified"] <= row["attacked"] for row in rows)
+            certified.append([row["certified"] for row in rows])
         assert all(low <= medium <= high for low, medium, high in zip(*certified, strict=True))
         assert certified[0] != certified[2]
 
-    def test_the_level_is_that_of_all_inputs_when_it_is_interrupted(
-        self,
-        bnndp: Any,
-        moons: Path,
-        labelled_points: Path,
-        tmp_path: Path,
-        read_rows: Any,
-        monkeypatch: pytest.MonkeyPatch,
+    def test_what_is_given_wins(self, answers: Any, model: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[tuple[int, int]] = []
+        real = boxes.better_bounds
+
+        def spy(network: Any, box: Any, options: Any) -> Any:
+            seen.append((options.refine, options.optimise))
+            return real(network, box, options)
+
+        monkeypatch.setattr(boxes, "better_bounds", spy)
+        start = ("certify", model, inputs, "--eps", 0.1, "--effort", "high")
+        answers(*start, "--refine", 1)
+        assert seen == [(1, 0)]
+        seen.clear()
+        answers(*start, "--refine", 3, "--optimise", 2)
+        assert seen == [(1, 0), (3, 2)]
+
+
+class TestInterruption:
+    def test_of_bounds_writes_what_was_reached(
+        self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(radii, "_STAGED", 4)
-        costly = interrupt_on(2, radii.better_evaluations, lambda *_, **given: given["known"] is not None)
-        monkeypatch.setattr(radii, "better_evaluations", costly)
-        arguments = ("--eps", 0.1, "--no-attack", "--effort", "medium", "--out", tmp_path / "o.jsonl")
-        result = bnndp("evaluate", moons, labelled_points, *arguments)
+        out = tmp_path / "o.jsonl"
+        monkeypatch.setattr(boxes, "_BOXES", 1)
+        # Three boxes at medium effort, then one at high.
+        spy = interrupted_at(5, boxes.better_bounds, lambda network, box, options: options.refine > 1)
+        monkeypatch.setattr(boxes, "better_bounds", spy)
+        result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", out)
         assert result.status == 130
-        assert "certified accuracy" in result.stdout
-        assert [row["effort"] for row in read_rows(tmp_path / "o.jsonl")] == ["low"]
+        said = f"bnndp: interrupted; {out} has the bounds that were reached until then, all of which hold.\n"
+        assert result.stderr == said
+        assert [row["effort"] for row in rows_of(out)] == ["high", "medium", "medium"]
+        assert "mean width" in " ".join(result.stdout.split())
+
+    def test_before_all_have_an_answer_nothing_is_written(
+        self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(boxes, "_BOXES", 1)
+        monkeypatch.setattr(boxes, "better_bounds", interrupted_at(3, boxes.better_bounds))
+        result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", tmp_path / "o.jsonl")
+        assert (result.status, result.stdout) == (130, "")
+        assert "no output file was written" in result.stderr
+        assert not (tmp_path / "o.jsonl").exists()
+
+    @pytest.mark.parametrize("command", ["radius", "evaluate"])
+    def test_of_radii_writes_what_was_reached(
+        self, bnndp: Any, moons: Path, points: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out = tmp_path / "o.jsonl"
+        monkeypatch.setattr(radii, "_STAGED", 4)
+        later = interrupted_at(2, radii.better_evaluations, lambda *_, **given: given["known"] is not None)
+        monkeypatch.setattr(radii, "better_evaluations", later)
+        result = bnndp(command, moons, points, *COMMANDS[command], "--effort", "medium", "--out", out)
+        assert result.status == 130
+        assert result.stderr == f"bnndp: interrupted; {out} has what was reached until then, all of it proved.\n"
+        levels = [row["effort"] for row in rows_of(out)]
+        assert levels == (["medium"] * 4 + ["low"] * 2 if command == "radius" else ["low"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--effort", "huge"), "Invalid value for '--effort'"),
-        (("--time-limit", 0), "0.0 is not a finite number above zero"),
-        (("--time-limit", -1), "not a finite number above zero"),
-        (("--time-limit", "nan"), "not a finite number above zero"),
-        (("--time-limit", "inf"), "not a finite number above zero"),
-    ],
-)
-@pytest.mark.parametrize("command", ["certify", "radius", "evaluate"])
-def test_refusals(
-    refused: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str, arguments: Any, words: str
-) -> None:
-    more = () if command == "radius" else ("--eps", 0.1)
-    assert words in refused(command, classifier, labelled, *more, *arguments, "--out", tmp_path / "o.jsonl")
+class TestTimeLimit:
+    """It holds for the whole command, the first pass included."""
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_where_nothing_is_reached_there_are_rows_without_results(
+        self, bnndp: Any, moons: Path, points: Path, tmp_path: Path, command: str
+    ) -> None:
+        out, run = tmp_path / "o.jsonl", tmp_path / "run"
+        start = (command, moons, points, *COMMANDS[command])
+        result = bnndp(*start, "--time-limit", 1e-9, "--out", out, "--run", run, "--json")
+        assert result.status == 130
+        said = f"bnndp: the time is over; 6 of 6 inputs were not reached; {out} has "
+        assert result.stderr.startswith(said)
+        assert f"`bnndp {command} " in result.stderr
+        assert result.stderr.count("\n") == 1
+        summary = json.loads(result.stdout)
+        assert (summary["points"], summary["complete"], summary["interrupted"]) == (6, 0, True)
+        assert (summary["certified"], summary["certified_share"]) == (0, 0.0)
+        rows = rows_of(run / "rows.jsonl")
+        assert [row["index"] for row in rows] == list(range(6))
+        nothing = {"certify": ("lower", "upper", "width", "method", "lead")}.get(command, ("decision", "radius"))
+        for row in rows:
+            assert all(row[name] in (None, [None] * 3) for name in (*nothing, "effort"))
+            assert row.get("verdict", "undecided") == "undecided"
+        assert len(rows_of(out)) == (1 if command == "evaluate" else 6)
+        again = bnndp(*start, "--out", out, "--run", run)  # with time
+        assert (again.status, again.stderr) == (0, "")
+        assert bnndp(*start, "--out", tmp_path / "want").status == 0
+        assert timeless(rows_of(out)) == timeless(rows_of(tmp_path / "want"))
+
+    @pytest.fixture
+    def slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every part takes a thousand seconds; those of a later stage have one input each."""
+        spent, real = [0.0], time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: real() + spent[0])
+        monkeypatch.setattr(boxes, "_CELLS", 8)
+        monkeypatch.setattr(radii, "_STAGED", 1)
+        for module, name in ((boxes, "better_bounds"), (radii, "better_evaluations")):
+            question = getattr(module, name)
+
+            def spy(*given: Any, _question: Any = question, **options: Any) -> Any:
+                spent[0] += 1000.0
+                return _question(*given, **options)
+
+            monkeypatch.setattr(module, name, spy)
+
+    @pytest.mark.usefixtures("slow")
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize("reached", [0, 1, 2])
+    def test_where_some_are_reached_the_others_have_no_result(
+        self, bnndp: Any, moons: Path, points: Path, tmp_path: Path, command: str, reached: int, monkeypatch: Any
+    ) -> None:
+        """The part that was under way has what it found, which may be less than one pass gives."""
+        start = (command, moons, points, *COMMANDS[command], "--run")
+        assert bnndp(*start, tmp_path / "want").status == 0
+        for module, name in ((boxes, "_ATTACKED"), (radii, "_INPUTS")):
+            monkeypatch.setattr(module, name, 2)
+        result = bnndp(*start, tmp_path / "run", "--time-limit", 500 + 1000 * reached)
+        assert result.status == 130
+        assert f"the time is over; {6 - 2 * reached} of 6 inputs were not reached" in result.stderr
+        rows, want = (rows_of(tmp_path / name / "rows.jsonl") for name in ("run", "want"))
+        assert [row["effort"] for row in rows] == ["low"] * 2 * reached + [None] * (6 - 2 * reached)
+        key, under_way = "upper" if command == "certify" else "radius", 2 * reached + 2
+        assert [row[key] for row in rows[:under_way]] == [pytest.approx(row[key]) for row in want[:under_way]]
+        assert all(row[key] in (None, [None] * 3) for row in rows[under_way:])
+
+    @pytest.mark.usefixtures("slow")
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_after_the_first_pass_what_was_reached_is_the_answer(
+        self, bnndp: Any, moons: Path, points: Path, tmp_path: Path, command: str
+    ) -> None:
+        start = (command, moons, points, *COMMANDS[command], "--effort", "medium", "--run", tmp_path / "run")
+        result = bnndp(*start, "--time-limit", 3500)
+        assert result.status == 0, result
+        assert "the time is over; 4 of 6 answers are not complete; `bnndp " in result.stderr
+        levels = [row["effort"] for row in rows_of(tmp_path / "run" / "rows.jsonl")]
+        assert levels == ["medium"] * 2 + ["low"] * 4
+        assert bnndp(*start, "--time-limit", 4500).status == 0  # the next call goes on
+        assert {row["effort"] for row in rows_of(tmp_path / "run" / "rows.jsonl")} == {"medium"}
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (("--effort", "huge"), "Invalid value for '--effort'"),
+            (("--time-limit", 0), "0.0 is not a finite number above zero"),
+            (("--time-limit", -1), "not a finite number above zero"),
+            (("--time-limit", "nan"), "not a finite number above zero"),
+            (("--time-limit", "inf"), "not a finite number above zero"),
+        ],
+    )
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_refusals(
+        self, refused: Any, classifier: Path, labelled: Path, command: str, options: tuple[object, ...], words: str
+    ) -> None:
+        assert words in refused(command, classifier, labelled, *COMMANDS[command], *options)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.cli.conftest import rows_of
 
 import bnndp as library
 from bnndp.files.posterior import load
+from bnndp.layers import Linear
 
 KEYS = ["eps", "points", "accuracy", "certified", "attacked", "effort"]
 
@@ -20,9 +22,7 @@ def _cells(stdout: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in stdout.splitlines() if line.startswith("│")]
 
 
-def test_table_and_file_are_those_of_the_library(
-    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
-) -> None:
+def test_table_and_file_are_those_of_the_library(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     arguments = ("--eps", 0.3, 0.05, 0.1, "--domain", 0, 1, "--out", out)
     result = bnndp("evaluate", classifier, labelled, *arguments)
@@ -30,7 +30,7 @@ def test_table_and_file_are_those_of_the_library(
     arrays = np.load(labelled)
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"].astype(int))
     curve = library.evaluate(load(classifier), x, y, (0.0, 1.0)).curve([0.05, 0.1, 0.3])
-    rows = read_rows(out)
+    rows = rows_of(out)
     assert [list(row) for row in rows] == [KEYS] * 3
     assert [row["eps"] for row in rows] == [0.05, 0.1, 0.3]
     assert {(row["points"], row["accuracy"]) for row in rows} == {(4, 0.75)}
@@ -58,12 +58,8 @@ def test_radii_may_be_given_in_any_way(bnndp: Any, classifier: Path, labelled: P
     assert sorted(path.name for path in tmp_path.iterdir()) == [classifier.name, labelled.name]  # no file was asked for
 
 
-def test_the_radius_zero_is_the_input_itself(
-    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
-) -> None:
-    out = tmp_path / "out.jsonl"
-    assert bnndp("evaluate", classifier, labelled, "--eps", 0, "--no-attack", "--out", out).status == 0
-    (row,) = read_rows(out)
+def test_the_radius_zero_is_the_input_itself(answers: Any, classifier: Path, labelled: Path) -> None:
+    (row,) = answers("evaluate", classifier, labelled, "--eps", 0, "--no-attack")
     assert (row["certified"], row["attacked"]) == (0.75, None)
 
 
@@ -73,14 +69,13 @@ def test_the_picture_is_written(bnndp: Any, classifier: Path, labelled: Path, tm
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_attack_on_the_surface_of_the_last_ball_counts(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
+def test_an_attack_on_the_surface_of_the_last_ball_counts(answers: Any, tmp_path: Path) -> None:
     """The exact radius is 0.25: at 0.25 / 1.02 it holds, at 0.26 it is broken although nothing further was asked."""
-    layer = library.Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
+    layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
     library.save(library.BayesianNetwork.from_linears([layer], "classification"), tmp_path / "m")
     np.savez(tmp_path / "x.npz", x=[[0.25]], y=[0])
     for eps, certified, attacked in ((0.245, 1.0, 1.0), (0.26, 0.0, 0.0)):
-        assert bnndp("evaluate", tmp_path / "m", tmp_path / "x.npz", "--eps", eps, "--out", tmp_path / "o").status == 0
-        (row,) = read_rows(tmp_path / "o")
+        (row,) = answers("evaluate", tmp_path / "m", tmp_path / "x.npz", "--eps", eps)
         assert (row["certified"], row["attacked"]) == (certified, attacked)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bnndp as library
-from bnndp.activations import Tanh
+from bnndp.activations import Relu, Tanh
 from bnndp.files.posterior import save
 from bnndp.layers import Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MatrixNormalLinear, Residual
 from bnndp.network import BayesianNetwork
@@ -45,7 +45,7 @@ def look(bnndp: Any, tmp_path: Path) -> Any:
 def test_layers_shapes_and_spread(look: Any) -> None:
     conv = Conv2d(_random(4, 1, 3, 3), _random(4, 1, 3, 3), _random(4), _random(4), (2, 2), (1, 1))
     block = Residual((Linear(_random(16, 16), _random(16, 16), _random(16), _random(16)), Tanh()))
-    chain = (conv, library.Relu(), Flatten(), Dropout(0.25), block, Linear.fixed(_random(3, 16)))
+    chain = (conv, Relu(), Flatten(), Dropout(0.25), block, Linear.fixed(_random(3, 16)))
     found = look(BayesianNetwork(chain, "classification", None, (1, 4, 4)))
     assert [layer["kind"] for layer in found["layers"]] == [
         "conv2d", "relu", "flatten", "dropout", "linear", "tanh", "linear",

@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.cli.conftest import rows_of
 
 import bnndp as library
 from bnndp.cli import radii
+from bnndp.data.demo import CLASSIFIER, network_path
+from bnndp.data.moons import two_moons
 from bnndp.files.posterior import load, save
+from bnndp.layers import Linear
 
 KEYS = ["index", "label", "decision", "radius", "capped", "attack_radius", "ratio", "effort", "seconds"]
 
 
-def test_rows_are_those_of_the_library(
-    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
-) -> None:
+def test_rows_are_those_of_the_library(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     result = bnndp("radius", classifier, labelled, "--domain", 0, 1, "--out", out)
     assert (result.status, result.stderr) == (0, "")
-    rows = read_rows(out)
+    rows = rows_of(out)
     arrays = np.load(labelled)
     y = torch.from_numpy(arrays["y"].astype(int))
     found = library.certified_radius(load(classifier), torch.from_numpy(arrays["x"]), y, (0.0, 1.0))
@@ -45,35 +47,27 @@ def test_rows_are_those_of_the_library(
     assert sorted(path.name for path in tmp_path.iterdir()) == [classifier.name, labelled.name, "out.jsonl"]
 
 
-def test_without_labels_the_network_decides(bnndp: Any, classifier: Path, tmp_path: Path, read_rows: Any) -> None:
-    x = [[0.9, 0.2], [0.1, 0.6]]
-    np.savez(tmp_path / "x.npz", x=x)
+def test_without_labels_the_network_decides(answers: Any, bnndp: Any, classifier: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=[[0.9, 0.2], [0.1, 0.6]])
     (tmp_path / "x.csv").write_text("a,b\n0.9,0.2\n0.1,0.6\n")
     for name in ("x.npz", "x.csv"):
-        out = tmp_path / "out.jsonl"
-        assert bnndp("radius", classifier, tmp_path / name, "--out", out).status == 0
-        assert [row["label"] for row in read_rows(out)] == [0, 1]
-        assert all(row["radius"] > 0 for row in read_rows(out))
+        rows = answers("radius", classifier, tmp_path / name)
+        assert [row["label"] for row in rows] == [0, 1]
+        assert all(row["radius"] > 0 for row in rows)
+    shown = bnndp("radius", classifier, tmp_path / "x.npz").stdout  # nothing is correct without labels
+    assert [cell.strip() for cell in shown.splitlines()[-2].split("│")[1:4]] == ["2", "-", "2"]
+    assert json.loads(bnndp("radius", classifier, tmp_path / "x.npz", "--json").stdout)["correct"] is None
 
 
-def test_without_an_attack_there_is_nothing_to_compare(
-    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, read_rows: Any
-) -> None:
-    out = tmp_path / "out.jsonl"
-    result = bnndp("radius", classifier, labelled, "--no-attack", "--out", out)
-    assert result.status == 0
-    assert {(row["attack_radius"], row["ratio"]) for row in read_rows(out)} == {(None, None)}
-    assert "attack" not in result.stdout
+def test_without_an_attack_there_is_nothing_to_compare(answers: Any, classifier: Path, labelled: Path) -> None:
+    rows = answers("radius", classifier, labelled, "--no-attack")
+    assert {(row["attack_radius"], row["ratio"]) for row in rows} == {(None, None)}
 
 
-def test_a_decision_without_an_end_has_the_largest_radius(
-    bnndp: Any, labelled: Path, tmp_path: Path, read_rows: Any
-) -> None:
-    layer = library.Linear(torch.zeros(3, 2), torch.zeros(3, 2), torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3))
+def test_a_decision_without_an_end_has_the_largest_radius(answers: Any, labelled: Path, tmp_path: Path) -> None:
+    layer = Linear(torch.zeros(3, 2), torch.zeros(3, 2), torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3))
     save(library.BayesianNetwork.from_linears([layer], "classification"), tmp_path / "constant")
-    out = tmp_path / "out.jsonl"
-    assert bnndp("radius", tmp_path / "constant", labelled, "--upper", 0.3, "--out", out).status == 0
-    rows = read_rows(out)
+    rows = answers("radius", tmp_path / "constant", labelled, "--upper", 0.3)
     assert [row["radius"] for row in rows] == [0.3, None, 0.3, None]
     assert [row["attack_radius"] for row in rows] == [None, 0.0, None, 0.0]
     assert {row["ratio"] for row in rows} == {None}
@@ -100,7 +94,7 @@ def test_radii_at_the_cap_are_marked_everywhere(bnndp: Any, classifier: Path, la
 
 
 def test_options_reach_the_library(
-    bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: Any, classifier: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
     real = radii.better_evaluations
@@ -110,68 +104,39 @@ def test_options_reach_the_library(
         return real(network, x, label, domain, **options)
 
     monkeypatch.setattr(radii, "better_evaluations", spy)
-    arguments = (
-        "--norm",
-        2,
-        "--upper",
-        0.5,
-        "--tolerance",
-        0.1,
-        "--optimise",
-        3,
-        "--branch",
-        2,
-        "--method",
-        "moment",
-        "--limit",
-        2,
-    )
-    out = tmp_path / "out.jsonl"
-    assert bnndp("radius", classifier, labelled, *arguments, "--domain", -1, 1, "--out", out).status == 0
+    searched = ("--norm", 2, "--upper", 0.5, "--tolerance", 0.1, "--domain", -1, 1, "--limit", 2)
+    answers("radius", classifier, labelled, *searched, "--optimise", 3, "--branch", 2, "--method", "moment")
     assert len(seen) == 2  # one pass first, then what was asked for
     for (count, domain, options), (steps, cells) in zip(seen, ((0, 1), (3, 2)), strict=True):
         assert (count, domain) == (2, (-1.0, 1.0))
         search, how = options["search"], options["options"]
         assert (search.norm, search.upper, search.tolerance, search.attack) == (2.0, 0.5, 0.1, True)
-        assert (how.optimise, how.branch, how.method) == (steps, cells, "moment")
+        assert (how.optimise, how.branch, how.method, how.time_limit) == (steps, cells, "moment", None)
 
 
 def test_batches_cover_all_inputs_in_order(
-    bnndp: Any, classifier: Path, tmp_path: Path, read_rows: Any, monkeypatch: pytest.MonkeyPatch
+    answers: Any, classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "many.npz", x=np.linspace(-1, 1, 22).reshape(11, 2))
-    out = tmp_path / "out.jsonl"
-    arguments = ("radius", classifier, tmp_path / "many.npz", "--no-attack", "--out", out)
-    bnndp(*arguments)
-    whole = read_rows(out)
+    whole = answers("radius", classifier, tmp_path / "many.npz", "--no-attack")
     monkeypatch.setattr(radii, "_INPUTS", 4)
-    bnndp(*arguments)
-    parts = read_rows(out)
+    parts = answers("radius", classifier, tmp_path / "many.npz", "--no-attack")
     assert [row["index"] for row in parts] == list(range(11))
     assert [row["radius"] for row in parts] == pytest.approx([row["radius"] for row in whole], rel=1e-9)
 
 
-def test_a_published_set_is_read_from_its_folder(
-    bnndp: Any, data_folder: Path, posteriors: Path, tmp_path: Path, read_rows: Any
-) -> None:
-    model, out = posteriors / "mnist_2x64_vogn.safetensors", tmp_path / "out.jsonl"
-    arguments = ("--data", "mnist", "--data-dir", data_folder, "--limit", 3, "--domain", 0, 1, "--no-attack")
-    assert bnndp("radius", model, *arguments, "--out", out).status == 0
-    rows = read_rows(out)
+def test_a_published_set_is_read_from_its_folder(answers: Any, data_folder: Path, posteriors: Path) -> None:
+    source = ("--data", "mnist", "--data-dir", data_folder, "--limit", 3, "--domain", 0, 1)
+    rows = answers("radius", posteriors / "mnist_2x64_vogn.safetensors", *source, "--no-attack", "--quiet")
     assert [row["label"] for row in rows] == [7, 2, 1]  # the first test images
     assert all(row["radius"] > 0.015 for row in rows)
 
 
-def test_the_posterior_of_the_readme_is_certified(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
-    from bnndp.data.demo import CLASSIFIER, network_path
-    from bnndp.data.moons import two_moons
-
+def test_the_posterior_of_the_readme_is_certified(answers: Any, tmp_path: Path) -> None:
     data = two_moons(12, noise_std=0.2, seed=2)
     np.savez(tmp_path / "moons.npz", x=data.x.numpy(), y=data.y.numpy())
-    out = tmp_path / "out.jsonl"
     with network_path(CLASSIFIER) as path:
-        assert bnndp("radius", path, tmp_path / "moons.npz", "--out", out).status == 0
-    rows = read_rows(out)
+        rows = answers("radius", path, tmp_path / "moons.npz")
     assert sum(row["radius"] is not None for row in rows) >= 10
     assert all(row["radius"] <= row["attack_radius"] for row in rows if row["radius"] is not None)
 
@@ -191,23 +156,11 @@ def test_what_is_beyond_the_limit_is_not_looked_at(bnndp: Any, classifier: Path,
     assert "y[1] is 9" in bnndp(*start, "--limit", 2).stderr
 
 
-def test_means_of_the_attack_say_over_what_they_are(bnndp: Any, classifier: Path, labelled: Path) -> None:
+def test_means_of_the_attack_say_over_what_they_are(answers: Any, bnndp: Any, classifier: Path, labelled: Path) -> None:
     all_broken = bnndp("radius", classifier, labelled).stdout
     assert "mean attack radius ┃ mean ratio ┃" in all_broken
     capped = bnndp("radius", classifier, labelled, "--upper", 0.1).stdout  # attacks end at about 0.23, 0.2 and 0.05
     assert "mean attack radius (1 of 3) ┃ mean ratio (1 of 3) ┃" in capped
-    rows = [
-        json.loads(line)
-        for line in bnndp("radius", classifier, labelled, "--upper", 0.1, "--out", "-").stdout.splitlines()
-    ]
+    rows = answers("radius", classifier, labelled, "--upper", 0.1)
     (broken,) = [row["attack_radius"] for row in rows[:3] if row["attack_radius"] is not None]
     assert f"{broken:.4g}" in capped
-
-
-def test_nothing_is_correct_without_labels(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    np.savez(path, x=[[0.9, 0.2], [0.1, 0.6]])
-    shown = bnndp("radius", classifier, path).stdout
-    assert [cell.strip() for cell in shown.splitlines()[-2].split("│")[1:4]] == ["2", "-", "2"]
-    assert json.loads(bnndp("radius", classifier, path, "--json").stdout)["correct"] is None
-    assert json.loads(bnndp("radius", classifier, labelled, "--json").stdout)["correct"] == 3

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.conftest import interrupted_at
 
-from bnndp.cli import job
+from bnndp.cli import boxes
 from bnndp.errors import InputError
 
 GOOD = [[0.1, 0.2]]
@@ -138,30 +139,170 @@ def test_bad_boxes_and_domains(refused: Any, model: Path, tmp_path: Path, case: 
     assert words in line
 
 
-USAGE: dict[str, tuple[tuple[object, ...], str]] = {
-    "negative eps": (("--eps", -0.1), "'--eps'"),
-    "NaN eps": (("--eps", "nan"), "'--eps'"),
-    "infinite eps": (("--eps", "inf"), "'--eps'"),
-    "word for eps": (("--eps", "small"), "'--eps'"),
-    "unknown norm": (("--eps", 0.1, "--norm", 3), "'--norm'"),
-    "unknown method": (("--eps", 0.1, "--method", "magic"), "'--method'"),
-    "no cells": (("--eps", 0.1, "--refine", 0), "'--refine'"),
-    "half a cell": (("--eps", 0.1, "--refine", 0.5), "'--refine'"),
-    "negative tolerance": (("--eps", 0.1, "--tolerance", -1), "'--tolerance'"),
-    "NaN tolerance": (("--eps", 0.1, "--tolerance", "nan"), "'--tolerance'"),
-    "negative time": (("--eps", 0.1, "--time-limit", -1), "'--time-limit'"),
-    "negative seed": (("--eps", 0.1, "--seed", -1), "'--seed'"),
-    "huge seed": (("--eps", 0.1, "--seed", 10**30), "'--seed'"),
-    "one end of the domain": (("--eps", 0.1, "--domain", 0), "--domain"),
-    "unknown option": (("--eps", 0.1, "--fast"), "--fast"),
-    "third argument": (("--eps", 0.1, "more"), "more"),
+X = [[0.1, 0.2], [0.3, 0.4]]
+COMMANDS = {"radius": (), "evaluate": ("--eps", 0.1)}
+
+ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "label too large": ({"x": X, "y": [0, 3]}, "y[1] is 3 (1 such of 2), but the classes of the network are 0 to 2"),
+    "label negative": ({"x": X, "y": [-1, -2]}, "y[0] is -1 (2 such of 2)"),
+    "huge label": ({"x": X, "y": np.array([0, 2**63], dtype=np.uint64)}, "y[1] is 9223372036854775808"),
+    "labels as floats": ({"x": X, "y": [0.0, 1.0]}, "y has dtype float64; labels must be integers"),
+    "labels as text": ({"x": X, "y": ["a", "b"]}, "y has dtype <U1"),
+    "labels as truth values": ({"x": X, "y": [True, False]}, "y has dtype bool"),
+    "labels as objects": ({"x": X, "y": np.array([{}, {}], dtype=object)}, "allow_pickle=False"),
+    "too many labels": ({"x": X, "y": [0, 1, 2]}, "y has shape (3,), but there are 2 inputs"),
+    "too few labels": ({"x": X, "y": [0]}, "y has shape (1,), but there are 2 inputs"),
+    "one label": ({"x": X, "y": 1}, "y has shape (), but there are 2 inputs"),
+    "labels one by one hot": ({"x": X, "y": [[1, 0, 0], [0, 1, 0]]}, "y has shape (2, 3)"),
+    "no x": ({"y": [0, 1]}, "needs an array x of points; it holds y"),
+    "boxes": ({"lower": X, "upper": X}, "needs an array x of points; it holds lower, upper"),
+    "nothing": ({}, "it holds nothing"),
+    "too many columns": ({"x": [[0.1, 0.2, 0.3]], "y": [0]}, "3 columns, but the network takes 2 inputs"),
+    "a vector": ({"x": [0.1, 0.2], "y": [0, 0]}, "(n, 2)"),
+    "no rows": ({"x": np.zeros((0, 2)), "y": np.zeros(0, dtype=int)}, "x has no rows"),
+    "NaN pixels": ({"x": [[0.1, np.nan], [0.3, 0.4]], "y": [0, 1]}, "x at row 0, column 1 is nan (1 such values)"),
+    "infinite pixels": ({"x": [[0.1, np.inf], [0.3, 0.4]], "y": [0, 1]}, "x at row 0, column 1 is inf"),
+    "outside the domain": ({"x": [[0.1, 0.2], [0.3, 1.5]], "y": [0, 1]}, "point 1 lies outside the domain [0.0, 1.0]"),
 }
 
 
-@pytest.mark.parametrize("case", USAGE)
-def test_bad_options(refused: Any, model: Path, inputs: Path, tmp_path: Path, case: str) -> None:
-    options, words = USAGE[case]
-    assert words in refused("certify", model, inputs, "--out", tmp_path / "out.jsonl", *options)
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("case", ARRAYS)
+def test_bad_arrays_with_labels(refused: Any, classifier: Path, tmp_path: Path, case: str, command: str) -> None:
+    arrays, words = ARRAYS[case]
+    path = _npz(**arrays)(tmp_path)
+    line = refused(command, classifier, path, *COMMANDS[command], "--domain", 0, 1, "--out", tmp_path / "out.jsonl")
+    assert str(path) in line
+    assert words in line
+
+
+LABELS = {
+    "a,label\n0.1,1\n": "x has 1 columns, but the network takes 2 inputs",
+    "a,b,label\n0.1,0.2,0\n0.3,0.4,0.5\n": "line 3: the label is 0.5; labels are whole numbers",
+    "a,b,label\n0.1,0.2,nan\n": "line 2: the label is nan",
+    "a,b,label\n0.1,0.2,3\n": "y[0] is 3 (1 such of 1), but the classes of the network are 0 to 2",
+    "a,b,label\n0.1,0.2,cat\n": "line 2, column 3: 'cat' is not a number",
+    "label,b,label\n0,0.2,1\n": "its first line has 3 names, 2 of them label, for 3 columns",
+    "a,label\n0.1,0.2,0\n": "its first line has 2 names, 1 of them label, for 3 columns",
+    "a,b,class\n0.1,0.2,0\n": "a column that the first line of a .csv calls label",
+}
+
+
+@pytest.mark.parametrize("text", LABELS)
+def test_bad_columns_of_labels(refused: Any, classifier: Path, tmp_path: Path, text: str) -> None:
+    path = _file("in.csv", text)(tmp_path)
+    for command, options in (*COMMANDS.items(), ("certify", ("--eps", 0.1))):
+        line = refused(command, classifier, path, *options)
+        assert str(path) in line
+        assert LABELS[text] in line
+
+
+def test_arrays_under_the_wrong_name(refused: Any, classifier: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=GOOD)
+    (tmp_path / "in.npz").rename(tmp_path / "archive.npy")
+    (tmp_path / "noise.npy").write_bytes(b"\x93NUMPY" + b"\x00" * 40)
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    words = {
+        "archive.npy": "is an archive, not a single .npy array; name it .npz",
+        "noise.npy": "cannot be read as a plain .npy array",
+        "objects.npy": "allow_pickle=False",
+    }
+    for name, said in words.items():
+        assert said in refused("certify", classifier, tmp_path / name, "--eps", 0.1)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_network_for_regression(refused: Any, model: Path, inputs: Path, command: str) -> None:
+    line = refused(command, model, inputs, *COMMANDS[command])
+    assert f"{model}: is a network for regression, which has no decisions" in line
+    assert "bnndp certify" in line
+    assert "bnndp convert --task classification" in line
+
+
+def test_accuracy_needs_labels(refused: Any, classifier: Path, inputs: Path, tmp_path: Path) -> None:
+    for path in (inputs, _file("in.csv", "0.1,0.2\n")(tmp_path)):
+        assert f"{path}: needs an array y of labels" in refused("evaluate", classifier, path, "--eps", 0.1)
+
+
+CERTIFY: dict[str, tuple[bool, tuple[object, ...], str]] = {
+    "label too large": (False, ("--label", 3), "--label is 3, but the classes of the network are 0 to 2"),
+    "label negative": (False, ("--label", -1), "'--label'"),
+    "label and labels": (True, ("--label", 0), "holds labels y, and --label 0 was given too"),
+    "attack": (False, ("--attack",), "the range from inside is for regression"),
+}
+
+
+@pytest.mark.parametrize("case", CERTIFY)
+def test_bad_labels_of_certify(refused: Any, classifier: Path, tmp_path: Path, case: str) -> None:
+    labels, options, words = CERTIFY[case]
+    path = _npz(x=X, **({"y": [0, 1]} if labels else {}))(tmp_path)
+    assert words in refused("certify", classifier, path, "--eps", 0.1, *options)
+
+
+def test_a_label_for_a_network_of_regression(refused: Any, model: Path, inputs: Path) -> None:
+    line = refused("certify", model, inputs, "--eps", 0.1, "--label", 0)
+    assert "--label is for classifiers; this network is for regression" in line
+
+
+OPTIONS: dict[str, dict[str, tuple[tuple[object, ...], str]]] = {
+    "certify": {
+        "negative eps": (("--eps", -0.1), "'--eps'"),
+        "NaN eps": (("--eps", "nan"), "'--eps'"),
+        "infinite eps": (("--eps", "inf"), "'--eps'"),
+        "word for eps": (("--eps", "small"), "'--eps'"),
+        "unknown norm": (("--eps", 0.1, "--norm", 3), "'--norm'"),
+        "unknown method": (("--eps", 0.1, "--method", "magic"), "'--method'"),
+        "no cells": (("--eps", 0.1, "--refine", 0), "'--refine'"),
+        "half a cell": (("--eps", 0.1, "--refine", 0.5), "'--refine'"),
+        "negative tolerance": (("--eps", 0.1, "--tolerance", -1), "'--tolerance'"),
+        "NaN tolerance": (("--eps", 0.1, "--tolerance", "nan"), "'--tolerance'"),
+        "negative time": (("--eps", 0.1, "--time-limit", -1), "'--time-limit'"),
+        "negative seed": (("--eps", 0.1, "--seed", -1), "'--seed'"),
+        "huge seed": (("--eps", 0.1, "--seed", 10**30), "'--seed'"),
+        "one end of the domain": (("--eps", 0.1, "--domain", 0), "--domain"),
+        "unknown option": (("--eps", 0.1, "--fast"), "--fast"),
+        "third argument": (("--eps", 0.1, "more"), "more"),
+    },
+    "radius": {
+        "no radius at all": (("--upper", 0), "'--upper'"),
+        "negative radius": (("--upper", -1), "'--upper'"),
+        "infinite radius": (("--upper", "inf"), "'--upper'"),
+        "NaN radius": (("--upper", "nan"), "'--upper'"),
+        "no tolerance": (("--tolerance", 0), "'--tolerance'"),
+        "tolerance of one": (("--tolerance", 1), "'--tolerance'"),
+        "NaN tolerance": (("--tolerance", "nan"), "'--tolerance'"),
+        "negative steps": (("--optimise", -1), "'--optimise'"),
+        "no inputs": (("--limit", 0), "'--limit'"),
+        "unknown norm": (("--norm", 3), "'--norm'"),
+        "reversed domain": (("--domain", 1, 0), "low <= high"),
+        "both sources": (("--data", "mnist"), "either the file INPUTS or a data set by --data"),
+        "unknown set": (("--data", "letters"), "'--data'"),
+        "a folder without a set": (("--data-dir", "."), "--data-dir belongs to --data"),
+        "third argument": (("more",), "more"),
+        "a given radius": (
+            ("--eps", 0.1),
+            "searches for the radii, up to --upper; for given ones there are bnndp certify",
+        ),
+    },
+    "evaluate": {
+        "none": ((), "--eps"),
+        "negative": (("--eps", 0.1, -0.1), "-0.1"),
+        "NaN": (("--eps", "nan"), "'--eps'"),
+        "infinite": (("--eps", 0.1, "inf"), "'--eps'"),
+        "a word": (("--eps", "small"), "'--eps'"),
+        "two lists": (("--eps", "0.1,0.2"), "'--eps'"),
+    },
+}
+
+
+@pytest.mark.parametrize(("command", "case"), [(command, case) for command, cases in OPTIONS.items() for case in cases])
+def test_bad_options(refused: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str, case: str) -> None:
+    options, words = OPTIONS[command][case]
+    assert words in refused(command, classifier, labelled, "--out", tmp_path / "out.jsonl", *options)
+
+
+def test_no_inputs_at_all(refused: Any, classifier: Path) -> None:
+    assert "either the file INPUTS" in refused("radius", classifier)
 
 
 @pytest.mark.parametrize("arguments", [(), ("certify",), ("certify", "a", "b", "c"), ("prove",)])
@@ -188,11 +329,7 @@ def test_bad_models(refused: Any, model: Path, inputs: Path, tmp_path: Path) -> 
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "pickle").write_bytes(pickle.dumps({"a": 1}))
     (tmp_path / "folder").mkdir()
-    words = {
-        "not-finite": "the file is damaged or was changed",
-        "missing": "no such file",
-        "folder": "no such file",
-    }
+    words = {"not-finite": "the file is damaged or was changed", "missing": "no such file", "folder": "no such file"}
     for name in ("truncated", "header", "not-finite", "empty", "pickle", "folder", "missing"):
         line = refused("certify", tmp_path / name, inputs, "--eps", 0, "--out", tmp_path / "o.jsonl")
         assert str(tmp_path / name) in line
@@ -218,25 +355,36 @@ def test_bad_places_for_the_output(refused: Any, model: Path, inputs: Path, tmp_
     assert Path("/dev/null").is_char_device()
 
 
+def test_bad_places_for_the_picture(refused: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    places = {
+        tmp_path / "curve.txt": "'.txt'",
+        tmp_path / "curve": "no suffix",
+        tmp_path / "none" / "curve.png": "does not exist",
+        tmp_path / "folder.png": "not a regular file",
+    }
+    for place, words in places.items():
+        line = refused("evaluate", classifier, labelled, "--eps", 0.1, "--plot", place)
+        assert str(place) in line
+        assert words in line
+
+
+def test_the_inputs_are_never_overwritten(refused: Any, classifier: Path, labelled: Path) -> None:
+    for command, options in COMMANDS.items():
+        for place in (classifier, labelled):
+            assert "input of this command" in refused(command, classifier, labelled, *options, "--out", place)
+
+
 def test_a_failure_half_way_leaves_the_older_file(
     refused: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "many.npz", x=np.zeros((5, 2)))
     (tmp_path / "out.jsonl").write_text("older\n")
-    monkeypatch.setattr(job, "_BOXES", 2)
-    real, calls = job.better_bounds, []
-
-    def fail_later(network: Any, box: Any, options: Any) -> Any:
-        calls.append(box.batch)
-        if len(calls) == 3:
-            raise InputError("No bound for box 0.")
-        return real(network, box, options)
-
-    monkeypatch.setattr(job, "better_bounds", fail_later)
+    monkeypatch.setattr(boxes, "_BOXES", 2)
+    fails = interrupted_at(3, boxes.better_bounds, error=InputError("No bound for box 0."))
+    monkeypatch.setattr(boxes, "better_bounds", fails)
     arguments = ("certify", model, tmp_path / "many.npz", "--eps", 0.1, "--out", tmp_path / "out.jsonl")
-    line = refused(*arguments)
-    assert "rows 4 to 4" in line
-    assert calls == [2, 2, 1]
+    assert "rows 4 to 4" in refused(*arguments)
 
 
 def test_a_full_disk_is_one_line(
@@ -260,7 +408,7 @@ def test_a_bug_keeps_its_traceback(
     def bug(*_arguments: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(job, "better_bounds", bug)
+    monkeypatch.setattr(boxes, "better_bounds", bug)
     with pytest.raises(ZeroDivisionError):
         bnndp("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "out.jsonl")
     assert not list(tmp_path.glob("*out.jsonl*"))

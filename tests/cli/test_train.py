@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training import made
-from tests.training.made import drawn_outputs
+from tests.cli.conftest import terminal
+from tests.training import synthetic as made
+from tests.training.synthetic import drawn_outputs
 from typer.testing import CliRunner
 
 from bnndp.cli.main import app
@@ -25,7 +25,7 @@ from bnndp.files.posterior import load as load_network
 from bnndp.files.posterior import training_card
 from bnndp.layers import Dropout
 from bnndp.network import Ensemble
-from bnndp.training.method import Pace
+from bnndp.training.method import StepSettings
 from bnndp.training.vogn import Vogn
 
 STOPPED = "bnndp: stopped before the end; no output file was written"
@@ -51,8 +51,8 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_digits_to_certified_radii_in_two_commands(bnndp: Any, tmp_path: Path, read_rows: Any) -> None:
-    model, out = tmp_path / "digits.safetensors", tmp_path / "radii.jsonl"
+def test_digits_to_certified_radii_in_two_commands(bnndp: Any, answers: Any, tmp_path: Path) -> None:
+    model = tmp_path / "digits.safetensors"
     options = ("--hidden", "1x32", "--inference", "vogn", "--steps", 300, "--temperature", 0.1)
     result = bnndp("train", "digits", *options, "--out", model)
     assert (result.status, result.stderr) == (0, "")
@@ -65,16 +65,14 @@ def test_digits_to_certified_radii_in_two_commands(bnndp: Any, tmp_path: Path, r
     assert f"{100 * card['test']['accuracy']:.1f} %" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.safetensors"]  # the checkpoint is gone
 
-    found = bnndp("radius", model, "--data", "digits", "--limit", 8, "--domain", 0, 1, "--no-attack", "--out", out)
-    assert (found.status, found.stderr) == (0, "")
-    rows = read_rows(out)
+    rows = answers("radius", model, "--data", "digits", "--limit", 8, "--domain", 0, 1, "--no-attack")
     assert [row["label"] for row in rows] == load("digits", "test").y[:8].tolist()
     assert sum((row["radius"] or 0) > 1e-3 for row in rows) >= 5
     assert bnndp("evaluate", model, "--data", "digits", "--limit", 4, "--eps", 0.01, "--no-attack").status == 0
 
 
-def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder: Path, read_rows: Any) -> None:
-    model, out = tmp_path / "m.safetensors", tmp_path / "out.jsonl"
+def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, answers: Any, tmp_path: Path, folder: Path) -> None:
+    model = tmp_path / "m.safetensors"
     options = ("--hidden", "2x8", "--steps", 600, "--data-dir", folder)
     result = bnndp("train", made.NAME, *options, "--out", model)
     assert (result.status, result.stderr) == (0, "")
@@ -83,8 +81,7 @@ def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, tmp_path: Path, folder:
     centre = load(made.NAME, "test", folder=folder).x[:12]
     half = torch.tensor(0.05 * made.SCALE)
     np.savez(tmp_path / "in.npz", lower=(centre - half).numpy(), upper=(centre + half).numpy())
-    assert bnndp("certify", model, tmp_path / "in.npz", "--out", out).status == 0
-    rows = read_rows(out)
+    rows = answers("certify", model, tmp_path / "in.npz")
     generator = torch.Generator().manual_seed(4)
     draws = 2000
     for point in range(4):  # of every box
@@ -126,6 +123,15 @@ def _arguments(out: Path, steps: int = 60) -> list[str]:
     return ["train", "digits", "--hidden", "1x8", "--steps", str(steps), "--out", str(out)]
 
 
+def begun(out: Path) -> subprocess.Popen[bytes]:
+    """A slow training that has a checkpoint."""
+    command, end = [sys.executable, "-c", SLOW, *_arguments(out)], time.monotonic() + 60
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not out.with_name(f"{out.name}.checkpoint").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return process
+
+
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_training_goes_on_to_the_same_file(bnndp: Any, tmp_path: Path, sent: int) -> None:
     whole, broken = tmp_path / "whole" / "m.safetensors", tmp_path / "broken" / "m.safetensors"
@@ -133,12 +139,7 @@ def test_a_killed_training_goes_on_to_the_same_file(bnndp: Any, tmp_path: Path, 
         path.parent.mkdir()
     assert bnndp(*_arguments(whole)).status == 0
     checkpoint = broken.with_name("m.safetensors.checkpoint")
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *_arguments(broken)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    end = time.monotonic() + 60
-    while not checkpoint.exists() and time.monotonic() < end:
-        time.sleep(0.01)
+    process = begun(broken)
     time.sleep(0.2)
     process.send_signal(sent)
     _, errors = process.communicate(timeout=30)
@@ -181,10 +182,10 @@ def test_a_training_that_is_stopped_while_it_begins_again(
     step = Vogn.step
 
     def stopped_at(last: int) -> Any:
-        def stop(self: Vogn, x: Any, y: Any, pace: Pace) -> Any:
-            if pace.step == last:
+        def stop(self: Vogn, x: Any, y: Any, settings: StepSettings) -> Any:
+            if settings.step == last:
                 raise KeyboardInterrupt
-            return step(self, x, y, pace)
+            return step(self, x, y, settings)
 
         with monkeypatch.context() as patch:
             patch.setattr("bnndp.training.loop._SECONDS", 0.0)
@@ -204,13 +205,9 @@ def test_a_training_that_is_stopped_while_it_begins_again(
 
 def test_a_checkpoint_of_another_training(bnndp: Any, refused: Any, tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
-    process = subprocess.Popen([sys.executable, "-c", SLOW, *_arguments(out)], stdout=subprocess.DEVNULL)
-    checkpoint = tmp_path / "m.safetensors.checkpoint"
-    end = time.monotonic() + 60
-    while not checkpoint.exists() and time.monotonic() < end:
-        time.sleep(0.01)
+    process, checkpoint = begun(out), tmp_path / "m.safetensors.checkpoint"
     process.kill()
-    process.wait()
+    process.communicate()
     line = refused(*_arguments(out, 50))
     assert "is of another training (steps is 60 there, 50 here); begin again with --restart, or change --out" in line
     checkpoint.write_bytes(b"rubbish")
@@ -350,13 +347,6 @@ def test_data_that_are_not_there(refused: Any, tmp_path: Path, monkeypatch: pyte
     assert "put " in line
 
 
-def test_sets_of_regression_have_no_radii(refused: Any, classifier: Path, tmp_path: Path) -> None:
-    line = refused("radius", classifier, "--data", "kin8nm", "--out", tmp_path / "o.jsonl")
-    assert "'--data': kin8nm is for regression and has no labels; choose one of moons, digits, mnist" in line
-    line = refused("evaluate", classifier, "--data", "letters", "--eps", 0.1)
-    assert "'--data': there is no data set 'letters'" in line
-
-
 def test_help_names_all_sets() -> None:
     assert set(CLASSES) == {name for name in NAMES if describe(name).task == "classification"}
     assert set(TARGETS) == {name for name in NAMES if describe(name).task == "regression"}
@@ -365,31 +355,8 @@ def test_help_names_all_sets() -> None:
     assert all(name in result.stdout for name in NAMES)
 
 
-def test_help_is_quick_and_loads_no_torch() -> None:
-    program = (
-        "import sys, time\nbegin = time.process_time()\nfrom bnndp.cli.main import main\nmain(['train', '--help'])\n"
-        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)\nassert time.process_time() - begin < 1"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    arguments = [sys.executable, "-c", SLOW, *_arguments(tmp_path / "m.safetensors")]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=theirs, env=environment)
-    os.close(theirs)
-    seen = b""
-    try:
-        while part := os.read(ours, 4096):
-            seen += part
-    except OSError:
-        pass  # the other side has been closed
-    process.communicate()
-    os.close(ours)
-    assert process.returncode == 0
+    status, _, seen = terminal([sys.executable, "-c", SLOW, *_arguments(tmp_path / "m.safetensors")])
+    assert status == 0
     assert b"train" in seen
     assert b"60 of 60" in seen

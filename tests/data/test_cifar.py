@@ -21,7 +21,7 @@ from bnndp.data.folder import Store
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:
-    from conftest import Web
+    from tests.data.conftest import Web
 
 COUNT = 6  # records of a batch in these tests
 

@@ -17,7 +17,7 @@ from bnndp.data.folder import Store
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:
-    from conftest import Web
+    from tests.data.conftest import Web
 
 BODY = random.Random(0).randbytes(200_000)  # more than one piece, and nothing that compresses
 WHAT = "what it is"

@@ -19,7 +19,7 @@ from bnndp.data.images import FILES, VARIABLE
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:
-    from conftest import Web
+    from tests.data.conftest import Web
 
 Loader = Callable[..., ClassificationData]
 PUBLISHED_MD5 = {  # of the decompressed files of MNIST
@@ -104,7 +104,9 @@ def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
         mnist("valid", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "split"), FILES)
+@pytest.mark.parametrize(
+    ("name", "split"), [pytest.param(*key, marks=[pytest.mark.slow] * (key[1] == "train")) for key in FILES]
+)
 def test_the_checksums_are_those_of_the_published_files(name: str, split: str, data_folder: Path) -> None:
     for file in FILES[name, split]:
         path = data_folder / file.path
@@ -116,6 +118,7 @@ def test_the_checksums_are_those_of_the_published_files(name: str, split: str, d
             assert hashlib.md5(content).hexdigest() == PUBLISHED_MD5[file.name]
 
 
+@pytest.mark.slow
 def test_downloads_what_is_absent(web: Web, store: Store, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The published files themselves, recompressed, served by a local server."""
     files = FILES["mnist", "test"]
@@ -140,7 +143,9 @@ def test_downloads_what_is_absent(web: Web, store: Store, data_folder: Path, mon
     ("load", "name", "counts", "first"),
     [
         (mnist, "mnist", [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009], [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]),
-        (fashion_mnist, "fashion_mnist", [1000] * 10, [9, 2, 1, 1, 6, 1, 4, 6, 5, 7]),
+        pytest.param(
+            fashion_mnist, "fashion_mnist", [1000] * 10, [9, 2, 1, 1, 6, 1, 4, 6, 5, 7], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_published_files(load: Loader, name: str, counts: list[int], first: list[int], data_folder: Path) -> None:

@@ -47,6 +47,7 @@ def test_tables_load_as_described(name: str, split: str, data_folder: Path) -> N
     check(name, data_folder, split)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar10_subset"])
 def test_images_load_as_described(name: str, data_folder: Path) -> None:
     absent = [file.path for file in describe(name).files if not (data_folder / file.path).is_file()]

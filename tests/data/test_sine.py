@@ -31,6 +31,7 @@ class TestNoisySine:
 
     def test_noise_has_the_given_std_and_no_mean(self, n_in: int) -> None:
         data = noisy_sine(n_in, noise_std=0.3, seed=4)
+        assert data.clean is not None
         noise = data.y - data.clean
         # five standard errors of the mean and of the standard deviation
         assert abs(noise.mean().item()) <= 5 * 0.3 / math.sqrt(POINTS)

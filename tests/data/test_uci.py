@@ -19,7 +19,7 @@ from bnndp.data.uci import FOLDS, TABLES, uci
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:
-    from conftest import Web
+    from tests.data.conftest import Web
 
 ROWS, HELD = 40, 4
 VALUES = np.random.default_rng(0).normal(size=(ROWS, 4)) * 10.0 ** np.arange(-2, 2)  # two inputs, target, ignored
@@ -31,7 +31,7 @@ def digest(array: np.ndarray) -> str:
 
 
 TABLE = module.Table(
-    "made", "made-up", ROWS, HELD, ("a", "b", "y", "z"), digest(VALUES.astype("<f8")), digest(INDEX.astype("<i4")), 1
+    "made", "made-up", ROWS, HELD, "", "", "a b y z", digest(VALUES.astype("<f8")), digest(INDEX.astype("<i4")), 1
 )
 
 

@@ -1,4 +1,4 @@
-"""Sizes of pieces on devices: those of a CPU stay as they are, others grow with the memory, chosen ones are kept."""
+"""Sizes of chunks on devices: those of a CPU stay as they are, others grow with the memory."""
 
 from __future__ import annotations
 
@@ -7,35 +7,54 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bnndp.engine.chunks import beyond_caches, fitted, pieces, room
-from bnndp.options import Options
+from bnndp.engine.chunks import by_chunks, cache_size, chunks, device_size, indices_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
 
 @pytest.mark.parametrize(("gib", "units"), [(8, 1), (24, 1), (80, 5), (139, 8)])
-def test_pieces_grow_with_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch, gib: int, units: int) -> None:
+def test_sizes_grow_with_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch, gib: int, units: int) -> None:
     found = SimpleNamespace(total_memory=gib * 2**30)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: found)
-    assert (room(100, CPU), beyond_caches(100, CPU), fitted(Options(), CPU)) == (100, 100, Options())
-    assert (room(100, CUDA), beyond_caches(100, CUDA)) == (100 * units, 1600 * units)
-    assert fitted(Options(), CUDA).memory == units * 2**30
-    assert fitted(fitted(Options(), CUDA), CUDA) == fitted(Options(), CUDA)
-    for chosen in (Options(memory=2**25), Options.of("low", memory=2**30)):
-        assert fitted(chosen, CUDA) is chosen
+    assert (device_size(100, CPU), cache_size(100, CPU)) == (100, 100)
+    assert (device_size(100, CUDA), cache_size(100, CUDA)) == (100 * units, 1600 * units)
 
 
 @pytest.mark.parametrize(
     ("batch", "most", "sizes"), [(5, 2, [2, 2, 1]), (300, 10**6, [256, 44]), (0, 7, []), (3, 9, [3])]
 )
-def test_pieces_of_a_batch(monkeypatch: pytest.MonkeyPatch, batch: int, most: int, sizes: list[int]) -> None:
+def test_chunks_of_a_batch(monkeypatch: pytest.MonkeyPatch, batch: int, most: int, sizes: list[int]) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
-    found = pieces(batch, most, CPU)
+    found = chunks(batch, most, CPU)
     assert [part.stop - part.start for part in found] == sizes
     assert [index for part in found for index in range(batch)[part]] == list(range(batch))
 
 
-def test_threads_and_other_devices_take_larger_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_other_devices_take_larger_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    assert pieces(5000, 10**6, CPU)[0] == slice(0, 1024)
-    assert pieces(5000, 10**6, CUDA) == [slice(0, 5000)]
+    assert chunks(5000, 10**6, CPU)[0] == slice(0, 1024)
+    assert chunks(5000, 10**6, CUDA) == [slice(0, 5000)]
+
+
+@pytest.mark.parametrize("numbers", [0, 1, 2**14, 2**30])
+def test_a_function_by_chunks_is_the_function(numbers: int) -> None:
+    a, b = torch.rand(9, 3), torch.rand(9, 4)
+    seen: list[int] = []
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return (x[:, :, None] * y[:, None]).sum(1)
+
+    assert torch.equal(by_chunks(product, numbers, a, b), product(a, b))
+    assert seen[:-1] == {2**14: [4, 4, 1], 2**30: [1] * 9}.get(numbers, [9])
+
+
+def test_indices_hold_all_that_a_mask_marks() -> None:
+    """A box with fewer than the most marks has others too, and no index twice."""
+    mask = torch.rand(50, 12, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 50)[:, None]
+    found = indices_of(mask)
+    assert found.shape == (50, int(mask.sum(-1).max()))
+    for marks, indices in zip(mask, found.tolist(), strict=True):
+        assert len(set(indices)) == len(indices)
+        assert set(marks.nonzero()[:, 0].tolist()) <= set(indices)
+    assert indices_of(mask[:0]).shape == (0, 0)

@@ -119,8 +119,24 @@ def test_an_image_cannot_be_put_anywhere() -> None:
         read_question(IMAGES, {"x": [0.5] * 64, "eps": 0.1, "attack": False})
 
 
-def test_an_input_stays_in_its_range() -> None:
-    assert read_question(LINE, {"x": [5.0], "eps": 0.1, "attack": False}).x.item() == 1.0
+@pytest.mark.parametrize("value", [-5.0, math.nextafter(1.0, 2.0)])
+def test_an_input_out_of_its_range_is_not_moved_into_it(value: float) -> None:
+    assert read_question(LINE, {"x": [1.0], "eps": 0.1, "attack": False}).x.item() == 1.0
+    with pytest.raises(InputError, match=r"x must lie between -1\.0 and 1\.0"):
+        read_question(LINE, {"x": [value], "eps": 0.1, "attack": False})
+
+
+def test_the_largest_radius_can_be_typed_as_it_is_shown() -> None:
+    session = Session("some", network(1, 1), torch.tensor([[0.1], [1 / 3]], dtype=torch.float64))
+    with pytest.raises(InputError, match="between 0 and") as refusal:
+        read_question(session, {"index": 0, "eps": 9.0, "attack": False})
+    shown = float(str(refusal.value).partition(" and ")[2].partition(",")[0])
+    assert read_question(session, {"index": 0, "eps": shown, "attack": False}).eps == session.largest
+
+
+def test_where_there_is_no_list_none_is_offered() -> None:
+    with pytest.raises(InputError, match="no inputs to choose from"):
+        read_question(LINE, {"index": 0, "eps": 0.1, "attack": False})
 
 
 def test_many_inputs_need_some_to_choose_from() -> None:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -15,13 +16,12 @@ import pytest
 import torch
 from support.browser import Browser, Page
 
-from bnndp.explorer.opening import opened
-from bnndp.explorer.server import Explorer
+from bnndp.explorer.server import Explorer, open_page
 from bnndp.explorer.session import Session
 from bnndp.files.posterior import load
 
 MOONS, SINE = (
-    resources.files("bnndp") / "demo" / name for name in ("moons_1x32.safetensors", "sine1d_2x32.safetensors")
+    resources.files("bnndp.data.demo") / name for name in ("moons_1x32.safetensors", "sine1d_2x32.safetensors")
 )
 
 
@@ -96,6 +96,80 @@ def test_it_fits_a_phone_in_light_and_dark(browser: Browser, moons: str, dark: b
         assert page.complaints() == []
 
 
+def unanswered(page: Page, identity: str) -> str:
+    """What is said next to a field whose value has no answer; nothing is shown that could be taken for one."""
+    page.wait(f"document.getElementById('{identity}').getAttribute('aria-invalid') === 'true'")
+    time.sleep(0.5)  # longer than the page waits before it asks for an attack
+    assert page.run("document.getElementById('sentence').textContent").startswith("No answer: the marked field")
+    for name in ("view", "bounds", "state"):
+        assert page.run(f"document.getElementById('{name}').textContent") == ""
+    return page.run(f"document.getElementById('{identity}-fault').textContent")
+
+
+@pytest.mark.parametrize(
+    ("identity", "value", "said"),
+    [
+        *(("index", value, "Give a whole number from 0 to 1.") for value in ("99", "0.5")),
+        *(("eps", value, "Give a number from 0 to 2.5.") for value in ("-3", "abc")),
+        *(pytest.param("index", v, "Give a whole number from 0 to 1.", marks=pytest.mark.slow) for v in ("-1", "")),
+        *(
+            pytest.param("eps", value, "Give a number from 0 to 2.5.", marks=pytest.mark.slow)
+            for value in ("2.6", "1e400", "NaN", "")
+        ),
+    ],
+)
+def test_a_value_out_of_range_has_a_message_and_no_answer(
+    browser: Browser, moons: str, identity: str, value: str, said: str
+) -> None:
+    with browser.page(moons) as page:
+        rests(page)
+        asked = len(page.requests())
+        put(page, identity, value)
+        assert unanswered(page, identity) == said
+        assert len(page.requests()) == asked
+        put(page, identity, "0")
+        assert "within" in rests(page).lower()
+        assert page.run(f"document.getElementById('{identity}-fault').textContent") == ""
+
+
+def test_an_answer_under_way_is_not_shown_for_a_value_that_has_none(browser: Browser, moons: str) -> None:
+    with browser.page(moons) as page:
+        rests(page)
+        page.run(
+            "window.fetch = ((real) => async (...all) => { const found = await real(...all);"
+            " await new Promise((done) => setTimeout(done, 500)); return found; })(fetch); 0"
+        )
+        put(page, "eps", 0.2)
+        put(page, "eps", -3)
+        unanswered(page, "eps")
+        put(page, "eps", 0.1)
+        assert "within 0.1 " in rests(page)
+
+
+def test_a_number_that_is_typed(browser: Browser, moons: str) -> None:
+    """What no number can hold reaches the page as no value at all."""
+    with browser.page(moons) as page:
+        rests(page)
+        page.run("document.getElementById('eps').select()")
+        for key in "1e400":
+            page.press(key, ord(key.upper()), key)
+        assert unanswered(page, "eps") == "Give a number from 0 to 2.5."
+
+
+def test_a_moved_input_is_none_of_the_list_and_the_largest_radius_is_one(browser: Browser, moons: str) -> None:
+    with browser.page(moons) as page:
+        put(page, "index", 99)
+        unanswered(page, "index")
+        put(page, "x0", -1.5)
+        assert "within" in rests(page).lower()
+        assert (
+            page.run("document.getElementById('index').value + document.getElementById('index-fault').textContent")
+            == ""
+        )
+        put(page, "eps-range", 1)
+        assert "within 2.5" in rests(page).lower()
+
+
 def test_a_question_that_is_refused_leaves_no_claim(browser: Browser, moons: str) -> None:
     with browser.page(moons) as page:
         rests(page)
@@ -108,6 +182,7 @@ def test_a_question_that_is_refused_leaves_no_claim(browser: Browser, moons: str
         )
 
 
+@pytest.mark.slow
 def test_a_program_that_ended_leaves_no_claim(browser: Browser) -> None:
     """The command itself: it says its address, and Ctrl-C is its good end."""
     heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
@@ -134,7 +209,7 @@ def test_the_browser_is_led_to_the_page_by_a_file_of_this_user(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("webbrowser.open", asked.append)
-    with opened(moons) as place:
+    with open_page(moons) as place:
         assert asked == [place.as_uri()]
         assert moons.split("/")[3] not in asked[0]
         assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from bnndp.explorer import server as server_module
+from bnndp.explorer.answers import answer
 from bnndp.explorer.server import HOST, Explorer
 from bnndp.explorer.session import Session
 from bnndp.layers import Linear
@@ -77,7 +78,8 @@ def test_a_question_is_answered(explorer: Explorer) -> None:
 
 
 def test_every_token_is_another() -> None:
-    tokens = {Explorer.__dataclass_fields__["token"].default_factory() for _ in range(50)}  # type: ignore[misc]
+    draw: Any = Explorer.__dataclass_fields__["token"].default_factory
+    tokens = {draw() for _ in range(50)}
     assert len(tokens) == 50
     assert min(map(len, tokens)) >= 32
 
@@ -124,6 +126,18 @@ def test_no_other_method_is_there(explorer: Explorer, method: str) -> None:
     assert request(explorer, method, f"/{explorer.token}/ask")[0] == 501
 
 
+@pytest.mark.parametrize("entry", ["x", "eps"])
+@pytest.mark.parametrize("value", ["-3", "99", "NaN", "Infinity", "1e400", '"abc"', '""', "null", "1" * 5000])
+def test_a_value_out_of_range_has_no_answer(explorer: Explorer, entry: str, value: str) -> None:
+    given = {"x": "0.1", "eps": "0.1"} | {entry: value}
+    body = f'{{"x": [{given["x"]}], "eps": {given["eps"]}, "attack": false}}'.encode()
+    status, _, text = request(explorer, "POST", f"/{explorer.token}/ask", body, Content_Type="application/json")
+    assert status == 400
+    found = json.loads(text)
+    assert set(found) == {"error"}
+    assert len(found["error"].splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "headers"),
     [
@@ -168,14 +182,13 @@ def test_an_error_is_an_error_and_never_an_answer(
 
 def test_one_question_is_computed_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     at_work, most = [0], [0]
-    real = server_module.answer
 
     def watched(session: Any, question: Any) -> Any:
         at_work[0] += 1
         most[0] = max(most[0], at_work[0])
         time.sleep(0.05)
         at_work[0] -= 1
-        return real(session, question)
+        return answer(session, question)
 
     monkeypatch.setattr(server_module, "answer", watched)
     statuses: list[int] = []

@@ -125,6 +125,11 @@ BOUNDED: dict[str, Change] = {
     "variance of the biases only": every(("weight_std",), 0.0),
     "variance of the first layer only": all_of(filled("output", "weight_std", 0.0), filled("output", "bias_std", 0.0)),
     "variance of the last layer only": all_of(filled("hidden", "weight_std", 0.0), filled("hidden", "bias_std", 0.0)),
+    "variance of the last layer only, 1e101": all_of(
+        *(filled("hidden", name, 0.0) for name in STDS),
+        *(times("output", name, 1e101) for name in MEANS),
+        *(filled("output", name, 1e101) for name in STDS),
+    ),
     "all zero": every(FIELDS, 0.0),
     "means zero": every(MEANS, 0.0),
     "negative zeros": every(FIELDS, -0.0),

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bnndp.errors import InputError
@@ -30,6 +30,7 @@ def test_ways_to_say_a_box(claims: str) -> None:
     assert found == VnnBox((0.0, math.nextafter(-0.3, -1)), (1.0, 2.5), 1)  # -0.3 as float64 lies above the decimal
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault
 @given(
     st.decimals(-1000, 1000, places=25).filter(lambda value: value == value),
     st.decimals(0, 1000, places=25),

@@ -225,8 +225,8 @@ def test_matrix_and_offset_may_be_shared_by_the_batch() -> None:
         shared = method(matrix, offset)
         own = method(matrix.expand(6, 3, 4), offset.expand(6, 3))
         assert shared.shape == (6, 3)
-        torch.testing.assert_close(shared, own, rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(apply_rows(matrix, box.lower), apply_rows(matrix.expand(6, 3, 4), box.lower))
+        assert torch.allclose(shared, own, rtol=1e-13, atol=1e-13)
+    assert torch.allclose(apply_rows(matrix, box.lower), apply_rows(matrix.expand(6, 3, 4), box.lower), rtol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -423,6 +423,25 @@ def test_split_and_selection_keep_the_ball() -> None:
     plain = Box(torch.zeros(3, 2), torch.ones(3, 2))
     assert plain[torch.tensor([1])].batch == 1
     assert plain[1:1].batch == 0
+
+
+def test_a_moved_region_holds_every_moved_point() -> None:
+    """Its ends in exact fractions, and a ball that is larger by what its centre was rounded."""
+    centre, step = 1e3 * random(50, 4, seed=3), 10 ** (3 * random(4, seed=4))
+    for norm in NORMS:
+        box = Box.ball(centre, 1e-12, norm=norm)
+        moved = box.moved(step)
+        for before, after, side in ((box.lower, moved.lower, 1), (box.upper, moved.upper, -1)):
+            for a, b, s in zip(before.flatten(), after.flatten(), step.repeat(50), strict=True):
+                assert side * (Fraction(a.item()) - Fraction(s.item()) - Fraction(b.item())) > 0  # exact, and outward
+        if box.within is None or moved.within is None:
+            continue
+        balls = (box.within.centre, moved.within.centre, box.within.radius, moved.within.radius)
+        for old, new, r, grown in zip(*balls, strict=True):
+            three = zip(old.tolist(), step.tolist(), new.tolist(), strict=True)
+            off = [Fraction(a) - Fraction(s) - Fraction(b) for a, s, b in three]
+            away = sum(map(abs, off)) if norm == 1 else Fraction(math.hypot(*map(float, off)))
+            assert Fraction(r.item()) + away <= Fraction(grown.item())
 
 
 def test_magnitude_is_the_largest_absolute_value() -> None:

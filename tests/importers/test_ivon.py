@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.foreign_states import RELUS, SETTINGS
+from support.site_states import SEEDS
 from torch import Tensor, nn
 
 import bnndp
 from bnndp.errors import ModelFileError
 from bnndp.importers.build import posterior_of
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
 from bnndp.importers.registry import importer_for
@@ -39,7 +41,8 @@ def network(seed: int) -> nn.Sequential:
 def optimiser(parameters: list[list[Tensor]], seed: int = 0) -> State:
     """The state of an IVON optimiser with these groups of parameters."""
     torch.manual_seed(seed)
-    groups, count = [], 0
+    groups: list[dict[str, Any]] = []
+    count = 0
     for group in parameters:
         size = sum(tensor.numel() for tensor in group)
         settings = {"lr": 0.1, "ess": 50 + 10 * len(groups), "weight_decay": 1e-4 * (1 + len(groups)), "numel": size}
@@ -55,11 +58,11 @@ def wanted(state: State, index: int = 0) -> Tensor:
     return 1 / (group["ess"] * (group["hess"].double() + group["weight_decay"])).sqrt()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_values_are_those_of_the_formula(seed: int) -> None:
     module = network(seed)
     state = optimiser([list(module.parameters())], seed)
-    found = bnndp.importers.from_ivon(module, state)
+    found = bnndp.importers.from_ivon(module, state, **SETTINGS)
     assert isinstance(found, BayesianNetwork)
     linears = [part for part in module if isinstance(part, nn.Linear)]
     flat_std = []
@@ -74,15 +77,16 @@ def test_values_are_those_of_the_formula(seed: int) -> None:
     assert torch.equal(torch.cat(flat_std), wanted(state))
 
 
+@pytest.mark.usefixtures("no_child")
 def test_one_checkpoint_or_two_files(tmp_path: Path) -> None:
     module = network(1)
     state = optimiser([list(module.parameters())])
-    digest = bnndp.importers.from_ivon(module.state_dict(), state).digest()
+    digest = bnndp.importers.from_ivon(module.state_dict(), state, **SETTINGS).digest()
     both = flat({"model": module.state_dict(), "optimizer": state, "epoch": 3})
-    assert posterior_of(importer_for(both).read(both, Choices())).digest() == digest
+    assert posterior_of(importer_for(both).read(both, Choices()), RELUS).digest() == digest
     torch.save(state, tmp_path / "opt.pt")
     np.savez(tmp_path / "model.npz", **{name: tensor.numpy() for name, tensor in module.state_dict().items()})
-    two = convert(tmp_path / "opt.pt", asked=Asked(beside=tmp_path / "model.npz"))
+    two = convert(tmp_path / "opt.pt", RELUS, options=ConvertOptions(beside=tmp_path / "model.npz"))
     assert two.posterior.digest() == digest
     assert two.origin is not None
     assert two.origin["importer"] == "ivon"
@@ -100,7 +104,9 @@ def test_a_network_whose_tensors_have_no_order_is_refused() -> None:
     with pytest.raises(ModelFileError, match="are in no order, as those of all safetensors files"):
         importer_for(foreign).read(foreign, Choices(beside=beside))
     with pytest.raises(ModelFileError, match="are in no order"):  # as load_file of safetensors gives them
-        bnndp.importers.from_ivon(dict(sorted(module.state_dict().items())), optimiser([list(module.parameters())]))
+        bnndp.importers.from_ivon(
+            dict(sorted(module.state_dict().items())), optimiser([list(module.parameters())]), **SETTINGS
+        )
     names = {"parameters": list(module.state_dict())}
     told = importer_for(foreign).read(foreign, Choices(beside=beside, table=names))
     sure = importer_for(foreign).read(foreign, Choices(beside=flat(module.state_dict())))
@@ -112,8 +118,10 @@ def test_several_groups_need_the_names() -> None:
     parts = [list(module[2].parameters()), list(module[0].parameters())]  # the other way round
     state = optimiser(parts)
     with pytest.raises(ModelFileError, match="order is not sure; give --table with parameters"):
-        bnndp.importers.from_ivon(module, state)
-    found = bnndp.importers.from_ivon(module, state, parameters=["2.weight", "2.bias", "0.weight", "0.bias"])
+        bnndp.importers.from_ivon(module, state, **SETTINGS)
+    found = bnndp.importers.from_ivon(
+        module, state, parameters=["2.weight", "2.bias", "0.weight", "0.bias"], **SETTINGS
+    )
     assert isinstance(found, BayesianNetwork)
     first, last = found.linears
     assert torch.equal(torch.cat([last.weight_std.flatten(), last.bias_std]), wanted(state, 0))
@@ -167,10 +175,10 @@ def test_states_that_are_refused(case: str) -> None:
     state = optimiser([list(module.parameters())])
     change(state)
     if not words:  # the weight decay alone is a prior
-        assert bnndp.importers.from_ivon(module, state).linears[0].weight_std.max() > 1
+        assert bnndp.importers.from_ivon(module, state, **SETTINGS).linears[0].weight_std.max() > 1
         return
     with pytest.raises(ModelFileError, match=words):
-        bnndp.importers.from_ivon(module, state)
+        bnndp.importers.from_ivon(module, state, **SETTINGS)
 
 
 def test_a_checkpoint_with_ivon_is_never_read_as_weights_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.site_states import check_independent, covariance, random_sizes
+from support.site_states import SEEDS, check_independent, covariance, random_sizes
 from torch import Tensor, nn
 
 import bnndp
@@ -18,7 +18,7 @@ from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
-from bnndp.importers.laplace import Laplace
+from bnndp.importers.laplace import LAPLACE
 from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear, Linear
 
@@ -66,7 +66,7 @@ def matrices(net: nn.Module, seed: int) -> list[list[Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_diagonal_of_all_weights(seed: int) -> None:
     net = network(random_sizes(seed), seed)
     mean = vector(net.parameters())
@@ -87,7 +87,7 @@ def test_diagonal_of_all_weights(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_last_layer(seed: int) -> None:
     net = network((2, 4, 3), seed)
     mean = vector(net[2].parameters())
@@ -107,7 +107,7 @@ def test_last_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(found), torch.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_kronecker_of_all_layers(seed: int) -> None:
     net = network(random_sizes(seed), seed)
     prior = torch.rand(len(list(net.parameters())) if seed % 2 else 1) + 0.1
@@ -127,7 +127,7 @@ def test_kronecker_of_all_layers(seed: int) -> None:
 def test_parameters_that_were_not_trained_have_no_variance() -> None:
     net = network((2, 4, 3), 0)
     with torch.no_grad():
-        net[0].bias.zero_()
+        torch.nn.init.zeros_(net[0].bias)
     mean = torch.cat([vector([net[0].bias]), vector([net[2].weight])])
     found = bnndp.importers.from_laplace(state("Diag", mean, torch.ones(len(mean)), torch.ones(1)), net)
     stds = [bool((each > 0).all()) for layer in found.linears for each in (layer.weight_std, layer.bias_std)]  # type: ignore[union-attr]
@@ -139,19 +139,28 @@ def test_parameters_that_were_not_trained_have_no_variance() -> None:
     assert not layers[2].factor[:, -1].any()
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = network((3, 4, 2), 3)
-    given = state("KronLL", vector(net[2].parameters()), matrices(net[2], 3), torch.ones(1))
+    given = state(
+        "KronLL", vector(net[2].parameters()), matrices(net[2], 3), torch.ones(1), likelihood="classification"
+    )
     torch.save(given, tmp_path / "la.pt")
     torch.save(net.state_dict(), tmp_path / "net.pt")
     out = tmp_path / "m.safetensors"
     command = ["convert", str(tmp_path / "la.pt"), "--beside", str(tmp_path / "net.pt"), "-o", str(out)]
-    assert main([*command, "--task", "classification"]) == 0
+    assert main(command) == 2
+    assert "give the activation between its layers (--activation KIND" in capsys.readouterr().err
+    assert main([*command, "--activation", "relu", "--task", "regression"]) == 2
+    line = capsys.readouterr().err
+    assert "the task is said to be regression, but what was trained is for classification" in line
+    assert main([*command, "--activation", "relu"]) == 0  # its likelihood is the task
     printed = capsys.readouterr().out
     assert "read by laplace: factor with columns u_i x v_j" in printed
     assert "pred_type='nn', link_approx='mc'" in printed  # what is certified is not its default prediction
     found = read_model(out)
-    wanted = bnndp.importers.from_laplace(given, net, bnndp.importers.Architecture("classification"))
+    wanted = bnndp.importers.from_laplace(given, net)
+    assert wanted.task == "classification"
     assert found.posterior.digest() == wanted.digest()
 
 
@@ -161,7 +170,7 @@ def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFi
 def fault(given: dict[str, object], net: nn.Module | None) -> str:
     beside = None if net is None else flat(net.state_dict())
     with pytest.raises(ModelFileError) as caught:
-        Laplace().read(flat(given), Choices(beside=beside))
+        LAPLACE.read(flat(given), Choices(beside=beside))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -199,7 +208,7 @@ def test_a_network_that_is_not_the_one(tmp_path: Path) -> None:
     assert "is not made of the values of one layer" in fault(last, network((2, 3, 1), 1))  # the same shapes
     named = last | {"_last_layer_name": "0"}
     assert "is not made of the values of one layer" in fault(named, net)
-    assert Laplace().read(flat(last | {"_last_layer_name": "2"}), Choices(beside=flat(net.state_dict())))
+    assert LAPLACE.read(flat(last | {"_last_layer_name": "2"}), Choices(beside=flat(net.state_dict())))
     twins = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     twins[2].load_state_dict(twins[0].state_dict())
     same = state("DiagLL", vector(twins[2].parameters()), torch.ones(6), torch.ones(1))
@@ -215,7 +224,7 @@ def test_a_network_in_a_file_without_order_is_refused() -> None:
     given = flat(state("Diag", vector(net.parameters()), torch.ones(13), torch.ones(1)))
     beside = Foreign(dict(sorted(net.state_dict().items())), holders=("",), ordered=False)
     with pytest.raises(ModelFileError, match="the file of the network keeps no order"):
-        Laplace().read(given, Choices(beside=beside))
+        LAPLACE.read(given, Choices(beside=beside))
 
 
 def test_states_that_are_cut_off_or_odd() -> None:
@@ -253,7 +262,7 @@ def test_states_that_are_cut_off_or_odd() -> None:
 def test_convolutions_have_diagonals_only() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
     mean = vector(net.parameters())
-    found = Laplace().read(
+    found = LAPLACE.read(
         flat(state("Diag", mean, torch.ones(len(mean)), torch.ones(1))), Choices(beside=flat(net.state_dict()))
     )
     assert found.members[0]["0.weight_std"].shape == (2, 1, 3, 3)

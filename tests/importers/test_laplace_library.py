@@ -13,6 +13,7 @@ from support.site_states import covariance, expect_same_mean, library
 from torch import Tensor, nn
 
 import bnndp
+from bnndp.errors import InputError
 from bnndp.layers import CorrelatedLinear
 
 X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]]).double()
@@ -104,8 +105,36 @@ def test_kronecker_of_all_layers(quiet: Any) -> None:
 def test_a_classifier(quiet: Any) -> None:
     """The mean of the softmax over draws is what is certified, not the default prediction of the library."""
     approximation, _ = fitted(quiet, "last_layer", "kron", "classification", prior_precision=0.05)
-    network = bnndp.importers.from_laplace(approximation, architecture=bnndp.importers.Architecture("classification"))
+    network = bnndp.importers.from_laplace(approximation)
+    assert network.task == "classification"
     sampled = approximation(X, pred_type="nn", link_approx="mc", n_samples=20_000)
     bounds = bnndp.certify(network, bnndp.Box.ball(X, 1e-9), bnndp.Options(refine=16))
     assert bool((bounds.lower <= sampled + 0.01).all())
     assert bool((sampled - 0.01 <= bounds.upper).all())
+
+
+@pytest.mark.parametrize(("subset", "structure"), [("all", "diag"), ("all", "kron"), ("last_layer", "full")])
+def test_activations_and_the_task_are_those_of_the_live_object(quiet: Any, subset: str, structure: str) -> None:
+    """Tanh and ReLU by position; bounds on a box contain the mean of the softmax over draws at points of it."""
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    x = torch.randn(40, 3).double()
+    data = torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
+    found = quiet.Laplace(
+        net, "classification", subset_of_weights=subset, hessian_structure=structure, prior_precision=50.0
+    )
+    found.fit(torch.utils.data.DataLoader(data, batch_size=10))
+    network = bnndp.importers.from_laplace(found)
+    assert [layer.kind for layer in network.layers][1::2] == ["tanh", "relu"]  # type: ignore[union-attr]
+    assert network.task == "classification"
+    assert network.digest() == bnndp.importers.from_laplace(stored(found), net).digest()
+    with pytest.raises(InputError, match="nothing is guessed: give the activation between its layers"):
+        bnndp.importers.from_laplace(stored(found), net.state_dict())
+    with pytest.raises(InputError, match="is not what the module has between its layers: tanh, relu"):
+        bnndp.importers.from_laplace(found, activation="relu")
+    box = bnndp.Box.ball(X[:1], 0.05)
+    bounds = bnndp.certify(network, box)
+    points = box.lower + (box.upper - box.lower) * torch.rand(5, 3).double()
+    sampled = found(points, pred_type="nn", link_approx="mc", n_samples=2000)
+    assert bool((bounds.lower <= sampled + 0.02).all())
+    assert bool((sampled - 0.02 <= bounds.upper).all())

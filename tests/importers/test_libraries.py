@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.foreign_states import RELUS, SETTINGS
 from torch import Tensor, nn
 
 import bnndp
@@ -128,9 +129,9 @@ def test_dense_networks(name: str) -> None:
     importer, layer = DENSE[name]
     torch.manual_seed(0)
     module = Chain(layer(3, 6), nn.ReLU(), layer(6, 2, bias=False) if name != "blitz" else layer(6, 2))
-    found = bnndp.importers.from_tensors(module.state_dict(), importer=importer)
-    assert found.digest() == bnndp.importers.from_tensors(module.state_dict()).digest()
-    assert found.digest() == bnndp.from_module(module).digest()
+    found = bnndp.importers.from_tensors(module.state_dict(), importer=importer, **SETTINGS)
+    assert found.digest() == bnndp.importers.from_tensors(module.state_dict(), **SETTINGS).digest()
+    assert found.digest() == bnndp.from_module(module, task="regression").digest()
     agree(module, found, (3,))
 
 
@@ -150,7 +151,7 @@ def test_another_function_of_rho_would_be_noticed() -> None:
         for role, name in rows
     ]
     with pytest.raises(AssertionError):
-        agree(module, bnndp.importers.from_tensors(wrong, table={"tensors": table}), (3,))
+        agree(module, bnndp.importers.from_tensors(wrong, table={"tensors": table}, **SETTINGS), (3,))
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -158,9 +159,9 @@ def test_convolutions(name: str) -> None:
     torch.manual_seed(0)
     dense = DENSE[name][1]
     module = Chain(CONVOLUTIONS[name](), nn.Tanh(), nn.Flatten(), dense(2 * 2 * 2, 2))
-    given = Architecture(layers=IMAGES, input_shape=(1, 4, 4))
+    given = Architecture("regression", layers=IMAGES, input_shape=(1, 4, 4))
     found = bnndp.importers.from_tensors(module.state_dict(), given)
-    assert found.digest() == bnndp.from_module(module, input_shape=(1, 4, 4)).digest()
+    assert found.digest() == bnndp.from_module(module, input_shape=(1, 4, 4), task="regression").digest()
     agree(module, found, (1, 4, 4))
 
 
@@ -173,7 +174,7 @@ def test_blitz_after_a_move_keeps_old_means_beside_the_trained_ones() -> None:
     optimiser.step()
     state = module.state_dict()
     assert not torch.equal(state["weight_mu"], state["weight_sampler.mu"])
-    found = bnndp.importers.from_tensors(state)
+    found = bnndp.importers.from_tensors(state, **SETTINGS)
     assert torch.equal(found.linears[0].weight_mean, state["weight_sampler.mu"])
     agree(lambda x: module(x.double()), found, (2,))
 
@@ -182,20 +183,20 @@ def test_blitz_without_a_bias_keeps_one() -> None:
     torch.manual_seed(0)
     module = blitz(3, 2, bias=False)
     assert "bias_mu" in module.state_dict()
-    found = bnndp.importers.from_tensors(module.state_dict(), bias=False)
-    assert found.digest() == bnndp.from_module(module).digest()  # which sees that there is none
+    found = bnndp.importers.from_tensors(module.state_dict(), bias=False, **SETTINGS)
+    assert found.digest() == bnndp.from_module(module, task="regression").digest()  # which sees that there is none
     agree(module, found, (3,))
 
 
 def test_a_frozen_layer_of_torchbnn() -> None:
     torch.manual_seed(0)
-    module = torchbnn(3, 2)
-    before = bnndp.importers.from_tensors(module.state_dict())
+    module: Any = torchbnn(3, 2)
+    before = bnndp.importers.from_tensors(module.state_dict(), **SETTINGS)
     module.freeze()
     assert "weight_eps" in module.state_dict()
-    assert bnndp.importers.from_tensors(module.state_dict()).digest() == before.digest()
+    assert bnndp.importers.from_tensors(module.state_dict(), **SETTINGS).digest() == before.digest()
     with pytest.raises(bnndp.CertError, match="it is frozen"):
-        bnndp.from_module(module)
+        bnndp.from_module(module, task="regression")
 
 
 def trained_by_ivon(groups: bool) -> tuple[nn.Module, Any]:
@@ -217,7 +218,7 @@ def trained_by_ivon(groups: bool) -> tuple[nn.Module, Any]:
 def test_ivon(groups: bool) -> None:
     module, optimiser = trained_by_ivon(groups)
     names = ["2.weight", "2.bias", "0.weight", "0.bias"] if groups else None
-    found = bnndp.importers.from_ivon(module, optimiser, parameters=names)
+    found = bnndp.importers.from_ivon(module, optimiser, parameters=names, **SETTINGS)
 
     def draw(x: Tensor) -> Tensor:
         with optimiser.sampled_params():
@@ -231,4 +232,7 @@ def test_an_ivon_checkpoint() -> None:
     both = flat({"model": module.state_dict(), "optimizer": optimiser.state_dict(), "epoch": 5})
     found = importer_for(both)
     assert found.name == "ivon"
-    assert posterior_of(found.read(both, Choices())).digest() == bnndp.importers.from_ivon(module, optimiser).digest()
+    assert (
+        posterior_of(found.read(both, Choices()), RELUS).digest()
+        == bnndp.importers.from_ivon(module, optimiser, **SETTINGS).digest()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def agree(network: BayesianNetwork, module: nn.Module, shape: tuple[int, ...]) -
 def test_activations(kind: str) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 6), ACTIVATIONS[kind], nn.Linear(6, 2, bias=False))
-    network = bnndp.from_module(module)
+    network = bnndp.from_module(module, task="regression")
     assert [layer.kind for layer in network.layers] == ["linear", kind, "linear"]
     agree(network, module, (3,))
 
@@ -76,14 +76,18 @@ def test_a_module_with_functions_in_its_forward() -> None:
     assert [layer.kind for layer in network.layers] == kinds
     assert network.task == "classification"
     assert [part.training for part in module.modules()] == modes
-    agree(bnndp.from_module(module.double(), input_shape=(1, 8, 8), activation="relu"), module, (1, 8, 8))
+    agree(
+        bnndp.from_module(module.double(), input_shape=(1, 8, 8), activation="relu", task="regression"),
+        module,
+        (1, 8, 8),
+    )
 
 
 def test_random_numbers_and_hooks_are_as_before() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Linear(2, 1))
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    bnndp.from_module(module)
+    bnndp.from_module(module, task="regression")
     assert torch.equal(torch.get_rng_state(), before)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
@@ -122,9 +126,10 @@ class TwoLayers(nn.Module):
 def test_gaussian_layers() -> None:
     torch.manual_seed(0)
     module = TwoLayers()
-    network = bnndp.from_module(module, activation="tanh", input_shape=(3,))
+    network = bnndp.from_module(module, activation="tanh", input_shape=(3,), task="regression")
     assert [layer.kind for layer in network.layers] == ["linear", "tanh", "linear"]
-    for layer, part in ((network.layers[0], module.a), (network.layers[2], module.b)):
+    first, _, last = cast("tuple[Any, ...]", network.layers)
+    for layer, part in ((first, module.a), (last, module.b)):
         assert torch.equal(layer.weight_mean, part.mu_weight.detach().double())
         assert torch.equal(layer.weight_std, torch.log1p(part.rho_weight.detach().double().exp()))
         assert torch.equal(layer.bias_std, torch.log1p(part.rho_bias.detach().double().exp()))
@@ -148,6 +153,7 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Tensor], Any], str]] = {
     "a function that has no name": (lambda f, g, x: g(torch.relu(f(x))), "between 'first' and 'second'"),
     "changed in place": (lambda f, g, x: g(f(x).mul_(2)), "between 'first' and 'second'"),
     "a sum": (lambda f, g, x: g(f(x) + x), "between 'first' and 'second'"),
+    "inputs changed in place": (lambda f, g, x: g(f(x.mul_(2))), "between the inputs and 'first'"),
     "scaled inputs": (lambda f, g, x: g(f(x / 255)), "between the inputs and 'first'"),
     "a softmax at the end": (lambda f, g, x: torch.softmax(g(f(x)), -1), "between 'second' and the result"),
     "transposed": (lambda f, g, x: g(f(x).flip(1)), "between 'first' and 'second'"),
@@ -162,15 +168,20 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Tensor], Any], str]] = {
 def test_what_is_no_chain_is_refused(case: str) -> None:
     act, words = WRONG[case]
     with pytest.raises(InputError, match=words):
-        bnndp.from_module(Doing(act))
+        bnndp.from_module(Doing(act), task="regression")
 
 
 def test_another_function_than_the_one_named_is_refused() -> None:
     with pytest.raises(InputError, match="an activation is not the one named"):
-        bnndp.from_module(Doing(lambda f, g, x: g(torch.tanh(f(x)))), activation="relu")
+        bnndp.from_module(Doing(lambda f, g, x: g(torch.tanh(f(x)))), activation="relu", task="regression")
     with pytest.raises(InputError, match="activation must be one of"):
-        bnndp.from_module(Doing(lambda f, g, x: g(f(x))), activation="mish")
-    assert bnndp.from_module(Doing(lambda f, g, x: g(f(x))), activation="relu").sizes == (3, 3, 3)
+        bnndp.from_module(Doing(lambda f, g, x: g(f(x))), activation="mish", task="regression")
+    assert bnndp.from_module(Doing(lambda f, g, x: g(f(x))), activation="relu", task="regression").sizes == (3, 3, 3)
+    modules = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+    with pytest.raises(InputError, match="'relu' is not what the module has between its layers: tanh, relu; leave"):
+        bnndp.from_module(modules, activation="relu", task="regression")
+    with pytest.raises(InputError, match="does not say its task; give task='regression' or task='classification'"):
+        bnndp.from_module(modules)
 
 
 def _frozen() -> nn.Module:
@@ -249,7 +260,7 @@ UNKNOWN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
 def test_layers_that_cannot_be_read(case: str) -> None:
     make, settings, words = UNKNOWN[case]
     with pytest.raises(CertError, match=words):
-        bnndp.from_module(make(), **settings)
+        bnndp.from_module(make(), task="regression", **settings)
 
 
 def test_a_gaussian_layer_in_two_places_is_refused() -> None:
@@ -262,15 +273,19 @@ def test_a_gaussian_layer_in_two_places_is_refused() -> None:
             return self.layer(self.layer(x)[0])[0]
 
     with pytest.raises(UnsupportedLayerError, match="'layer' is run more than once"):
-        bnndp.from_module(Twice())
+        bnndp.from_module(Twice(), task="regression")
     shared = nn.Linear(2, 2)
-    assert bnndp.from_module(nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared))).sizes == (2, 2, 2)
+    assert bnndp.from_module(nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared)), task="regression").sizes == (
+        2,
+        2,
+        2,
+    )
 
 
 @pytest.mark.parametrize("masks", [True, False])
 def test_dropout_is_what_the_user_says(masks: bool) -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Dropout2d(0.25), nn.Flatten(), nn.Dropout(0.5), nn.Linear(2, 1))
-    network = bnndp.from_module(module, input_shape=(1, 2, 2), mc_dropout=masks)
+    network = bnndp.from_module(module, input_shape=(1, 2, 2), mc_dropout=masks, task="regression")
     kinds = [layer.kind for layer in network.layers]
     assert kinds == (
         ["conv2d", "dropout", "flatten", "dropout", "linear"] if masks else ["conv2d", "flatten", "linear"]

@@ -7,7 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
+from support.foreign_states import SETTINGS
+from support.site_states import (
+    SEEDS,
+    Sites,
+    check_independent,
+    covariance,
+    random_sites,
+    random_sizes,
+    table_of,
+    vector,
+)
 from torch import Tensor
 
 import bnndp
@@ -16,7 +26,7 @@ from bnndp.errors import ModelFileError
 from bnndp.files.posterior import read_model
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
-from bnndp.importers.numpyro import Chain, NumpyroGuide
+from bnndp.importers.numpyro import CHAIN, NUMPYRO
 from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear
 
@@ -48,12 +58,12 @@ def pair(seed: int) -> tuple[Sites, Sites]:
 
 
 @pytest.mark.parametrize("style", ["flax", "hand", "haiku"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_scales_are_used_as_they_are(seed: int, style: str) -> None:
     locs, scales = pair(seed)
     state = auto_normal(locs, scales, style)
     assert importer_for(flat(state)).name == "numpyro"
-    found = bnndp.importers.from_numpyro({name: value.numpy() for name, value in state.items()})
+    found = bnndp.importers.from_numpyro({name: value.numpy() for name, value in state.items()}, **SETTINGS)
     check_independent(found, locs, scales)  # no second softplus
 
 
@@ -62,7 +72,7 @@ def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = auto_normal(locs, scales, "flax") | {"noise_auto_loc": torch.zeros(()), "noise_auto_scale": torch.ones(())}
     np.savez(tmp_path / "p.npz", **{name: value.numpy() for name, value in state.items()})
     out, table = tmp_path / "m.safetensors", tmp_path / "t.toml"
-    command = ["convert", str(tmp_path / "p.npz"), "-o", str(out)]
+    command = ["convert", str(tmp_path / "p.npz"), "-o", str(out), "--task", "regression", "--activation", "relu"]
     assert main(command) == 2
     assert "site 'noise' is not known to be a weight or a bias" in capsys.readouterr().err
     table.write_text('ignore = ["noise"]\n')
@@ -77,7 +87,7 @@ def test_ten_layers_are_in_the_order_of_their_numbers() -> None:
     state = {f"{name}_auto_loc": value for name, value in named(locs, "flax").items()}
     assert list(state)[1:3] == ["nn/Dense_0.kernel_auto_loc", "nn/Dense_1.bias_auto_loc"]
     assert list(state)[4].startswith("nn/Dense_10")  # before Dense_2
-    check_independent(bnndp.importers.from_numpyro(state), locs, {})
+    check_independent(bnndp.importers.from_numpyro(state, **SETTINGS), locs, {})
 
 
 # Layout
@@ -99,17 +109,17 @@ def test_a_layout_that_shapes_do_not_say_must_be_given() -> None:
     square = locs(w1=(3, 3), b1=(3,), w2=(3, 3), b2=(3,))
     assert "fit one another in several layouts" in fault(square)
     for layout in ("in_out", "out_in"):
-        weight = bnndp.importers.from_numpyro(square, table={"layout": layout}).linears[0].weight_mean  # type: ignore[union-attr]
+        weight = bnndp.importers.from_numpyro(square, table={"layout": layout}, **SETTINGS).linears[0].weight_mean  # type: ignore[union-attr]
         given = square["w1_auto_loc"].double()
         assert torch.equal(weight, given.T if layout == "in_out" else given)
     kernel = locs(Dense_0__kernel=(3, 3), Dense_0__bias=(3,))  # flax has one layout
-    network = bnndp.importers.from_numpyro(kernel)
+    network = bnndp.importers.from_numpyro(kernel, **SETTINGS)
     assert torch.equal(network.linears[0].weight_mean, kernel["Dense_0.kernel_auto_loc"].T.double())  # type: ignore[union-attr]
 
 
 def test_equinox_has_the_layout_of_torch() -> None:
     given = locs(layers0__weight=(4, 3), layers0__bias=(4,), layers1__weight=(2, 4), layers1__bias=(2,))
-    network = bnndp.importers.from_numpyro(given)
+    network = bnndp.importers.from_numpyro(given, **SETTINGS)
     assert network.sizes == (3, 4, 2)  # type: ignore[union-attr]
     assert torch.equal(network.linears[0].weight_mean, given["layers0.weight_auto_loc"].double())  # type: ignore[union-attr]
 
@@ -127,10 +137,10 @@ def test_wrong_guesses_are_refused() -> None:
 
 def test_an_order_that_names_do_not_say_is_the_only_one_that_fits() -> None:
     given = locs(out__kernel=(5, 2), out__bias=(2,), hidden__kernel=(3, 4), middle__kernel=(4, 5))
-    assert bnndp.importers.from_numpyro(given).sizes == (3, 4, 5, 2)  # type: ignore[union-attr]
+    assert bnndp.importers.from_numpyro(given, **SETTINGS).sizes == (3, 4, 5, 2)  # type: ignore[union-attr]
     loop = locs(a__kernel=(3, 3), b__kernel=(3, 3))
     assert "fit one another in several orders; give their sites in order by --table" in fault(loop)
-    told = bnndp.importers.from_numpyro(loop, table={"sites": [{"site": "b.kernel"}, {"site": "a.kernel"}]})
+    told = bnndp.importers.from_numpyro(loop, table={"sites": [{"site": "b.kernel"}, {"site": "a.kernel"}]}, **SETTINGS)
     assert torch.equal(told.linears[0].weight_mean, loop["b.kernel_auto_loc"].T.double())  # type: ignore[union-attr]
     many = locs(**{f"{chr(97 + k)}__kernel": (2, 2) for k in range(7)})
     assert "the order of its 7 layers is not said by their names" in fault(many)
@@ -138,11 +148,11 @@ def test_an_order_that_names_do_not_say_is_the_only_one_that_fits() -> None:
 
 def test_sites_with_names_of_their_own() -> None:
     given = locs(theta=(3, 4), offset=(4,))
-    rows = [
+    rows: list[dict[str, object]] = [
         {"site": "theta", "layer": "first", "part": "weight", "layout": "in_out", "shape": [3, 4]},
         {"site": "offset", "layer": "first", "part": "bias"},
     ]
-    assert bnndp.importers.from_numpyro(given, table={"sites": rows}).sizes == (3, 4)  # type: ignore[union-attr]
+    assert bnndp.importers.from_numpyro(given, table={"sites": rows}, **SETTINGS).sizes == (3, 4)  # type: ignore[union-attr]
     assert "must say layer and part" in fault(given, table={"sites": [{"site": "theta"}]})
     assert "the table says (4, 3)" in fault(given, table={"sites": [rows[0] | {"shape": [4, 3]}, rows[1]]})
     assert "unknown settings: 'rows'" in fault(given, table={"rows": rows})
@@ -155,7 +165,7 @@ def test_sites_with_names_of_their_own() -> None:
 # One vector for all sites
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_vector_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = {"b1": torch.randn(3, generator=generator), "w1": torch.randn(2, 3, generator=generator)}
@@ -163,7 +173,7 @@ def test_a_vector_of_one_layer(seed: int) -> None:
     n = 9
     scale, factor = torch.rand(n, generator=generator), torch.randn(n, 2, generator=generator)
     low = {"auto_loc": vector(sites), "auto_scale": scale, "auto_cov_factor": factor}
-    layer = bnndp.importers.from_numpyro(low, table=table).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_numpyro(low, table=table, **SETTINGS).layers[0]  # type: ignore[union-attr]
     assert isinstance(layer, CorrelatedLinear)
     rows = scale.double()[:, None] * factor.double()
     assert torch.equal(layer.weight_mean, sites["w1"].T.double())
@@ -171,11 +181,11 @@ def test_a_vector_of_one_layer(seed: int) -> None:
     assert torch.equal(layer.factor[:, :-1], rows[3:].reshape(2, 3, 2).transpose(0, 1))
     assert torch.equal(layer.factor[:, -1], rows[:3])
     diagonal = {"auto_loc": vector(sites), "auto_scale": scale}
-    plain = bnndp.importers.from_numpyro(diagonal, table=table).linears[0]  # type: ignore[union-attr]
+    plain = bnndp.importers.from_numpyro(diagonal, table=table, **SETTINGS).linears[0]  # type: ignore[union-attr]
     assert torch.equal(plain.bias_std, scale[:3].double())
     lower = torch.randn(n, n, generator=generator).tril()
     full = {"auto_loc": vector(sites), "auto_scale_tril": lower}
-    layer = bnndp.importers.from_numpyro(full, table=table).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_numpyro(full, table=table, **SETTINGS).layers[0]  # type: ignore[union-attr]
     order = [3 + 3 * j + i for i in range(3) for j in range(2)] + [0, 1, 2]  # ours, in their vector
     wanted = (lower.double() @ lower.double().mT)[order][:, order]
     torch.testing.assert_close(covariance(layer), wanted, rtol=1e-13, atol=1e-13)
@@ -220,7 +230,7 @@ def test_layers_of_flax_without_a_prior_have_no_variance() -> None:
         "nn/Dense_1.kernel_auto_loc": np.zeros((4, 1), np.float32),
         "nn/Dense_1.kernel_auto_scale": np.full((4, 1), 0.5, np.float32),
     }
-    network = bnndp.importers.from_numpyro(params)
+    network = bnndp.importers.from_numpyro(params, **SETTINGS)
     assert network.sizes == (3, 4, 1)  # type: ignore[union-attr]
     assert not network.linears[0].random  # type: ignore[union-attr]
     assert torch.equal(network.linears[1].weight_std, torch.full((1, 4), 0.5).double())  # type: ignore[union-attr]
@@ -231,12 +241,12 @@ def test_layers_of_flax_without_a_prior_have_no_variance() -> None:
 
 
 @pytest.mark.parametrize("style", ["flax", "hand", "haiku"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_samples_of_a_chain(seed: int, style: str) -> None:
     draws = [random_sites(random_sizes(seed), 50 * seed + k) for k in range(4)]
     stacked = {name: torch.stack([named(draw, style)[name] for draw in draws]) for name in named(draws[0], style)}
     assert importer_for(flat(stacked)).name == "mcmc"
-    ensemble = bnndp.importers.from_numpyro(stacked)
+    ensemble = bnndp.importers.from_numpyro(stacked, **SETTINGS)
     assert isinstance(ensemble, bnndp.Ensemble)
     for member, draw in zip(ensemble.members, draws, strict=True):
         check_independent(member, draw, {})
@@ -246,8 +256,8 @@ def test_samples_of_a_chain(seed: int, style: str) -> None:
 def test_samples_that_cannot_be_read() -> None:
     chain = {"w1": torch.zeros(5, 3, 2), "b1": torch.zeros(5, 2), "noise": torch.ones(5)}
     assert "site 'noise' is not known" in fault(chain)
-    assert len(bnndp.importers.from_numpyro(chain, table={"ignore": ["noise"]}).members) == 5  # type: ignore[union-attr]
+    assert len(bnndp.importers.from_numpyro(chain, table={"ignore": ["noise"]}, **SETTINGS).members) == 5  # type: ignore[union-attr]
     assert "the same number of samples" in fault(chain | {"b1": torch.zeros(4, 2)})
-    assert not Chain().knows(flat({"w1": torch.zeros(2, 5, 3, 2)}))  # chains apart
-    assert not Chain().knows(flat({"0.weight": torch.zeros(5, 3, 2)}))  # of torch: importer samples
-    assert not NumpyroGuide().knows(flat(chain))
+    assert not CHAIN.knows(flat({"w1": torch.zeros(2, 5, 3, 2)}))  # chains apart
+    assert not CHAIN.knows(flat({"0.weight": torch.zeros(5, 3, 2)}))  # of torch: importer samples
+    assert not NUMPYRO.knows(flat(chain))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.foreign_states import SETTINGS
 from support.site_states import expect_same_mean, library
 
 import bnndp
@@ -52,7 +53,9 @@ def trained(numpyro: Any, kind: str) -> tuple[Any, dict[str, Any], Any]:
 def test_samples_agree(numpyro: Any, kind: str) -> None:
     guide, params, outputs = trained(numpyro, kind)
     order = [{"site": name, "shape": list(value.shape)} for name, value in guide._init_locs.items()]
-    ours = bnndp.importers.from_numpyro(params, table={"sites": order} if kind == "AutoDiagonalNormal" else None)
+    ours = bnndp.importers.from_numpyro(
+        params, table={"sites": order} if kind == "AutoDiagonalNormal" else None, **SETTINGS
+    )
     expect_same_mean(outputs, ours, torch.tensor(X))
 
 
@@ -67,6 +70,6 @@ def test_a_chain(numpyro: Any) -> None:
     chain.run(jax.random.PRNGKey(0), X, X[:, :2])
     samples = chain.get_samples()
     mean = numpyro.infer.Predictive(model, samples)(jax.random.PRNGKey(2), X)["mean"].mean(0)
-    ours = bnndp.importers.from_numpyro({name: value for name, value in samples.items() if name != "mean"})
+    ours = bnndp.importers.from_numpyro({name: value for name, value in samples.items() if name != "mean"}, **SETTINGS)
     bounds = bnndp.certify(ours, bnndp.Box.ball(torch.tensor(X).double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), torch.tensor(np.asarray(mean)), rtol=1e-4, atol=1e-4)

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes
+from support.foreign_states import RELUS, SETTINGS
+from support.site_states import SEEDS, Sites, check_independent, covariance, random_sites, random_sizes
 from torch import Tensor, nn
 
 import bnndp
@@ -32,16 +33,16 @@ def spread(sizes: tuple[int, ...], seed: int, kind: str) -> Sites:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_diagonal_states(seed: int, kind: str) -> None:
     sizes = random_sizes(seed)
     params, given = random_sites(sizes, seed), spread(sizes, seed, kind)
     state = {"params": params, kind: given, "step": torch.tensor(3)}
     assert importer_for(flat(state)).name == "posteriors"
     stds = {name: KINDS[kind](value) for name, value in given.items()}
-    check_independent(bnndp.importers.from_posteriors(state), params, stds)
+    check_independent(bnndp.importers.from_posteriors(state, **SETTINGS), params, stds)
     live = SimpleNamespace(**state, opt_state=object())  # as the library has it
-    check_independent(bnndp.importers.from_posteriors(live), params, stds)
+    check_independent(bnndp.importers.from_posteriors(live, **SETTINGS), params, stds)
 
 
 def ordered(sites: Sites, names: list[str]) -> Tensor:
@@ -54,7 +55,7 @@ def ordered(sites: Sites, names: list[str]) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["L_factor", "prec", "cov"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
     """A plain dictionary is raveled by its sorted names, the bias first; an OrderedDict as it is."""
     params = random_sites(random_sizes(3 * seed)[:2], seed)
@@ -66,7 +67,7 @@ def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
     given = {"L_factor": lower[rows, columns], "prec": wanted, "cov": wanted}[kind]
     truth = {"L_factor": lower.double() @ lower.double().T, "prec": torch.linalg.inv(wanted), "cov": wanted}[kind]
     for held, names in ((dict(params), ["0.bias", "0.weight"]), (OrderedDict(params), ["0.weight", "0.bias"])):
-        layer = bnndp.importers.from_posteriors({"params": held, kind: given}).layers[0]  # type: ignore[union-attr]
+        layer = bnndp.importers.from_posteriors({"params": held, kind: given}, **SETTINGS).layers[0]  # type: ignore[union-attr]
         assert isinstance(layer, CorrelatedLinear)
         at = ordered(params, names)
         torch.testing.assert_close(covariance(layer), truth[at][:, at], rtol=1e-7, atol=1e-9)
@@ -93,7 +94,7 @@ def test_the_order_of_a_vector_in_a_file_must_be_said() -> None:
 
 def covariance_of(found: dict[str, Tensor]) -> Tensor:
     names = ("weight_mean", "weight_std", "bias_mean", "bias_std", "factor")
-    return covariance(CorrelatedLinear(*(found[f"0.{name}"] for name in names), shared=True))
+    return covariance(CorrelatedLinear(**{name: found[f"0.{name}"] for name in names}, shared=True))
 
 
 def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
@@ -101,13 +102,14 @@ def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     params = {name: value.detach() + 1 for name, value in net.named_parameters() if name.startswith("2.")}
     state = {"params": params, "prec": 4 * torch.eye(10)}
-    network = bnndp.importers.from_posteriors(state, network=net)
+    network = bnndp.importers.from_posteriors(state, network=net, **SETTINGS)
     assert [layer.kind for layer in network.layers] == ["linear", "relu", "correlated_linear"]  # type: ignore[union-attr]
     assert torch.equal(network.layers[2].weight_mean, params["2.weight"].double())  # type: ignore[union-attr]
     torch.testing.assert_close(covariance(network.layers[2]), torch.eye(10).double() / 4)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize("seed", SEEDS)
 def test_samples(seed: int, tmp_path: Path) -> None:
     sizes = random_sizes(seed)
     draws = [random_sites(sizes, 10 * seed + k) for k in range(3)]
@@ -120,12 +122,12 @@ def test_samples(seed: int, tmp_path: Path) -> None:
         }
         for k, draw in enumerate(draws)
     ]
-    ensemble = bnndp.importers.from_posteriors([SimpleNamespace(**state) for state in states])
+    ensemble = bnndp.importers.from_posteriors([SimpleNamespace(**state) for state in states], **SETTINGS)
     for member, draw in zip(ensemble.members, draws, strict=True):  # type: ignore[union-attr]
         check_independent(member, draw, {})
     if seed == 0:
         torch.save(states, tmp_path / "s.pt")
-        assert convert(tmp_path / "s.pt").posterior.digest() == ensemble.digest()
+        assert convert(tmp_path / "s.pt", RELUS).posterior.digest() == ensemble.digest()
 
 
 def fault(state: object, **choices: object) -> str:
@@ -160,6 +162,6 @@ def test_states_that_cannot_be_read() -> None:
     assert "L_factor has shape (90,); expected (91,)" in fault(short, table=table)
     assert "must be the params of the state" in fault(short, table={"sites": [{"site": "0.weight"}]})
     with pytest.raises(InputError, match="there are no states"):
-        bnndp.importers.from_posteriors([])
+        bnndp.importers.from_posteriors([], **SETTINGS)
     with pytest.raises(InputError, match="a state needs params, a dictionary by parameter names, got Tensor"):
-        bnndp.importers.from_posteriors({"params": torch.ones(3)})
+        bnndp.importers.from_posteriors({"params": torch.ones(3)}, **SETTINGS)

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.site_states import Sites, check_independent, covariance, random_sites, random_sizes, table_of, vector
+from support.foreign_states import RELUS, SETTINGS
+from support.site_states import (
+    SEEDS,
+    Sites,
+    check_independent,
+    covariance,
+    random_sites,
+    random_sizes,
+    table_of,
+    vector,
+)
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -16,11 +26,11 @@ import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load, read_model
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
-from bnndp.importers.gaussian import ON_ALL_REALS
-from bnndp.importers.pyro import PyroGuide, TyxeGuide
+from bnndp.importers.gaussian import REAL_PRIORS
+from bnndp.importers.pyro import PYRO, TYXE
 from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear
 
@@ -62,18 +72,22 @@ def read(foreign: Foreign, **choices: object) -> dict[str, Tensor]:
 # AutoNormal
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     locs, raw = pair(seed)
     state = auto_normal(locs, raw, start="net." if seed % 2 else "")
     assert importer_for(flat(state)).name == "pyro"
-    check_independent(bnndp.importers.from_pyro(state), locs, {name: softplus(value) for name, value in raw.items()})
     check_independent(
-        bnndp.importers.from_pyro(state, scale_transform="exp"), locs, {name: exp(value) for name, value in raw.items()}
+        bnndp.importers.from_pyro(state, **SETTINGS), locs, {name: softplus(value) for name, value in raw.items()}
+    )
+    check_independent(
+        bnndp.importers.from_pyro(state, scale_transform="exp", **SETTINGS),
+        locs,
+        {name: exp(value) for name, value in raw.items()},
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("constraint", "scale"),
     [
@@ -86,7 +100,7 @@ def test_a_store_says_how_its_scales_are_made(constraint: str, scale: object, se
     locs, raw = pair(seed)
     foreign = store(locs, raw, constraint)
     found = importer_for(foreign).read(foreign, Choices())
-    assert found.remarks == (ON_ALL_REALS,)  # nothing is assumed of the scales
+    assert found.remarks == (REAL_PRIORS,)  # nothing is assumed of the scales
     for name, value in raw.items():
         assert torch.equal(found.members[0][f"{name}_mean"], locs[name].double())
         assert torch.equal(found.members[0][f"{name}_std"], scale(value))  # type: ignore[operator]
@@ -94,21 +108,22 @@ def test_a_store_says_how_its_scales_are_made(constraint: str, scale: object, se
 
 def test_the_assumed_transform_is_stated() -> None:
     locs, raw = pair(0)
-    found = PyroGuide().read(flat(auto_normal(locs, raw)), Choices())
+    found = PYRO.read(flat(auto_normal(locs, raw)), Choices())
     assert "softplus" in found.formula
     assert found.remarks[0].startswith("scales are read by softplus, as Pyro has it since 1.7; the file does not say")
-    chosen = PyroGuide().read(flat(auto_normal(locs, raw)), Choices(scale_transform="exp"))
-    assert chosen.remarks == (ON_ALL_REALS,)
+    chosen = PYRO.read(flat(auto_normal(locs, raw)), Choices(scale_transform="exp"))
+    assert chosen.remarks == (REAL_PRIORS,)
     assert chosen.formula == "mean = loc, std = exp(value)"
 
 
 def test_large_values_do_not_overflow() -> None:
     state = {"locs.0.weight" + RAW: torch.ones(1, 1), "scales.0.weight" + RAW: torch.full((1, 1), 2e4)}
-    assert bnndp.importers.from_pyro(state).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, **SETTINGS).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
     with pytest.raises(ModelFileError, match="has no finite exp"):
-        bnndp.importers.from_pyro(state, scale_transform="exp")
+        bnndp.importers.from_pyro(state, scale_transform="exp", **SETTINGS)
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the networks of the paper were saved: with the constraint of Pyro up to 1.6."""
     locs, raw = pair(5)
@@ -116,7 +131,8 @@ def test_a_file_of_an_old_store(tmp_path: Path, capsys: pytest.CaptureFixture[st
     params |= {f"AutoNormal.scales.{name}": value for name, value in raw.items()}
     kinds = {name: constraints.real if ".locs." in name else constraints.positive for name in params}
     torch.save({"params": params, "constraints": kinds}, tmp_path / "params.pt")
-    assert main(["convert", str(tmp_path / "params.pt"), "-o", str(tmp_path / "m.safetensors")]) == 0
+    command = ["convert", str(tmp_path / "params.pt"), "-o", str(tmp_path / "m.safetensors")]
+    assert main([*command, "--task", "regression", "--activation", "relu"]) == 0
     assert "exp(value)" in capsys.readouterr().out
     found = read_model(tmp_path / "m.safetensors")
     check_independent(found.posterior, locs, {name: exp(value) for name, value in raw.items()})
@@ -147,46 +163,50 @@ def test_the_published_networks(posteriors: Path, name: str) -> None:
 # TyXe
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_tyxe_has_exp(seed: int) -> None:
     locs, raw = pair(seed)
-    state = {}
+    state: dict[str, Tensor] = {}
     for name in locs:
         state |= {f"net.{name}.loc{RAW}": locs[name], f"net.{name}.scale{RAW}": raw[name]}
     assert importer_for(flat(state)).name == "tyxe"
-    check_independent(bnndp.importers.from_pyro(state), locs, {name: exp(value) for name, value in raw.items()})
-    most = bnndp.importers.from_pyro(state, scale_transform="sigmoid 0.1")
+    check_independent(
+        bnndp.importers.from_pyro(state, **SETTINGS), locs, {name: exp(value) for name, value in raw.items()}
+    )
+    most = bnndp.importers.from_pyro(state, scale_transform="sigmoid 0.1", **SETTINGS)
     check_independent(most, locs, {name: 0.1 * torch.sigmoid(value.double()) for name, value in raw.items()})
-    assert "max_guide_scale" in TyxeGuide().read(flat(state), Choices()).remarks[0]
+    assert "max_guide_scale" in TYXE.read(flat(state), Choices()).remarks[0]
 
 
 # One vector for all sites
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
     locs, raw = pair(seed)
     table = table_of(locs)
     state = {"loc": vector(locs), "scale" + RAW: vector(raw)}
     assert importer_for(flat(state)).name == "pyro"
     check_independent(
-        bnndp.importers.from_pyro(state, table=table), locs, {name: softplus(value) for name, value in raw.items()}
+        bnndp.importers.from_pyro(state, table=table, **SETTINGS),
+        locs,
+        {name: softplus(value) for name, value in raw.items()},
     )
     with pytest.raises(ModelFileError, match=r"one vector of .* values for all sites and does not say which is where"):
-        bnndp.importers.from_pyro(state)
+        bnndp.importers.from_pyro(state, **SETTINGS)
     table["sites"] = table["sites"][:-1]  # type: ignore[index]
     with pytest.raises(ModelFileError, match=r"the sites of the table have \d+ values, the vector of the file has \d+"):
-        bnndp.importers.from_pyro(state, table=table)
+        bnndp.importers.from_pyro(state, table=table, **SETTINGS)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_full_covariance_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = random_sites(random_sizes(3 * seed)[:2], seed)  # one layer
     n = len(vector(sites))
     raw, tril = torch.randn(n, generator=generator), torch.randn(n, n, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "scale_tril" + RAW: tril}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]  # type: ignore[union-attr]
     assert isinstance(layer, CorrelatedLinear)
     lower = softplus(raw)[:, None] * (tril.double().tril(-1) + torch.eye(n).double())
     assert torch.equal(layer.weight_mean, sites["0.weight"].double())
@@ -196,21 +216,21 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(layer), lower @ lower.mT, rtol=1e-13, atol=1e-13)
     older = {"loc": vector(sites), "scale_tril" + RAW: tril}  # Pyro 1.7 and before: no scale
     for name, function in (("exp", exp), ("softplus", softplus)):
-        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name).layers[0]  # type: ignore[union-attr]
+        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name, **SETTINGS).layers[0]  # type: ignore[union-attr]
         old = tril.double().tril(-1) + torch.diag(function(tril.diagonal()))
         assert torch.equal(found.factor[:, -1], old[size:])
     with pytest.raises(ModelFileError, match=r"give --scale-transform softplus for Pyro 1.7, exp for an older one"):
-        bnndp.importers.from_pyro(older, table=table_of(sites))
+        bnndp.importers.from_pyro(older, table=table_of(sites), **SETTINGS)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sites = random_sites(random_sizes(3 * seed)[:2], seed)
     n = len(vector(sites))
     raw, factor = torch.randn(n, generator=generator), torch.randn(n, 2, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "cov_factor": factor}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites)).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]  # type: ignore[union-attr]
     scale = softplus(raw)
     wanted = scale[:, None] * factor.double()
     size = sites["0.weight"].numel()
@@ -224,15 +244,15 @@ def test_a_covariance_between_layers_is_refused() -> None:
     n = len(vector(sites))
     tril = torch.zeros(n, n)
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(n), "scale_tril" + RAW: tril}
-    network = bnndp.importers.from_pyro(state, table=table_of(sites))
+    network = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS)
     assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]  # type: ignore[union-attr]
     tril[-1, 0] = 1e-30
     with pytest.raises(
         ModelFileError, match=r"weights of the layers '0' and '2' are correlated; only .* within a layer"
     ):
-        bnndp.importers.from_pyro(state, table=table_of(sites))
+        bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS)
     table = table_of(sites) | {"ignore": ["2.weight", "2.bias"]}  # the rest, marginally
-    assert bnndp.importers.from_pyro(state, table=table).sizes == (2, 3)  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, table=table, **SETTINGS).sizes == (2, 3)  # type: ignore[union-attr]
 
 
 def test_a_last_layer_beside_a_network_without_variance() -> None:
@@ -240,15 +260,16 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     body = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU())
     sites = {"4.weight": torch.randn(2, 4), "4.bias": torch.randn(2)}
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(10), "scale_tril" + RAW: torch.randn(10, 10)}
-    network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites))
+    network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites), **SETTINGS)
     assert [getattr(layer, "kind", "") for layer in network.layers] == [  # type: ignore[union-attr]
         *("linear", "relu", "linear", "relu", "correlated_linear")
     ]
-    assert torch.equal(network.layers[2].weight_mean, body[2].weight.detach().double())  # type: ignore[union-attr]
+    body_weight = body.get_parameter("2.weight").detach().double()
+    assert torch.equal(network.layers[2].weight_mean, body_weight)  # type: ignore[union-attr]
     assert not network.layers[2].random  # type: ignore[union-attr]
     both = {"0.weight": torch.randn(5, 3), "0.bias": torch.randn(5)}
-    with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the guide and has a value without variance"):
-        bnndp.importers.from_pyro(auto_normal(both, both), network=body)
+    with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the posterior and has a value without variance"):
+        bnndp.importers.from_pyro(auto_normal(both, both), network=body, **SETTINGS)
 
 
 def test_parameters_of_a_registered_module_have_no_variance() -> None:
@@ -269,10 +290,12 @@ def test_parameters_of_a_registered_module_have_no_variance() -> None:
 # AutoDelta
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_point_has_no_variance(seed: int) -> None:
     locs, _ = pair(seed)
-    check_independent(bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}), locs, {})
+    check_independent(
+        bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}, **SETTINGS), locs, {}
+    )
     tensors = {f"params.AutoDelta.{name}": value for name, value in locs.items()}
     found = read(Foreign(tensors, {name.replace("params", "constraints"): "real" for name in tensors}))
     assert torch.equal(found["0.weight_mean"], locs["0.weight"].double())
@@ -285,14 +308,16 @@ def test_a_file_without_order_is_read_by_numbers_or_not_at_all(tmp_path: Path) -
     locs = random_sites((2, *([3] * 11), 1), 0)  # "10" comes before "2" in such a file
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
     save_file(auto_normal(locs, raw), tmp_path / "g.safetensors")
-    check_independent(convert(tmp_path / "g.safetensors").posterior, locs, {n: softplus(v) for n, v in raw.items()})
+    check_independent(
+        convert(tmp_path / "g.safetensors", RELUS).posterior, locs, {n: softplus(v) for n, v in raw.items()}
+    )
     square = {f"{name}.weight": torch.randn(3, 3) for name in ("first", "second")}
     scales = {name: torch.zeros_like(value) for name, value in square.items()}
     save_file(auto_normal(square, scales), tmp_path / "s.safetensors")
     with pytest.raises(ModelFileError, match="fit one another in several orders; give their sites in order by --table"):
-        convert(tmp_path / "s.safetensors")
+        convert(tmp_path / "s.safetensors", RELUS)
     (tmp_path / "t.json").write_text(json.dumps({"sites": [{"site": "second.weight"}, {"site": "first.weight"}]}))
-    told = convert(tmp_path / "s.safetensors", asked=Asked(table=tmp_path / "t.json")).posterior
+    told = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(table=tmp_path / "t.json")).posterior
     assert torch.equal(told.linears[0].weight_mean, square["second.weight"].double())  # type: ignore[union-attr]
 
 
@@ -351,17 +376,17 @@ def test_a_store_that_is_cut_off_or_contradicted() -> None:
     with pytest.raises(ModelFileError, match="give --scale-transform exp, softplus or 'sigmoid M'"):
         read(flat(auto_normal(locs, raw)), scale_transform="square")
     with pytest.raises(InputError, match="got int"):
-        bnndp.importers.from_pyro(5)
+        bnndp.importers.from_pyro(5, **SETTINGS)
 
 
 def test_weights_by_hand_are_told_by_shapes_or_by_the_user() -> None:
     locs = {"w1": torch.randn(3, 5), "b1": torch.randn(5), "w2": torch.randn(5, 2), "b2": torch.randn(2)}
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
-    network = bnndp.importers.from_pyro(auto_normal(locs, raw))
+    network = bnndp.importers.from_pyro(auto_normal(locs, raw), **SETTINGS)
     assert torch.equal(network.linears[0].weight_mean, locs["w1"].T.double())  # type: ignore[union-attr]
     square = {"w1": torch.randn(3, 3), "w2": torch.randn(3, 3)}
     state = auto_normal(square, {name: torch.zeros_like(value) for name, value in square.items()})
     assert "fit one another in several layouts" in fault(state)
     for layout, wanted in (("in_out", square["w1"].T), ("out_in", square["w1"])):
-        told = bnndp.importers.from_pyro(state, table={"layout": layout})
+        told = bnndp.importers.from_pyro(state, table={"layout": layout}, **SETTINGS)
         assert torch.equal(told.linears[0].weight_mean, wanted.double())  # type: ignore[union-attr]

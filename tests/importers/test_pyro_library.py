@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.foreign_states import RELUS, SETTINGS
 from support.site_states import covariance, expect_same_mean, library
 from torch import Tensor, nn
 
@@ -37,7 +38,7 @@ def model(pyro: Any, *, fixed: bool = False, positive: bool = False) -> Any:
     """3-4-2 with normal priors, of the last layer alone if the first is ``fixed``, and noise of unknown size."""
     dist, nns = pyro.distributions, pyro.nn
 
-    class Model(nns.PyroModule):  # type: ignore[misc]
+    class Model(nns.PyroModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             linear = nns.PyroModule[nn.Linear]
@@ -82,11 +83,12 @@ def sampled(pyro: Any, body: Any, guide: Any, x: Tensor, draws: int = 400) -> Te
 X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]])
 
 
+@pytest.mark.usefixtures("no_child")
 def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> None:
     body, guide = trained(fresh, "AutoNormal")
     live = bnndp.importers.from_pyro(guide, table=IGNORE)
-    assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE).digest()
-    assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE).digest()
+    assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE, **SETTINGS).digest()
+    assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
     for index, layer in enumerate(live.linears):  # type: ignore[union-attr]
         scale = getattr(guide.scales.net, str(2 * index)).weight
         torch.testing.assert_close(layer.weight_std.float(), scale.detach(), rtol=1e-6, atol=0)
@@ -97,9 +99,9 @@ def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> N
 
 
 def converted(folder: Path) -> Any:
-    from bnndp.importers.convert import Asked
+    from bnndp.importers.convert import ConvertOptions
 
-    return convert(folder / "store.pt", asked=Asked(table=folder / "table.json")).posterior
+    return convert(folder / "store.pt", RELUS, options=ConvertOptions(table=folder / "table.json")).posterior
 
 
 def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
@@ -112,7 +114,14 @@ def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
     assert not torch.equal(exp.linears[0].weight_std, softplus.linears[0].weight_std)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("kind", ["AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "AutoLowRankMultivariateNormal",  # it has both stds and a factor
+        pytest.param("AutoDiagonalNormal", marks=pytest.mark.slow),
+        pytest.param("AutoMultivariateNormal", marks=pytest.mark.slow),
+    ],
+)
 def test_a_live_guide_knows_the_order_of_its_vector(fresh: Any, kind: str) -> None:
     body, guide = trained(fresh, kind, fixed=True)
     network = bnndp.importers.from_pyro(guide, network=body.net, table=IGNORE)
@@ -138,7 +147,7 @@ def test_all_layers_at_once_are_refused(fresh: Any) -> None:
 def test_a_point(fresh: Any) -> None:
     body, guide = trained(fresh, "AutoDelta")
     network = bnndp.importers.from_pyro(guide, table=IGNORE)
-    assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE).digest()
+    assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
     assert not network.random  # type: ignore[union-attr]
     torch.testing.assert_close(
         bnndp.certify(network, bnndp.Box.ball(X.double(), 0.0)).lower.float(),
@@ -167,7 +176,152 @@ def test_samples_of_a_chain(fresh: Any) -> None:
     )
     chain.run(x, x[:, :2])
     samples = {name: value for name, value in chain.get_samples().items() if name != "sigma"}
-    ensemble = bnndp.importers.from_samples(samples)
+    ensemble = bnndp.importers.from_samples(samples, **SETTINGS)
     outputs = fresh.infer.Predictive(body, chain.get_samples(), return_sites=("_RETURN",))(X)["_RETURN"]
     bounds = bnndp.certify(ensemble, bnndp.Box.ball(X.double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), outputs.mean(0).detach(), rtol=1e-4, atol=1e-5)
+
+
+# What a live guide says of its network
+
+
+def classifier(pyro: Any, finish: str = "logits", act: Any = torch.relu) -> Any:
+    """3-4-5-2 with a module and a function between its layers; ``finish`` is what becomes of its outputs."""
+    dist, nns = pyro.distributions, pyro.nn
+
+    class Model(nns.PyroModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            linear = nns.PyroModule[nn.Linear]
+            self.out, self.first, self.middle = linear(5, 2), linear(3, 4), linear(4, 5)
+            self.tanh = nns.PyroModule[nn.Tanh]()
+            self.scale = nns.PyroParam(torch.tensor(0.5), constraint=dist.constraints.positive)
+            for layer in (self.out, self.first, self.middle):
+                for name, value in list(layer.named_parameters()):
+                    setattr(layer, name, nns.PyroSample(dist.Normal(0.0, 1.0).expand(value.shape).to_event(value.ndim)))
+
+        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+            outputs = self.out(act(self.middle(self.tanh(self.first(x)))))
+            pyro.deterministic("outputs", outputs)
+            law = {
+                "logits": lambda: dist.Categorical(logits=outputs),
+                "probs": lambda: dist.Categorical(probs=outputs.softmax(-1)),
+                "halved": lambda: dist.Categorical(logits=outputs / 2),
+                "normal": lambda: dist.Normal(outputs, self.scale).to_event(1),
+                "student": lambda: dist.StudentT(5.0, outputs, self.scale).to_event(1),
+                "poisson": lambda: dist.Poisson(outputs.exp()).to_event(1),
+                "bernoulli": lambda: dist.Bernoulli(logits=outputs).to_event(1),
+            }[finish]()
+            with pyro.plate("data", len(x)):
+                drawn = pyro.sample("obs", law, obs=y)
+            return outputs if finish in ("poisson", "halved") else drawn
+
+    return Model()
+
+
+def fitted(pyro: Any, body: Any, kind: str = "AutoNormal") -> Any:
+    guide = getattr(pyro.infer.autoguide, kind)(body)
+    y = pyro.poutine.trace(body).get_trace(X).nodes["obs"]["value"]
+    pyro.infer.SVI(body, guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO()).step(X, y)
+    return guide
+
+
+LAYERS = ["linear", "tanh", "linear", "relu", "linear"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["AutoDelta", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("AutoNormal", "AutoDiagonalNormal"))],
+)
+def test_a_live_guide_says_its_layers_in_the_order_in_which_they_are_run(fresh: Any, kind: str) -> None:
+    body = classifier(fresh)
+    guide = fitted(fresh, body, kind)
+    store = set(fresh.get_param_store().keys())
+    with pytest.raises(InputError, match=r"between 'middle' and 'out' .* needs a name: activation='relu'"):
+        bnndp.importers.from_pyro(guide)
+    network = bnndp.importers.from_pyro(guide, activation="relu")
+    assert ([layer.kind for layer in network.layers], network.task) == (LAYERS, "classification")  # type: ignore[union-attr]
+    assert network.sizes == (3, 4, 5, 2)  # type: ignore[union-attr]
+    assert set(fresh.get_param_store().keys()) == store
+    bounds = bnndp.certify(network, bnndp.Box.ball(X.double(), 1e-9), bnndp.Options(refine=8))
+    draws = []
+    with torch.no_grad():
+        for _ in range(400):
+            trace = fresh.poutine.trace(guide).get_trace(X)
+            nodes = fresh.poutine.trace(fresh.poutine.replay(body, trace=trace)).get_trace(X).nodes
+            draws.append(nodes["outputs"]["value"].softmax(-1))
+    softmax = torch.stack(draws).double()
+    error = 5 * softmax.std(0) / 20 + 1e-5
+    assert bool((bounds.lower - error <= softmax.mean(0)).all())
+    assert bool((softmax.mean(0) <= bounds.upper + error).all())
+
+
+def test_a_live_guide_is_not_contradicted(fresh: Any) -> None:
+    guide = fitted(fresh, classifier(fresh))
+    with pytest.raises(InputError, match="an activation is not the one named"):
+        bnndp.importers.from_pyro(guide, activation="tanh")
+    with pytest.raises(InputError, match="is said to be regression, but what was trained is for classification"):
+        bnndp.importers.from_pyro(guide, activation="relu", task="regression")
+    modules = fitted(fresh, classifier(fresh, act=nn.Identity()))
+    assert [layer.kind for layer in bnndp.importers.from_pyro(modules).layers] == ["linear", "tanh", "linear", "linear"]  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="'relu' is not what the module has between its layers: tanh"):
+        bnndp.importers.from_pyro(modules, activation="relu")
+    names = {"first": "tanh", "middle": "relu", "out": ""}
+    layers = [({"type": "linear", "name": name}, {"type": kind}) for name, kind in names.items()]
+    right = tuple(entry for pair in layers for entry in pair)[:-1]
+    wanted = bnndp.importers.from_pyro(guide, activation="relu").digest()
+    assert bnndp.importers.from_pyro(guide, bnndp.importers.Architecture(layers=right)).digest() == wanted
+    wrong = (*right[:3], {"type": "tanh"}, right[4])
+    with pytest.raises(InputError, match="the architecture contradicts the live network"):
+        bnndp.importers.from_pyro(guide, bnndp.importers.Architecture(layers=wrong))
+
+
+TASKS = {"logits": "classification", "normal": "regression", "student": "regression"}
+
+
+@pytest.mark.parametrize("finish", TASKS)
+def test_the_task_is_that_of_what_is_observed(fresh: Any, finish: str) -> None:
+    assert bnndp.importers.from_pyro(fitted(fresh, classifier(fresh, finish)), activation="relu").task == TASKS[finish]
+
+
+@pytest.mark.parametrize("finish", ["poisson", "bernoulli"])
+def test_a_task_that_is_not_known_must_be_given(fresh: Any, finish: str) -> None:
+    guide = fitted(fresh, classifier(fresh, finish))
+    with pytest.raises(InputError, match="nothing is guessed: give the task"):
+        bnndp.importers.from_pyro(guide, activation="relu")
+    assert bnndp.importers.from_pyro(guide, activation="relu", task="regression").task == "regression"
+
+
+@pytest.mark.parametrize("finish", ["probs", "halved"])
+def test_outputs_that_are_changed_are_refused(fresh: Any, finish: str) -> None:
+    guide = fitted(fresh, classifier(fresh, finish))
+    with pytest.raises(InputError, match="the model does something with what 'out' gives before it is observed"):
+        bnndp.importers.from_pyro(guide, activation="relu", task="classification")
+
+
+def test_models_that_say_nothing_must_be_described(fresh: Any) -> None:
+    dist = fresh.distributions
+
+    def by_hand(x: Tensor, y: Tensor | None = None) -> None:
+        first = fresh.sample("w1", dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
+        last = fresh.sample("w2", dist.Normal(0.0, 1.0).expand([4, 2]).to_event(2))
+        with fresh.plate("data", len(x)):
+            fresh.sample("obs", dist.Categorical(logits=torch.tanh(x @ first) @ last), obs=y)
+
+    guide = fitted(fresh, by_hand)
+    with pytest.raises(InputError, match=r"give the activation between its layers .* and the task"):
+        bnndp.importers.from_pyro(guide)
+    assert bnndp.importers.from_pyro(guide, activation="tanh", task="classification").sizes == (3, 4, 2)  # type: ignore[union-attr]
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    fresh.nn.module.to_pyro_module_(net)
+    for layer in (net[0], net[2]):
+        for name, value in list(layer.named_parameters()):
+            setattr(layer, name, fresh.nn.PyroSample(dist.Normal(0.0, 1.0).expand(value.shape).to_event(value.ndim)))
+    alone = fresh.infer.autoguide.AutoNormal(net)  # as TyXe has it: the likelihood is not part of the model
+    alone(X)
+    with pytest.raises(InputError, match="nothing is guessed: give the task"):
+        bnndp.importers.from_pyro(alone)
+    assert (
+        repr(bnndp.importers.from_pyro(alone, task="regression"))
+        == "BayesianNetwork(3-4-2, regression, linear tanh linear)"
+    )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import random
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.foreign_states import LIBRARIES, dense
+from support.foreign_states import LIBRARIES, RELUS, SETTINGS, dense
+from support.site_states import SEEDS
 from torch import Tensor, nn
 
 import bnndp
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load
-from bnndp.importers.arrays import arrays_of, is_arrays
-from bnndp.importers.convert import Asked, convert
+from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
 from bnndp.importers.registry import importer_for
@@ -49,11 +46,11 @@ def stacked(wanted: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([state[name] for state in wanted]) for name in wanted[0]}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
     wanted = states(2 + seed % 4, seed)
-    check(bnndp.importers.from_samples(wanted), wanted)
-    check(bnndp.importers.from_samples(stacked(wanted)), wanted)
+    check(bnndp.importers.from_samples(wanted, **SETTINGS), wanted)
+    check(bnndp.importers.from_samples(stacked(wanted), **SETTINGS), wanted)
     for found in (flat(wanted), flat({"samples": wanted, "accepted": 0.8}), flat(stacked(wanted))):
         assert importer_for(found).name == "samples"
         assert len(importer_for(found).read(found, Choices()).members) == len(wanted)
@@ -61,7 +58,7 @@ def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
 
 def test_the_mean_of_an_ensemble_is_that_of_its_members() -> None:
     modules = [network(seed, 3, 4, 2) for seed in range(5)]
-    found = bnndp.importers.from_samples([module.state_dict() for module in modules])
+    found = bnndp.importers.from_samples([module.state_dict() for module in modules], **SETTINGS)
     x = torch.randn(7, 3)
     exact = torch.stack([module(x) for module in modules]).mean(0).detach().double()
     got = torch.stack([_run(member, x.double()) for member in found.members]).mean(0)
@@ -78,47 +75,49 @@ def _run(member: Any, x: Tensor) -> Tensor:
 def test_weights_of_samples(tmp_path: Path) -> None:
     wanted = states(3)
     shares = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    check(bnndp.importers.from_samples(wanted, weights=shares), wanted)
+    check(bnndp.importers.from_samples(wanted, weights=shares, **SETTINGS), wanted)
     save_file(stacked(wanted) | {"weights": shares}, tmp_path / "f")
-    found = convert(tmp_path / "f").posterior
+    found = convert(tmp_path / "f", RELUS).posterior
     check(found, wanted)
     assert isinstance(found, Ensemble)
     assert torch.equal(found.probabilities, shares)
     with pytest.raises(InputError, match="weights"):
-        bnndp.importers.from_samples(wanted, weights=torch.ones(2))
+        bnndp.importers.from_samples(wanted, weights=torch.ones(2), **SETTINGS)
     with pytest.raises(InputError, match="weights"):
-        bnndp.importers.from_samples(wanted[:1], weights=torch.ones(2))
+        bnndp.importers.from_samples(wanted[:1], weights=torch.ones(2), **SETTINGS)
 
 
 def test_a_mixture_of_gaussian_networks() -> None:
-    made = [dense(LIBRARIES["torchbnn"], 5) for _ in range(2)]
-    found = bnndp.importers.from_samples([each.state for each in made])
+    case = [dense(LIBRARIES["torchbnn"], 5) for _ in range(2)]
+    found = bnndp.importers.from_samples([each.state for each in case], **SETTINGS)
     assert isinstance(found, Ensemble)
     assert found.random
-    assert importer_for(flat([each.state for each in made])).name == "samples"
+    assert importer_for(flat([each.state for each in case])).name == "samples"
 
 
+@pytest.mark.usefixtures("no_child")
 def test_pickles_of_lists_and_several_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bnndp.cli.main import main
 
     wanted = states(3)
     torch.save(wanted, tmp_path / "all.pt")
-    check(convert(tmp_path / "all.pt").posterior, wanted)
+    check(convert(tmp_path / "all.pt", RELUS).posterior, wanted)
     names = []
     for index, state in enumerate(wanted):
         names.append(str(tmp_path / f"{index}.safetensors"))
         save_file(state, names[-1])
-    assert main(["convert", *names, "-o", str(tmp_path / "m.safetensors")]) == 0
+    command = ["convert", *names, "-o", str(tmp_path / "m.safetensors")]
+    assert main([*command, "--task", "regression", "--activation", "relu"]) == 0
     assert "Ensemble(3 x BayesianNetwork(3-4-2, regression))" in capsys.readouterr().out
     check(load(tmp_path / "m.safetensors"), wanted)
     save_file(dense(LIBRARIES["torchbnn"], 1).state, tmp_path / "odd")
     with pytest.raises(ModelFileError, match="these files are read by state_dict, torchbnn, not by one"):
-        convert([names[0], tmp_path / "odd"])
+        convert([names[0], tmp_path / "odd"], RELUS)
     save_file(dict(network(0, 3, 5, 1).state_dict()), tmp_path / "other")
     with pytest.raises(ModelFileError, match="member 1 has n_out 1, but member 0 has 2"):
-        convert([names[0], tmp_path / "other"])
+        convert([names[0], tmp_path / "other"], RELUS)
     with pytest.raises(InputError, match="is a whole model; convert it alone"):
-        convert([names[0], tmp_path / "m.safetensors"])
+        convert([names[0], tmp_path / "m.safetensors"], RELUS)
 
 
 def test_samples_that_differ_are_refused() -> None:
@@ -129,123 +128,32 @@ def test_samples_that_differ_are_refused() -> None:
         importer_for(found).read(found, Choices())
     uneven = stacked(states(3))
     uneven["2.bias"] = uneven["2.bias"][:2]
-    with pytest.raises(ModelFileError, match="must be of one length, got"):
-        bnndp.importers.from_samples(uneven)
+    with pytest.raises(ModelFileError, match="must have the same number of samples"):
+        bnndp.importers.from_samples(uneven, **SETTINGS)
     for found in (flat(states(2)), flat(stacked(states(2)))):
         with pytest.raises(ModelFileError, match="read by state_dict, which has no use for --no-bias"):
             importer_for(found).read(found, Choices(bias=False))
     with pytest.raises(InputError, match="no samples"):
-        bnndp.importers.from_samples([])
+        bnndp.importers.from_samples([], **SETTINGS)
 
 
 def test_one_dimensional_kernels_are_not_taken_for_samples() -> None:
     with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)})
+        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)}, **SETTINGS)
     with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)})
-
-
-# Arrays
+        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)}, **SETTINGS)
 
 
 def test_arrays_of_numpy(tmp_path: Path) -> None:
     wanted = states(4)
     arrays = {name: tensor.numpy() for name, tensor in stacked(wanted).items()}
     np.savez(tmp_path / "f.npz", **arrays)
-    check(convert(tmp_path / "f.npz").posterior, wanted)
+    check(convert(tmp_path / "f.npz", RELUS).posterior, wanted)
     np.savez_compressed(tmp_path / "g.npz", **{name: array.astype(">f8") for name, array in arrays.items()})
-    check(convert(tmp_path / "g.npz").posterior, wanted)
+    check(convert(tmp_path / "g.npz", RELUS).posterior, wanted)
     np.savez(tmp_path / "one.npz", **{name: array[0] for name, array in arrays.items()})
-    assert convert(tmp_path / "one.npz").posterior.n_in == 3
+    assert convert(tmp_path / "one.npz", RELUS).posterior.n_in == 3
     np.save(tmp_path / "weight.npy", np.ones((1, 2)))
-    assert repr(convert(tmp_path / "weight.npy").posterior) == "BayesianNetwork(2-1, regression)"
+    assert repr(convert(tmp_path / "weight.npy", RELUS).posterior) == "BayesianNetwork(2-1, regression)"
     with pytest.raises(InputError, match="leave out --key"):
-        convert(tmp_path / "f.npz", asked=Asked(key="a"))
-
-
-def test_texts_are_values_and_objects_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "f.npz", kind="normal", **{"0.weight": np.ones((1, 2))})
-    found = arrays_of((tmp_path / "f.npz").read_bytes(), "f.npz")
-    assert found.values == {"kind": "normal"}
-    assert list(found.tensors) == ["0.weight"]
-    np.savez(tmp_path / "g.npz", a=np.array([{"x": 1}], dtype=object))
-    with pytest.raises(ModelFileError, match="cannot be read as arrays: Object arrays cannot be loaded"):
-        convert(tmp_path / "g.npz")
-    np.savez(tmp_path / "h.npz", a=np.ones(2, dtype=np.complex128))
-    with pytest.raises(ModelFileError, match="has dtype complex128"):
-        convert(tmp_path / "h.npz")
-
-
-def test_archives_that_lie(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.npy", bytes(2**27))
-    assert is_arrays(buffer.getvalue())
-    with pytest.raises(ModelFileError, match="arrays would take 134217728 bytes"):
-        arrays_of(buffer.getvalue(), "f")
-    np.savez(tmp_path / "f.npz", a=np.ones(100))
-    content = (tmp_path / "f.npz").read_bytes()
-    for cut in range(1, len(content), 101):
-        (tmp_path / "cut").write_bytes(content[:cut])
-        with pytest.raises(ModelFileError, match="cut: cannot be converted"):
-            convert(tmp_path / "cut")
-    broken = content.replace(b"'fortran_order': False", b"'fortran_order': Fals ")
-    with pytest.raises(ModelFileError, match="cannot be read as arrays"):
-        arrays_of(broken, "f")
-
-
-def test_broken_arrays_end_in_one_line() -> None:
-    """Bytes changed anywhere, and in the headers of arrays within a good archive."""
-    draw, plain = random.Random(0), io.BytesIO()
-    np.save(plain, np.ones((2, 3)))
-    files = [plain.getvalue()]
-    for write in (np.savez, np.savez_compressed):
-        buffer = io.BytesIO()
-        write(buffer, **{"0.weight": np.ones((2, 3)), "0.bias": np.zeros(2)})
-        files.append(buffer.getvalue())
-    refused = 0
-    for index in range(1500):
-        content = bytearray(files[index % 3])
-        for _ in range(draw.randint(1, 4)):
-            content[draw.randrange(len(content) if index % 2 else min(128, len(content)))] = draw.randrange(256)
-        if index % 3 == 0:
-            buffer = io.BytesIO()
-            with zipfile.ZipFile(buffer, "w") as archive:
-                archive.writestr("0.weight.npy", bytes(content))
-            content = bytearray(buffer.getvalue())
-        try:
-            if is_arrays(bytes(content)):
-                arrays_of(bytes(content), "f")
-        except ModelFileError:
-            refused += 1
-    assert refused > 500
-
-
-# Dropout at prediction
-
-
-def test_dropout_by_the_description_of_the_layers(tmp_path: Path) -> None:
-    """A state_dict and dropout layers in --arch: the mean over masks is that of torch."""
-    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2))
-    torch.manual_seed(0)
-    save_file(module.state_dict(), tmp_path / "f.safetensors")
-    (tmp_path / "arch.toml").write_text(
-        """
-layers = [
-  {type = "linear", name = "0"}, {type = "relu"},
-  {type = "dropout", rate = 0.4, law = "bernoulli", channels = false},
-  {type = "linear", name = "3"},
-]
-"""
-    )
-    from bnndp.importers.architecture import read_architecture
-
-    found = convert(tmp_path / "f.safetensors", read_architecture(tmp_path / "arch.toml")).posterior
-    assert [layer.kind for layer in found.layers] == ["linear", "relu", "dropout", "linear"]
-    assert found.digest() == bnndp.from_module(module, mc_dropout=True).digest()
-    x = torch.randn(2, 3)
-    with torch.no_grad():
-        draws = module.double().train()(x.double().repeat(20000, 1, 1))
-    bounds = bnndp.certify(found, bnndp.Box.ball(x.double(), eps=0.0))
-    error = 5 * draws.std(0) / 20000**0.5
-    assert bool(((bounds.lower - error <= draws.mean(0)) & (draws.mean(0) <= bounds.upper + error)).all())
+        convert(tmp_path / "f.npz", RELUS, options=ConvertOptions(key="a"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.foreign_states import RELUS
 from support.site_states import random_sites, random_sizes, table_of, vector
 from torch import Tensor
 
@@ -101,12 +102,12 @@ def test_damaged_states_are_refused_in_one_line(maker: str) -> None:
         state, choices, name = MAKERS[maker](seed)
         whole = flat(state)
         if seed < 6:
-            assert posterior_of(importer_for(whole).read(whole, choices)) is not None
+            assert posterior_of(importer_for(whole).read(whole, choices), RELUS) is not None
         bad = damage(whole, random.Random(seed))
         if not bad.tensors:
             continue
         try:
-            posterior_of(importer_for(bad, name).read(bad, choices))
+            posterior_of(importer_for(bad, name).read(bad, choices), RELUS)
         except CertError as error:
             refused.append(str(error))
     assert len(refused) > 75

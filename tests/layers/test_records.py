@@ -93,9 +93,15 @@ def test_bad_values_are_refused_by_name_and_index(name: str) -> None:
             changed.view(-1)[-1] = value
             with pytest.raises(InputError, match=rf"{field}\[.*\] is not finite"):
                 remade(layer, **{field: changed})
+        changed = getattr(layer, field).contiguous().clone()
+        changed.view(-1)[-1] = -5e-324
         if field.endswith("std"):
-            with pytest.raises(InputError, match=rf"{field}\[.*\] is negative"):
-                remade(layer, **{field: getattr(layer, field) - 1e3})
+            with pytest.raises(InputError, match=rf"{field}\[.*\] is negative: -5e-324"):
+                remade(layer, **{field: changed})
+        else:
+            assert getattr(remade(layer, **{field: changed}), field).view(-1)[-1] == -5e-324
+        with pytest.raises(InputError, match=f"{field} is complex"):
+            remade(layer, **{field: changed.to(torch.complex128)})
 
 
 @pytest.mark.parametrize("name", WEIGHTED)

@@ -88,7 +88,12 @@ def test_derivatives(u: float, r: float, b: float, share: float) -> None:
     m, a, c = u * r, b / r, share / (2 * r * r)
     got = subject.tilted(t(m), t(r), t(a), t(c))
     h = arb(2) ** -100
-    names = {"in_mean": (h, 0, 0, 0), "in_std": (0, h, 0, 0), "mean": (0, 0, h, 0), "second": (0, 0, 0, h)}
+    names: dict[str, tuple[arb | int, ...]] = {
+        "in_mean": (h, 0, 0, 0),
+        "in_std": (0, h, 0, 0),
+        "mean": (0, 0, h, 0),
+        "second": (0, 0, 0, h),
+    }
     with ctx.workprec(4 * PRECISION):
         for name, step in names.items():
             high = log_truth(*(arb(x) + d for x, d in zip((m, r, a, c), step, strict=True)))

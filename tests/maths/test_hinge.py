@@ -12,13 +12,12 @@ from bnndp.maths.rounding import ELEMENTARY
 
 def integral(lines: list[tuple[arb, arb, arb, arb]], k: int) -> arb:
     """E f(xi)^k for f = a + b xi on pieces (low, high, a, b)."""
-    total = arb(0)
-    for low, high, a, b in lines:
-        if float(high) > float(low):
-            total += acb.integral(
-                lambda z, _, a=a, b=b: (acb(a) + b * z) ** k * (-z * z / 2).exp() / (2 * acb.pi()).sqrt(), low, high
-            ).real
-    return total
+
+    def piece(low: arb, high: arb, a: arb, b: arb) -> arb:
+        density = 1 / (2 * acb.pi()).sqrt()
+        return acb.integral(lambda z, _: (acb(a) + b * z) ** k * (-z * z / 2).exp() * density, low, high).real
+
+    return sum((piece(*line) for line in lines if float(line[1]) > float(line[0])), arb(0))
 
 
 @pytest.mark.parametrize("a", [0.0, -1.0, 0.01, 0.3, -2.0])

@@ -18,7 +18,7 @@ from flint import arb, arb_poly, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bnndp.maths.logistic import _CURVATURE, _PARABOLAS, logistic_tail
+from bnndp.maths.logistic import _PARABOLAS, HALF_CURVATURE, logistic_tail
 
 NEAR = 1.5  # where the Taylor polynomial is used
 TERMS = 26
@@ -117,8 +117,8 @@ def test_the_largest_curvature() -> None:
     assert (1 - 6 * y + 6 * y * y).contains(0)
     largest = y * (1 - y) * (1 - 2 * y)
     assert largest.overlaps(arb(3).sqrt() / 18)
-    assert arb(_CURVATURE) >= largest / 2
-    assert arb(_CURVATURE) <= largest / 2 * (1 + arb(1e-5))
+    assert arb(HALF_CURVATURE) >= largest / 2
+    assert arb(HALF_CURVATURE) <= largest / 2 * (1 + arb(1e-5))
 
 
 # Laws

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from flint import acb, arb, ctx
-from tests.activations.truths import TRUTHS
+from support.activation_truths import TRUTHS
 from torch import Tensor
 
 from bnndp.maths import logistic_normal as subject

@@ -21,13 +21,14 @@ FIELDS = ("mean", "second", "fourth", "variance", "square_variance")
 
 def scale(field: str, m: float, r: float) -> arb:
     """What an error is measured in: ``(|m| + r)^k``, for the variances with their factor r."""
-    m, r = abs(arb(m)), arb(r)
+    std = arb(r)
+    size = abs(arb(m)) + std
     return {
-        "mean": m + r,
-        "second": (m + r) ** 2,
-        "fourth": (m + r) ** 4,
-        "variance": r**2,
-        "square_variance": (r * (m + r)) ** 2,
+        "mean": size,
+        "second": size**2,
+        "fourth": size**4,
+        "variance": std**2,
+        "square_variance": (std * size) ** 2,
     }[field]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.records import linear, networks, normal, uniform
+from support.ensembles import certain_member, outputs
+from support.records import linear, normal, uniform
 
-from bnndp.activations import Relu, Tanh
-from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.activations import LeakyRelu, PiecewiseAffine, Relu, Tanh
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Ensemble
 
@@ -78,7 +78,7 @@ def test_weights_are_divided_once_and_then_kept_bit_for_bit(count: int) -> None:
     kept = Ensemble((one,) * count, given).probabilities
     assert abs(math.fsum(kept.tolist()) - 1) <= 2**-51
     assert torch.equal(Ensemble((one,) * count, kept).probabilities, kept)
-    torch.testing.assert_close(kept, given, rtol=1e-9, atol=0)
+    assert torch.allclose(kept, given, rtol=1e-9, atol=0)
     equal = Ensemble((one,) * count).probabilities
     assert torch.equal(Ensemble((one,) * count, equal).probabilities, equal)
 
@@ -104,12 +104,29 @@ def test_stacked_samples_make_networks_without_variance() -> None:
         hidden = torch.einsum("moi,pi->mpo", samples[0][0], x - shift) + samples[0][1][:, None]
         hidden = hidden.clamp_min(0) if activation is None else hidden.tanh()
         want = torch.einsum("moi,mpi->mpo", samples[1][0], hidden) + samples[1][1][:, None]
-        got = torch.stack([evaluate(draw_networks(one, 1, seed=0), x)[0] for one in own.members])
-        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+        got = torch.stack([outputs(one, x)[0] for one in own.members])
+        assert torch.allclose(got, want, rtol=1e-12, atol=1e-12)
     assert isinstance(Ensemble.of_samples(samples).members[0].layers[1], Relu)
     with pytest.raises(InputError, match="one sample for each member"):
         Ensemble.of_samples([(normal(6, 5, 4, seed=1), normal(5, 5, seed=2))])
 
 
-def test_the_networks_of_the_tests_hold_an_ensemble() -> None:
-    assert any(isinstance(network, Ensemble) for network in networks().values())
+def test_members_are_grouped_by_structure_and_variance() -> None:
+    surrogate = PiecewiseAffine.of(torch.sin, 1.0, reach=3.0, pieces=8)
+    same = PiecewiseAffine(surrogate.knots, surrogate.values, 1.0, 0.5)
+    random = BayesianNetwork((*certain_member((2, 3, 1), 0).layers[:2], linear(1, 3, 1)))
+    activations = (Tanh(), LeakyRelu(0.1), LeakyRelu(0.2), surrogate, surrogate, same)
+    members = (
+        certain_member((2, 3, 1), 0),
+        random,
+        certain_member((2, 3, 1), 1),
+        certain_member((2, 4, 1), 2),
+        certain_member((2, 3, 1), 4, shift=True),
+        random,
+        certain_member((2, 3, 1), 7),
+        *(certain_member((2, 3, 1), 8, activation=phi) for phi in activations),
+    )
+    ensemble = Ensemble(members)
+    assert ensemble.alike == ((0, 2, 6), (1,), (3,), (4,), (5,), (7,), (8,), (9,), (10, 11), (12,))
+    assert len(ensemble.examples) == len(ensemble.alike)
+    assert Ensemble((random, random)).alike == ((0,), (1,))

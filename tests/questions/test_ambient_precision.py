@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import records
 from support.classifiers import classifier
+from tests.marks import slow_but
 from torch import Tensor
 
 import bnndp
@@ -97,7 +98,7 @@ def expected() -> dict[str, list[Tensor]]:
     return {name: list(numbers(answer())) for name, answer in ANSWERS.items()}
 
 
-@pytest.mark.parametrize("ambient", AMBIENT)
+@pytest.mark.parametrize("ambient", slow_but(AMBIENT, "default float16"))
 def test_nothing_around_changes_an_answer(ambient: str, expected: dict[str, list[Tensor]]) -> None:
     with AMBIENT[ambient]():
         for name, answer in ANSWERS.items():

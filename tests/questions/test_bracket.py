@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from bnndp.questions.bracket import Bracket, narrowed
+from bnndp.questions.bracket import Bracket
 
 F64 = torch.float64
 TOLERANCE = 0.01
+
+
+def narrowed(
+    value_at: Callable[[Tensor, Tensor], Tensor], state: Bracket, upper: float, tolerance: float
+) -> Iterator[Bracket]:
+    """The search of a radius: the brackets after every trial."""
+    yield state
+    for index in itertools.count():
+        at, radii = state.next(upper, tolerance, index)
+        if at.numel() == 0:
+            return
+        state = state.told(at, radii, value_at(radii, at))
+        yield state
 
 
 class Recorder:

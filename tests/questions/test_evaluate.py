@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 from support.classifiers import classifier, exact_radius, linear, random_linear
 
+import bnndp
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.questions.evaluate import Evaluation, evaluate
@@ -44,11 +46,11 @@ def test_the_curve_of_a_linear_classifier_is_that_of_its_exact_radii() -> None:
 
 def test_certified_means_that_the_ball_of_this_radius_is_certified() -> None:
     network = classifier((2, 8, 3), 1, std=0.1, gain=2.0)
-    x = torch.randn(12, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = evaluate(network, x, search=Search(upper=0.5))
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = evaluate(network, x, search=Search(upper=0.5, tolerance=0.05))
     assert bool(found.correct.all())  # the labels are the network's own decisions
     assert bool((found.certified(0.02) <= found.unbroken(0.02)).all())
-    again = certified_radius(network, x, found.label, search=Search(upper=0.02, attack=False))
+    again = certified_radius(network, x, found.label, search=Search(upper=0.02, attack=False, tolerance=0.05))
     assert torch.equal(found.certified(0.02), again.radius == 0.02)  # none lies within the tolerance of 0.02 here
     assert bool(found.certified(0.02).any())
 
@@ -105,9 +107,23 @@ def test_refusals() -> None:
         evaluate(network, torch.eye(3))
 
 
-def test_the_module_does_not_hide_the_function() -> None:
-    import bnndp
-    import bnndp.questions.evaluate
+def test_progress_sees_every_batch_and_changes_nothing() -> None:
+    x = torch.linspace(0.1, 1, 150, dtype=torch.float64)[:, None]
+    network = linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2))
+    seen: list[slice] = []
 
+    def progress(parts: Sequence[slice]) -> Iterator[slice]:
+        for part in parts:
+            seen.append(part)
+            yield part
+
+    how = Search(attack=False)
+    watched, plain = evaluate(network, x, search=how, progress=progress), evaluate(network, x, search=how)
+    assert [part.start for part in seen] == [0, 64, 128]
+    assert torch.allclose(watched.radius, plain.radius, rtol=0.02, atol=0)
+    assert torch.equal(watched.label, plain.label)
+
+
+def test_the_module_does_not_hide_the_function() -> None:
     assert bnndp.evaluate is evaluate
     assert all(getattr(bnndp, name) is not None for name in bnndp.__all__)

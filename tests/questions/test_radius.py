@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from support.classifiers import classifier, exact_radius, linear, random_linear, sampled_softmax
+from tests.marks import slow_but
 
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Posterior
 from bnndp.options import Options
+from bnndp.questions import radius
 from bnndp.questions.radius import Search, certified_radius
-from bnndp.questions.softmax import bound_rows, quick_rows
+from bnndp.questions.softmax import bound_rows, one_pass_rows
 
 BLIND = Search(attack=False)
 
@@ -29,7 +31,7 @@ def own_labels(network: BayesianNetwork, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("norm", [math.inf, 2, 1])
-@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("classes", slow_but([2, 3, 5], 3))
 def test_an_ordinary_linear_classifier_is_exact(classes: int, norm: float) -> None:
     network, x = random_linear(3, classes, classes), points(6, 3)
     label = own_labels(network, x)
@@ -95,13 +97,17 @@ def test_weighted_losses_move_the_boundary() -> None:
     assert bool(((found.attack >= exact * (1 - 1e-9)) & (found.attack <= exact * 1.03)).all())
 
 
+HOW = {"usual": Options(), "optimised": Options(optimise=5), "best": Options(method="best")}
+NETWORKS = [((3, 3), 0.4), ((2, 8, 3), 0.05), ((2, 8, 3), 0.5), ((2, 6, 6, 3), 0.05), ((2, 6, 6, 4), 0.5)]
+KEPT = [("usual", (2, 8, 3), 0.05), ("best", (2, 8, 3), 0.5), ("optimised", (3, 3), 0.4)]
+
+
 @pytest.mark.parametrize(
-    ("sizes", "std"), [((3, 3), 0.4), ((2, 8, 3), 0.05), ((2, 8, 3), 0.5), ((2, 6, 6, 3), 0.05), ((2, 6, 6, 4), 0.5)]
+    ("how", "sizes", "std"), slow_but([(how, *network) for how in HOW for network in NETWORKS], *KEPT)
 )
-@pytest.mark.parametrize("options", [Options(), Options(optimise=5), Options(method="best")], ids=str)
-def test_no_attack_breaks_a_certified_decision(sizes: tuple[int, ...], std: float, options: Options) -> None:
-    network, x = classifier(sizes, 11, std=std, gain=2.0), points(5 if len(sizes) < 4 or std < 0.5 else 2, sizes[0], 3)
-    found = certified_radius(network, x, options=options)
+def test_no_attack_breaks_a_certified_decision(how: str, sizes: tuple[int, ...], std: float) -> None:
+    network, x = classifier(sizes, 11, std=std, gain=2.0), points(3, sizes[0], 3)
+    found = certified_radius(network, x, options=HOW[how])
     assert not bool((found.radius > found.attack).any())
     assert not bool((found.ratio > 1).any())
     if std == 0.05:
@@ -162,41 +168,36 @@ def test_where_float64_ends_nothing_is_certified(size: float) -> None:
     assert bool(found.radius.isnan().all())
 
 
-def test_refusals() -> None:
-    network = random_linear(2, 3, 0)
-    x = torch.zeros(2, 2)
-    with pytest.raises(InputError, match="label 1 is 3, but the classes are 0 to 2"):
-        certified_radius(network, x, torch.tensor([0, 3]))
-    with pytest.raises(InputError, match="label 0 is -1"):
-        certified_radius(network, x, -1)
-    with pytest.raises(InputError, match="label must be one integer for each input"):
-        certified_radius(network, x, torch.tensor([0.0, 1.0]))
-    with pytest.raises(InputError, match="x has 3 inputs, the network takes 2"):
-        certified_radius(network, torch.zeros(2, 3))
-    with pytest.raises(InputError, match="nan"):
-        certified_radius(network, torch.tensor([[0.0, math.nan]]))
-    with pytest.raises(InputError, match="outside the domain"):
-        certified_radius(network, torch.full((1, 2), 2.0), domain=(0.0, 1.0))
+@pytest.mark.parametrize(
+    ("x", "more", "words"),
+    [
+        (torch.zeros(2, 2), {"label": torch.tensor([0, 3])}, "label 1 is 3, but the classes are 0 to 2"),
+        (torch.zeros(2, 2), {"label": -1}, "label 0 is -1"),
+        (torch.zeros(2, 2), {"label": torch.tensor([0.0, 1.0])}, "label must be one integer for each input"),
+        (torch.zeros(2, 2), {"label": torch.tensor([0, 1, 2])}, "2 inputs"),
+        (torch.zeros(2, 3), {}, "x has 3 inputs, the network takes 2"),
+        (torch.tensor([[0.0, math.nan]]), {}, "nan"),
+        (torch.full((1, 2), 2.0), {"domain": (0.0, 1.0)}, "outside the domain"),
+        (torch.zeros(2, 2), {"label": 0, "search": Search(norm=3)}, "norm must be 1, 2 or inf"),
+    ],
+)
+def test_refusals(x: torch.Tensor, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        certified_radius(random_linear(2, 3, 0), x, **more)
+
+
+def test_other_refusals() -> None:
     with pytest.raises(InputError, match="needs a classifier"):
-        certified_radius(BayesianNetwork(network.layers, "regression"), x)
-    for change, words in (({"upper": 0.0}, "upper"), ({"upper": math.inf}, "upper"), ({"tolerance": 1.0}, "tolerance")):
-        with pytest.raises(InputError, match=words):
+        certified_radius(BayesianNetwork(random_linear(2, 3, 0).layers, "regression"), torch.zeros(2, 2))
+    for change in ({"upper": 0.0}, {"upper": math.inf}, {"tolerance": 1.0}):
+        with pytest.raises(InputError, match=next(iter(change))):
             Search(**change)
-    with pytest.raises(InputError, match="norm must be 1, 2 or inf"):
-        certified_radius(network, x, 0, search=Search(norm=3))
 
 
-def test_labels_of_another_number_are_refused() -> None:
-    with pytest.raises(InputError, match="2 inputs"):
-        certified_radius(random_linear(2, 3, 0), torch.zeros(2, 2), torch.tensor([0, 1, 2]), search=BLIND)
-
-
-@pytest.mark.parametrize(("sizes", "std"), [((4, 12, 12, 3), 0.25)])
-def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(
-    sizes: tuple[int, ...], std: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uncertain margins, for which exponential moments say more than two: the radii are the same to the tolerance."""
-    network, x = classifier(sizes, 5, std=std, gain=3.0), points(6, sizes[0], 8)
+    network, x = classifier((4, 12, 12, 3), 5, std=0.25, gain=3.0), points(6, 4, 8)
     asked: list[int] = []
 
     def seen(*args: Any) -> torch.Tensor:
@@ -207,19 +208,45 @@ def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(
     found = certified_radius(network, x, search=BLIND)
     assert 0 < min(asked) < 6  # not of all, each time
 
-    def every(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def every(*args: Any, costly: bool) -> tuple[torch.Tensor, torch.Tensor]:
         return bound_rows(*args), torch.zeros(args[1].batch, dtype=torch.bool)
 
-    monkeypatch.setattr("bnndp.questions.radius.quick_rows", every)
+    monkeypatch.setattr("bnndp.questions.radius.one_pass_rows", every)
     usual = certified_radius(network, x, search=BLIND)
 
-    def never(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return quick_rows(*args)[0], torch.zeros(args[1].batch, dtype=torch.bool)
+    def never(*args: Any, costly: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        return one_pass_rows(*args, costly=costly)[0], torch.zeros(args[1].batch, dtype=torch.bool)
 
-    monkeypatch.setattr("bnndp.questions.radius.quick_rows", never)
+    monkeypatch.setattr("bnndp.questions.radius.one_pass_rows", never)
     weak = certified_radius(network, x, search=BLIND)
     assert torch.equal(found.radius.isnan(), usual.radius.isnan())
     known = ~usual.radius.isnan()
     assert torch.allclose(found.radius[known], usual.radius[known], rtol=0.0101, atol=2e-6)
     assert bool((found.radius[known] >= weak.radius.nan_to_num(0.0)[known] * (1 - 1e-12)).all())
     assert bool((found.radius[known] > 1.02 * weak.radius.nan_to_num(0.0)[known]).any())  # or it would test nothing
+
+
+@pytest.mark.parametrize("hopeful", [False, True])
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 0.0])
+def test_a_radius_without_a_bound(monkeypatch: pytest.MonkeyPatch, value: float, hopeful: bool) -> None:
+    """Neither at the input itself nor further out, also where only larger balls have no bound."""
+    network, x = classifier((2, 4, 3), 1, std=0.01), points(2, 2)
+
+    def nothing(_: Posterior, box: Box, rows: torch.Tensor, *__: object) -> torch.Tensor:
+        wide = (box.upper - box.lower).amax(-1) > reach
+        return torch.where(wide[:, None], value, torch.ones(rows.shape[:2], dtype=torch.float64))
+
+    def quickly(
+        network: Posterior, box: Box, rows: torch.Tensor, *rest: object, costly: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return nothing(network, box, rows, *rest), torch.full((box.batch,), hopeful)
+
+    monkeypatch.setattr(radius, "bound_rows", nothing)
+    monkeypatch.setattr(radius, "one_pass_rows", quickly)
+    reach = -1.0
+    found = certified_radius(network, x, search=BLIND)
+    assert found.radius.isnan().all()
+    reach = 0.25
+    found = certified_radius(network, x, search=BLIND)
+    assert (found.radius <= 0.125).all()
+    assert (found.radius >= 0.12).all()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from support.classifiers import classifier, linear, logistic_mean, random_linear, sampled_softmax
+from support.passes import holds
+from tests.marks import slow_but
 
+from bnndp.attack import decision_rows
 from bnndp.errors import InputError
+from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork
+from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
+from bnndp.questions import softmax
 from bnndp.questions.certify import certify
 from bnndp.questions.softmax import bound_rows, expected_softmax
 
@@ -36,10 +41,9 @@ def test_two_classes_without_hidden_layers_by_quadrature(std: float, method: str
     at = corners(box) @ (weight[0] - weight[1]) + bias[0] - bias[1]  # the mean margin, (corners, batch)
     for b in range(3):
         truth = [logistic_mean(mean, std) for mean in (at[:, b].min().item(), at[:, b].max().item())]
-        assert interval.lower[b, 0] <= truth[0] + 1e-13  # E sigma(D) rises with the mean margin
-        assert interval.upper[b, 0] >= truth[1] - 1e-13
-        assert interval.lower[b, 1] <= 1 - truth[1] + 1e-13
-        assert interval.upper[b, 1] >= 1 - truth[0] - 1e-13
+        for p in truth:  # E sigma(D) rises with the mean margin
+            own = Interval(interval.lower[b], interval.upper[b])
+            assert holds(own, torch.tensor([p, 1 - p], dtype=torch.float64), 1e-13)
         if std == 1e-3 and method != "partition":  # hardly random: nothing may be lost
             assert interval.lower[b, 0] >= truth[0] - 1e-5
             assert interval.upper[b, 0] <= truth[1] + 1e-5
@@ -59,7 +63,8 @@ def test_a_linear_network_at_a_point_is_evaluated_exactly(classes: int) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("sizes", "std"), [((2, 3), 0.5), ((2, 5, 3), 0.1), ((3, 8, 4), 0.6), ((2, 6, 6, 3), 0.1), ((2, 6, 6, 3), 0.8)]
+    ("sizes", "std"),
+    [((2, 3), 0.5), ((2, 5, 3), 0.1), *slow_but([((3, 8, 4), 0.6), ((2, 6, 6, 3), 0.1), ((2, 6, 6, 3), 0.8)])],
 )
 def test_drawn_networks_stay_inside(sizes: tuple[int, ...], std: float, method: str) -> None:
     network = classifier(sizes, 7, std=std)
@@ -67,9 +72,8 @@ def test_drawn_networks_stay_inside(sizes: tuple[int, ...], std: float, method: 
     box = Box.ball(centre, torch.tensor([0.0, 0.05, 0.5], dtype=torch.float64))
     interval, _ = expected_softmax(network, box, Options(method=method))
     for x in (*corners(box), box.centre):
-        mean, error = sampled_softmax(network, x, 20_000, seed=5)
-        assert bool((interval.lower <= mean + 5 * error + 1e-12).all())
-        assert bool((interval.upper >= mean - 5 * error - 1e-12).all())
+        mean, error = sampled_softmax(network, x, 4000, seed=5)
+        assert holds(interval, mean, 5 * error + 1e-12)
     assert bool((interval.lower.sum(-1) <= 1).all() & (interval.upper.sum(-1) >= 1).all())
     assert bool(((interval.lower >= 0) & (interval.upper <= 1)).all())
     if std == 0.1:  # a narrow posterior at a point: something is known
@@ -87,7 +91,7 @@ def test_rows_are_below_the_sampled_combination(std: float, eps: float, method: 
     found = bound_rows(network, box, rows, label, Options(method=method))
     assert found.shape == (4, 5)
     for x in (*corners(box), box.centre):
-        mean, error = sampled_softmax(network, x, 20_000, seed=3)
+        mean, error = sampled_softmax(network, x, 4000, seed=3)
         value = (rows @ mean[..., None])[..., 0]
         assert bool((found <= value + 5 * (rows.abs() @ error[..., None])[..., 0]).all())
 
@@ -107,7 +111,7 @@ def test_optimised_planes_hold_and_help() -> None:
     once, many = (expected_softmax(network, box, Options(optimise=steps))[0] for steps in (0, 15))
     assert bool((many.upper - many.lower).sum() < (once.upper - once.lower).sum())
     for x in corners(box):
-        mean, error = sampled_softmax(network, x, 20_000, seed=9)
+        mean, error = sampled_softmax(network, x, 4000, seed=9)
         assert bool(((many.lower <= mean + 5 * error) & (many.upper >= mean - 5 * error)).all())
 
 
@@ -118,17 +122,17 @@ def test_cells_of_a_refinement_cover_the_box() -> None:
     assert bool((refined.width <= once.width).all())
     assert bool((refined.width < once.width).any())
     for x in (*corners(box), box.centre):
-        mean, error = sampled_softmax(network, x, 20_000, seed=4)
+        mean, error = sampled_softmax(network, x, 4000, seed=4)
         assert bool(((refined.lower <= mean + 5 * error) & (refined.upper >= mean - 5 * error)).all())
 
 
 def test_little_memory_gives_the_same_bounds() -> None:
-    network = classifier((3, 16, 16, 5), 4)
-    box = Box.ball(torch.rand(300, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64), 0.01)
+    network = classifier((3, 16, 16, 5), 4, std=0.01)
+    box = Box.ball(torch.rand(60, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64), 0.01)
     whole, parts = (expected_softmax(network, box, Options(memory=memory)) for memory in (2**30, 2**20))
     assert torch.allclose(whole[0].lower, parts[0].lower, rtol=0, atol=1e-12)
     assert torch.allclose(whole[0].upper, parts[0].upper, rtol=0, atol=1e-12)
-    assert whole[1] == parts[1] == ("moment",) * 300
+    assert whole[1] == parts[1] == ("moment",) * 60
 
 
 @pytest.mark.parametrize("size", [1e100, 1e160, 1e300])
@@ -150,3 +154,14 @@ def test_wrong_sizes_are_refused() -> None:
         expected_softmax(network, Box.ball([[0.0, 0.0, 0.0]], 0.1), Options())
     with pytest.raises(InputError, match="at least 2 logits, the network has 1"):
         expected_softmax(classifier((2, 1), 0), Box.ball([[0.0, 0.0]], 0.1), Options())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_that_are_no_number_are_no_bound(monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
+    network = classifier((2, 4, 3), 1)
+    monkeypatch.setattr(softmax, "mixture_rows", lambda _, rows, __: torch.nan * rows[..., 0])
+    monkeypatch.setattr(softmax, "row_bound", lambda rows, *_: torch.nan * rows[..., 0])
+    label = torch.tensor([0, 1])
+    asked = Ensemble((network, classifier((2, 4, 3), 2))) if several else network
+    found = bound_rows(asked, Box.ball([[0.2, -0.4], [0.5, 0.1]], 0.01), decision_rows(label, 3)[0], label, Options())
+    assert (found == -torch.inf).all()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bnndp.runs.identity import Identity
+from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.lines import number
-from bnndp.runs.work import Advance
+from bnndp.runs.work import Advance, Schedule, work
 
 
 def _nothing(stage: int, part: range, round_: int) -> None:
@@ -34,16 +35,23 @@ class Squares:
         for start in range(0, self.points, self.sizes[stage]):
             yield range(start, min(start + self.sizes[stage], self.points))
 
-    def search(self, stage: int, part: range, known: Sequence[Answer]) -> Iterator[list[Answer]]:
+    def search(self, shard: Shard) -> Iterator[list[Answer]]:
+        stage, part = shard.stage, shard.part
         self.calls.append((stage, part.start))
         for round_ in range(self.rounds if stage else 1):
             self.before_round(stage, part, round_)
-            start = [0.0] * len(part) if stage == 0 else [number(answer["value"]) for answer in known]
+            start = [0.0] * len(part) if stage == 0 else [number(answer["value"]) for answer in shard.known]
             values = [old + (point + 0.1) ** 2 / 3 + round_ for old, point in zip(start, part, strict=True)]
             yield [{"value": value, "part": [stage, part.start]} for value in values]
 
     def answers(self, found: list[Answer]) -> list[Answer]:
         return found
+
+    def title(self, stage: int) -> str:
+        return f"squares {stage}"
+
+    def where(self, part: range) -> str:
+        return f"squares from {part.start}"
 
     decides: bool = False
 
@@ -66,6 +74,12 @@ def identity_of(job: Squares, **changes: object) -> Identity:
     }
     given |= changes
     return Identity("squares", points=job.points, stages=job.stages, **given)  # type: ignore[arg-type]
+
+
+def finished(job: Squares, journal: Journal) -> list[tuple[int, Answer]]:
+    """Do what the journal lacks, and give all answers."""
+    assert work(job, journal, silent, Schedule()) is False
+    return answers_of(job, journal)
 
 
 def answers_of(job: Squares, journal: Journal) -> list[tuple[int, Answer]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bnndp.errors import RunStateError
-from bnndp.runs.exports import EXPORTS, Exports, npz, write_summary
+from bnndp.runs.exports import EXPORTS, npz, open_exports, write_summary
 
 ROWS: list[dict[str, Any]] = [
     {"index": 0, "lower": [0.1, None], "method": "moment", "seconds": 5e-324, "label": 2, "rival": None,
@@ -22,11 +22,10 @@ ROWS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def exported(folder: Path, rows: list[dict[str, Any]] = ROWS) -> Exports:
-    with Exports(folder) as exports:
+def exported(folder: Path, rows: list[dict[str, Any]] = ROWS) -> None:
+    with open_exports(folder) as export:
         for row in rows:
-            exports.write(row)
-    return exports
+            export(row, {})
 
 
 def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_parquet_has_types_and_every_bit(tmp_path: Path, monkeypatch: pytest.Mon
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     monkeypatch.setattr("bnndp.runs.exports._GROUP", 3)
     many = [ROWS[i % 2] | {"index": i} for i in range(7)]
-    assert exported(tmp_path, many).complete
+    exported(tmp_path, many)
     table = parquet.read_table(tmp_path / "results.parquet")
     assert table.to_pylist() == [{name: row[name] for name in row if name != "witness"} for row in many]
     kinds = {field.name: str(field.type) for field in table.schema}
@@ -57,7 +56,7 @@ def test_parquet_has_types_and_every_bit(tmp_path: Path, monkeypatch: pytest.Mon
 def test_without_pyarrow_there_is_no_parquet_and_no_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "results.parquet").write_bytes(b"older")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert not exported(tmp_path).complete
+    exported(tmp_path)
     assert not (tmp_path / "results.parquet").exists()
     assert (tmp_path / "results.csv").exists()
 
@@ -72,15 +71,15 @@ def test_witnesses_of_older_answers_do_not_stay(tmp_path: Path) -> None:
 def test_an_interruption_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
     exported(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(error), Exports(tmp_path) as exports:  # noqa: PT012 (the row is part of it)
-        exports.write(ROWS[0])
+    with pytest.raises(error), open_exports(tmp_path) as export:  # noqa: PT012 (the row is part of it)
+        export(ROWS[0], {})
         raise error
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_what_json_does_not_know_is_no_row(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="JSON"), Exports(tmp_path) as exports:
-        exports.write({"index": 0, "radius": float("nan")})
+    with pytest.raises(ValueError, match="JSON"), open_exports(tmp_path) as export:
+        export({"index": 0, "radius": float("nan")}, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -107,11 +106,9 @@ def test_many_witnesses_come_back_bit_for_bit_and_leave_nothing_else(tmp_path: P
     """They are not held in memory; the file is that of an array all the same."""
     x = np.random.default_rng(0).standard_normal((3000, 7))
     x[0, :3] = [5e-324, -0.0, 1.7976931348623157e308]
-    with Exports(tmp_path) as exports:
-        for row in ROWS:
-            exports.write(row | {"witness": None})
+    with open_exports(tmp_path) as export:
         for index in range(0, 6000, 2):
-            exports.witness(index, index % 5, x[index // 2])
+            export(ROWS[0] | {"index": index}, {"rival": index % 5, "witness": x[index // 2].tolist()})
     found = np.load(tmp_path / "witnesses.npz")
     assert found["x"].tobytes() == x.tobytes()
     assert (found["x"].dtype, found["x"].shape) == (np.float64, (3000, 7))
@@ -133,11 +130,11 @@ def test_a_disk_that_is_full_at_the_witnesses_replaces_nothing(tmp_path: Path, m
     exported(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(self: object, path: Path) -> None:
+    def full(path: Path, *_: object) -> None:
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bnndp.runs.witnesses.Witnesses.write", full)
+    monkeypatch.setattr("bnndp.runs.exports._write_witnesses", full)
     with pytest.raises(RunStateError, match="No space left on device; every answer is kept"):
         exported(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

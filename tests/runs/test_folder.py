@@ -16,13 +16,13 @@ from tests.runs.jobs import Squares, identity_of, silent
 from bnndp.errors import RunStateError
 from bnndp.runs.folder import open_run
 from bnndp.runs.identity import data_digest, program
-from bnndp.runs.work import Budget, work
+from bnndp.runs.work import Schedule, work
 
 
 def test_the_folder_says_what_the_run_is_of(tmp_path: Path) -> None:
     job = Squares()
     with open_run(tmp_path / "run", identity_of(job)) as journal:
-        work(job, journal, Budget(), silent, "squares")
+        work(job, journal, silent, Schedule())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["lock", "results.jsonl", "run.json"]
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     lines = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]

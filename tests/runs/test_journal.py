@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.jobs import Squares, answers_of, identity_of, silent
+from tests.runs.jobs import Squares, finished, identity_of, silent
 
 from bnndp.errors import RunStateError
 from bnndp.runs import journal as subject
 from bnndp.runs.folder import open_run
+from bnndp.runs.job import Shard
 from bnndp.runs.journal import Journal
-from bnndp.runs.work import Budget, work
+from bnndp.runs.work import Schedule, work
 
 
 def finish(folder: Path, job: Squares) -> list[tuple[int, Any]]:
     """Open the run, do what is missing, and give its answers."""
     with open_run(folder, identity_of(job)) as journal:
-        assert work(job, journal, Budget(), silent, "squares") is False
-        return answers_of(job, journal)
+        return finished(job, journal)
 
 
 @pytest.fixture
@@ -74,6 +74,14 @@ def test_what_a_stage_had_reached_is_the_best_but_not_built_upon(journal: Journa
     journal.add(1, range(1), [{"a": "medium"}])
     assert journal.best(0) == (1, {"a": "medium"})
     assert journal.before(2, range(1)) == [{"a": "medium"}]
+
+
+def test_what_the_first_stage_had_reached_counts_until_it_is_completed(journal: Journal) -> None:
+    assert not journal.answered(0)
+    journal.add(0, range(1), [{"a": "early"}], whole=False)
+    assert (journal.answered(0), journal.count(0), journal.best(0)) == (True, 0, (-1, {"a": "early"}))
+    journal.add(0, range(1), [{"a": "pass"}])
+    assert (journal.count(0), journal.best(0)) == (1, (0, {"a": "pass"}))
 
 
 def test_after_a_cut_at_any_byte_the_run_ends_the_same(whole: tuple[Path, Any]) -> None:
@@ -159,7 +167,6 @@ def test_lines_may_come_in_any_order_and_twice(whole: tuple[Path, Any]) -> None:
         {"id": 10, "stage": 0, "whole": True, "answer": {}},
         {"id": -1, "stage": 0, "whole": True, "answer": {}},
         {"id": 0, "stage": 2, "whole": True, "answer": {}},
-        {"id": 0, "stage": 0, "whole": False, "answer": {}},
         {"id": True, "stage": 0, "whole": True, "answer": {}},
         {"id": 0, "stage": 0, "whole": 1, "answer": {}},
         {"id": 0, "stage": 0, "whole": True, "answer": []},
@@ -198,7 +205,7 @@ def fill_disk(folder: Path, room: int) -> int:
         done = journal.count(0) + journal.count(1)
         journal.file = Failing(journal.file, room)  # type: ignore[assignment]
         with pytest.raises(RunStateError) as caught:
-            work(Squares(), journal, Budget(), silent, "squares")
+            work(Squares(), journal, silent, Schedule())
     assert "\n" not in str(caught.value)
     assert "No space left on device; what was done before is kept" in str(caught.value)
     return done
@@ -231,11 +238,11 @@ def test_an_interrupted_write_leaves_no_torn_line_before_the_next(tmp_path: Path
 
     job = Squares()
     with open_run(tmp_path / "run", identity_of(job)) as journal:
-        journal.add(0, range(4), job.answers(next(job.search(0, range(4), ()))))
+        journal.add(0, range(4), next(job.search(Shard(0, range(4)))))
         journal.file = Interrupted(journal.file, 1)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
-            journal.add(0, range(4, 8), job.answers(next(job.search(0, range(4, 8), ()))))
-        journal.add(0, range(8, 10), job.answers(next(job.search(0, range(8, 10), ()))))
+            journal.add(0, range(4, 8), next(job.search(Shard(0, range(4, 8)))))
+        journal.add(0, range(8, 10), next(job.search(Shard(0, range(8, 10)))))
     with open_run(tmp_path / "run", identity_of(job)) as journal:
         assert journal.count(0) == 6
 
@@ -243,7 +250,7 @@ def test_an_interrupted_write_leaves_no_torn_line_before_the_next(tmp_path: Path
 def test_a_journal_that_is_changed_under_way_is_noticed(tmp_path: Path) -> None:
     job = Squares()
     with open_run(tmp_path, identity_of(job)) as journal:
-        journal.add(0, range(4), job.answers(next(job.search(0, range(4), ()))))
+        journal.add(0, range(4), next(job.search(Shard(0, range(4)))))
         payload = bytearray((tmp_path / "results.jsonl").read_bytes())
         payload[-60] ^= 4
         (tmp_path / "results.jsonl").write_bytes(bytes(payload))

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.jobs import Squares, answers_of, identity_of, silent
+from tests.runs.jobs import Squares, answers_of, finished, identity_of, silent
 
+from bnndp.errors import InputError
 from bnndp.runs.folder import open_run
+from bnndp.runs.job import Shard
 from bnndp.runs.journal import Journal
-from bnndp.runs.work import Advance, Budget, work
+from bnndp.runs.work import Advance, Schedule, work
 
 STAGES = (4, 3, 5)
 
@@ -22,7 +24,7 @@ STAGES = (4, 3, 5)
 def uninterrupted(**given: Any) -> list[tuple[int, Any]]:
     job = Squares(sizes=STAGES, **given)
     with Journal.scratch(job.points, 3) as journal:
-        assert work(job, journal, Budget(), silent, "squares") is False
+        assert work(job, journal, silent, Schedule()) is False
         assert job.calls == [(0, 0), (0, 4), (0, 8), (1, 0), (1, 3), (1, 6), (1, 9), (2, 0), (2, 5)]
         return answers_of(job, journal)
 
@@ -44,7 +46,7 @@ def test_stopped_before_any_round_it_ends_the_same(tmp_path: Path, stop: int, er
     job = Squares(sizes=STAGES, before_round=crash)
     with open_run(tmp_path / "run", identity_of(job)) as journal:
         try:
-            interrupted = work(job, journal, Budget(), silent, "squares")
+            interrupted = work(job, journal, silent, Schedule())
         except (Crash, KeyboardInterrupt):
             assert error is Crash or stop <= 3  # Ctrl-C in the first stage, or a fault
         else:
@@ -55,7 +57,7 @@ def test_stopped_before_any_round_it_ends_the_same(tmp_path: Path, stop: int, er
                 assert journal.best(point)[0] >= 0
     again = Squares(sizes=STAGES)
     with open_run(tmp_path / "run", identity_of(again)) as journal:
-        assert work(again, journal, Budget(), silent, "squares") is False
+        assert work(again, journal, silent, Schedule()) is False
         assert answers_of(again, journal) == want
     assert not set(done) & set(again.calls)  # nothing is done twice
 
@@ -64,13 +66,13 @@ def test_a_part_of_which_some_answers_are_kept_is_computed_whole(tmp_path: Path)
     want = uninterrupted()
     job = Squares(sizes=STAGES)
     with open_run(tmp_path / "run", identity_of(job)) as journal:
-        work(job, journal, Budget(), silent, "squares")
+        work(job, journal, silent, Schedule())
     path = tmp_path / "run" / "results.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(line for line in lines if b'"id":5,"stage":2' not in line))
     again = Squares(sizes=STAGES)
     with open_run(tmp_path / "run", identity_of(again)) as journal:
-        work(again, journal, Budget(), silent, "squares")
+        work(again, journal, silent, Schedule())
         assert again.calls == [(2, 5)]
         assert answers_of(again, journal) == want
     assert sorted(path.read_bytes().splitlines(keepends=True)) == sorted(lines)
@@ -87,19 +89,33 @@ def test_when_the_time_is_over_the_rest_is_left_and_another_call_goes_on(
 ) -> None:
     want = uninterrupted()
     clocked(monkeypatch)
-    found, calls = [], []
+    calls = []
     for _ in range(20):
         job = Squares(sizes=STAGES)
         with open_run(tmp_path / "run", identity_of(job)) as journal:
-            assert work(job, journal, Budget(11.0), silent, "squares") is False
-            found.append(answers_of(job, journal))
+            assert work(job, journal, silent, Schedule(time.monotonic() + 11.0)) is False
+            found = answers_of(job, journal) if journal.count(0) == 10 else []
         calls.append(job.calls)
         if not job.calls:
             break
     assert 3 <= len(calls) <= 12
-    assert calls[0][:3] == [(0, 0), (0, 4), (0, 8)]
-    assert {stage for stage, _ in found[0]} == {0, 1}  # some were improved, not all
-    assert found[-1] == want
+    assert calls[0][:2] == [(0, 0), (0, 4)]
+    assert found == want
+
+
+@pytest.mark.parametrize("seconds", range(14))
+def test_the_first_stage_ends_with_the_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """What it did not begin has no answer, what it began has one that is not whole, and no later stage begins."""
+    job = Squares(sizes=STAGES)
+    with open_run(tmp_path, identity_of(job)) as journal, monkeypatch.context() as patch:
+        clocked(patch)
+        assert work(job, journal, silent, Schedule(float(seconds))) is False
+        begun = [point for start in (0, 4, 8) if (0, start) in job.calls for point in range(start, min(start + 4, 10))]
+        assert [point for point in range(10) if journal.answered(point)] == begun
+        assert journal.count(0) == 10 or not any(stage for stage, _ in job.calls)
+    assert job.calls == [] if seconds == 0 else len(job.calls) <= seconds
+    with open_run(tmp_path, identity_of(job)) as journal:
+        assert finished(Squares(sizes=STAGES), journal) == uninterrupted()
 
 
 @pytest.fixture
@@ -121,7 +137,7 @@ def test_time_is_shared_or_spent_on_one_part_after_the_other(
 
     job = Squares(points=4, sizes=(4, 1), rounds=10**6, before_round=count)
     clocked(monkeypatch)
-    assert work(job, journal, Budget(60.0, shared=shared), silent, "squares") is False
+    assert work(job, journal, silent, Schedule(62.0, shared)) is False
     if shared:
         assert min(rounds.values()) >= 8
         assert max(rounds.values()) <= 16
@@ -133,12 +149,27 @@ def test_time_is_shared_or_spent_on_one_part_after_the_other(
     assert [journal.best(point)[1]["part"] for point in range(4)] == reached
 
 
+def test_a_shard_knows_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    assert Shard(0, range(1)).time_limit is None
+    assert Shard(0, range(1), until=107.0).time_limit == 7.0
+    assert 0 < (Shard(0, range(1), until=99.0).time_limit or 0) < 0.01
+
+
+def test_a_fault_names_the_points(journal: Journal) -> None:
+    def fail(stage: int, part: range, round_: int) -> None:
+        raise InputError("no bound")
+
+    with pytest.raises(InputError, match=r"^squares from 0: no bound$"):
+        work(Squares(before_round=fail), journal, silent, Schedule())
+
+
 def test_a_journal_with_everything_asks_for_nothing(journal: Journal) -> None:
     job = Squares()
-    work(job, journal, Budget(), silent, "squares")
+    work(job, journal, silent, Schedule())
     end = journal.end
     job.calls.clear()
-    work(job, journal, Budget(), silent, "squares")
+    work(job, journal, silent, Schedule())
     assert (job.calls, journal.end) == ([], end)
 
 
@@ -156,11 +187,11 @@ def test_progress_counts_what_was_done_before(journal: Journal, decides: bool) -
         yield advance
 
     job = Squares(decides=decides)
-    journal.add(0, range(4), job.answers(next(job.search(0, range(4), ()))))
-    work(job, journal, Budget(), show, "squares")
+    journal.add(0, range(4), next(job.search(Shard(0, range(4)))))
+    work(job, journal, show, Schedule())
     # The first stage gives (point + 0.1)^2 / 3, the second as much again, and one more: above 10 from point 6 and 4 on.
     found = [(0, 2, 2), (0, 2, 3, 1)]
     first, second = ([None] * len(each) for each in found) if not decides else found
-    known = {"squares": [True, False, False], "squares, medium effort": [False] * 4}
-    sizes = {"squares": ([4, 4, 2], first), "squares, medium effort": ([3, 3, 3, 1], second)}
+    known = {"squares 0": [True, False, False], "squares 1": [False] * 4}
+    sizes = {"squares 0": ([4, 4, 2], first), "squares 1": ([3, 3, 3, 1], second)}
     assert seen == {name: list(zip(*sizes[name], known[name], strict=True)) for name in seen}

@@ -96,7 +96,7 @@ def best_logistic(temperature: float) -> tuple[Tensor, Tensor]:
         optimiser.zero_grad()
         value = -logistic_objective(data, means, log_stds, temperature)
         value.backward()
-        return value
+        return value.item()
 
     optimiser.step(loss)
     return means.detach(), log_stds.detach()

@@ -11,15 +11,15 @@ from bnndp.activations import Gelu, Relu, Tanh
 from bnndp.errors import InputError
 from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool
 from bnndp.network import BayesianNetwork
-from bnndp.training.architecture import Convolution, Pooling, frames, parse
-from bnndp.training.mean_field import free_layers, freeze, start
-from bnndp.training.options import Robust, TrainingOptions, deciding
+from bnndp.training.architecture import Convolution, Pooling, layer_specs, parse
+from bnndp.training.mean_field import free_layers, freeze, initial_layers
+from bnndp.training.options import Robust, TrainingOptions, options_for_digest
 
 IMAGE = (2, 9, 9)
 
 
 def made(**options: Any) -> BayesianNetwork:
-    layers = start(TrainingOptions(**options), 162, 3, torch.Generator().manual_seed(0))
+    layers = initial_layers(TrainingOptions(**options), 162, 3, torch.Generator().manual_seed(0))
     return freeze(layers, "classification")
 
 
@@ -139,7 +139,7 @@ def test_options_that_do_not_go_together(changes: dict[str, Any], words: str) ->
 )
 def test_convolutions_that_do_not_fit(conv: str, image: tuple[int, int, int] | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        frames(162, (), 3, conv=conv, image=image)
+        layer_specs(162, (), 3, conv=conv, image=image)
 
 
 @pytest.mark.parametrize(("eps", "share"), [(0.0, 0.5), (float("nan"), 0.5), (0.1, 0.0), (0.1, 1.5)])
@@ -150,8 +150,8 @@ def test_robust_refuses(eps: float, share: float) -> None:
 
 def test_new_options_leave_old_names_alone() -> None:
     """Networks are found again by a digest of this."""
-    plain = deciding(TrainingOptions())
+    plain = options_for_digest(TrainingOptions())
     assert not {"activation", "conv", "image", "dropout", "dropout_last", "robust"} & set(plain)
-    changed = deciding(TrainingOptions(conv="4x3", image=IMAGE, activation="tanh"))
+    changed = options_for_digest(TrainingOptions(conv="4x3", image=IMAGE, activation="tanh"))
     assert {"activation", "conv", "image"} <= set(changed)
     assert {name for name in plain if plain[name] != changed[name]} == set()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bnndp.training import (
     NaturalGradient,
     Stopping,
     TrainingOptions,
+    checkpoints,
     default_options,
     hold_out,
     loop,
@@ -105,6 +107,7 @@ class TestEveryMethod:
         assert torch.equal(before, torch.get_rng_state())
         assert torch.equal(x, SINE.x)
         assert not any(layer.weight_mean.requires_grad for layer in network.linears)
+        assert all(layer.weight_mean.dtype == torch.float64 for layer in network.linears)
 
     def test_progress_tells_an_estimate_of_the_objective(self, inference: str) -> None:
         """At a rate of next to nothing the mean of many steps is the ELBO of the card."""
@@ -115,6 +118,7 @@ class TestEveryMethod:
         )  # fmt: skip
         card = train(SINE, options, progress=lambda step, objective: seen.append(objective)).card
         values = torch.tensor(seen, dtype=torch.float64)
+        assert len(seen) == 400
         error = values.std().item() / math.sqrt(len(seen))
         assert abs(values.mean().item() - card.elbo) <= 5 * error + 5 * values.std().item() / math.sqrt(8)
         assert abs(card.elbo) > 20 * error  # so that a wrong sign or a missing factor is seen
@@ -177,7 +181,7 @@ class TestCheckpoints:
         with safe_open(path, framework="pt") as file:
             own = json.loads(file.metadata()["bnndp"])
             tensors = {name: file.get_tensor(name) for name in file.keys() if name != "method.3"}  # noqa: SIM118
-        loop.checkpoints.write(path, own, tensors)
+        checkpoints.write(path, own, tensors)
         with pytest.raises(InputError, match="is damaged"):
             train(SINE, OPTIONS, checkpoint=path)
 
@@ -195,7 +199,7 @@ class TestCheckpoints:
         def fail(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(bnndp.files.posterior.os, "fsync", fail)
+        monkeypatch.setattr(os, "fsync", fail)
         with pytest.raises(CertError, match="No space left"):
             train(SINE, OPTIONS, checkpoint=path)
         assert path.read_bytes() == before
@@ -225,6 +229,7 @@ class TestEarlyStopping:
         assert best == trained.steps
         assert losses[best][1] == trained.network.digest()
 
+    @pytest.mark.slow
     def test_patience_that_never_ends_keeps_the_best_all_the_same(self) -> None:
         options = replace(self.OPTIONS, stopping=Stopping(every=25, patience=10**6, draws=8))
         steps: list[int] = []
@@ -237,6 +242,7 @@ class TestEarlyStopping:
         )
         assert loss < at_the_end - 1
 
+    @pytest.mark.slow
     def test_a_training_that_has_stopped_stays_so(self, tmp_path: Path) -> None:
         first = train(self.DATA, self.OPTIONS, held_out=self.OTHER, checkpoint=tmp_path / "c")
         more: list[int] = []
@@ -296,6 +302,7 @@ class TestHoldOut:
         at = [int((SINE.x == x).all(-1).nonzero()) for x in held.x]
         assert at == sorted(at)
         assert torch.equal(held.y, SINE.y[at])
+        assert SINE.clean is not None
         assert torch.equal(held.clean, SINE.clean[at])
 
     def test_keeps_the_classes_and_the_seed_decides(self) -> None:
@@ -320,6 +327,7 @@ def test_the_record_goes_into_the_file_and_comes_back(
     record = trained.record("a set")
     bnndp.files.posterior.save(trained.network, tmp_path / "n", card=record)
     card = bnndp.files.posterior.training_card(tmp_path / "n")
+    assert card is not None
     assert bnndp.files.posterior.load(tmp_path / "n").digest() == trained.network.digest()
     assert card["data"] == "a set"
     assert (card["inference"], card["seed"], card["steps"]) == ("vogn", 5, 23)

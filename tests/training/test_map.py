@@ -15,9 +15,9 @@ from bnndp.layers import CorrelatedLinear, Dropout, Linear
 from bnndp.network import Ensemble
 from bnndp.training import Robust, TrainingOptions, train
 from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
-from bnndp.training.mean_field import start
+from bnndp.training.mean_field import initial_layers
 from bnndp.training.predictive import predict
-from bnndp.training.robust import mixed, worst_log_probability
+from bnndp.training.robust import robust_objective, worst_log_probability
 
 
 def test_the_mode_of_linear_regression() -> None:
@@ -39,7 +39,7 @@ def test_the_mode_of_linear_regression() -> None:
 
 def test_the_worst_case_bounds_every_case() -> None:
     options = TrainingOptions((6,), conv="3x2", image=(1, 4, 4), inference="map", activation="sigmoid", dtype="float64")
-    layers = start(options, 16, 3, torch.Generator().manual_seed(0))
+    layers = initial_layers(options, 16, 3, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
     x, y, eps = torch.rand(4, 16, generator=generator, dtype=torch.float64), torch.tensor([0, 1, 2, 0]), 0.3
     with torch.no_grad():
@@ -49,11 +49,12 @@ def test_the_worst_case_bounds_every_case() -> None:
         assert (inside >= worst[:, None]).all()
         at = worst_log_probability(layers, x, y, 0.0)
         assert (worst < at - 0.01).all()  # and it is no bound that says nothing
-        half = mixed(at.mean(), layers, x, y, Robust(eps, 0.5), 0.9)
+        half = robust_objective(at.mean(), layers, x, y, Robust(eps, 0.5), 0.9)
         assert half == pytest.approx(0.5 * float(at.mean() + worst.mean()))
-        assert mixed(at.mean(), layers, x, y, Robust(eps, 0.5), 0.0) == at.mean()
+        assert robust_objective(at.mean(), layers, x, y, Robust(eps, 0.5), 0.0) == at.mean()
 
 
+@pytest.mark.slow
 def test_training_against_the_worst_case_helps_against_it() -> None:
     data, held_out = quadrants(1000, 0), quadrants(500, 1)
     eps = 0.15
@@ -63,9 +64,9 @@ def test_training_against_the_worst_case_helps_against_it() -> None:
             (16,), prior_std=1.0, steps=800, batch=100, learning_rate=1e-2, inference="map", robust=robust
         )
         network = train(data, options).network
-        layers = start(options, 2, 2, torch.Generator())
+        layers = initial_layers(options, 2, 2, torch.Generator())
         free = [
-            layer.holding((linear.weight_mean, linear.bias_mean))
+            layer.with_parameters((linear.weight_mean, linear.bias_mean))
             for layer, linear in zip(layers, network.linears, strict=True)
         ]
         found[robust] = float(worst_log_probability(free, held_out.x, held_out.y, eps).mean())
@@ -111,15 +112,16 @@ class TestPlans:
         assert min(seen) == 61
         assert sorted(tmp_path.iterdir()) == checkpoint_paths(plan, checkpoint)
 
+    @pytest.mark.slow
     def test_an_ensemble_of_regression_in_units(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tests.training import made
+        from tests.training import synthetic
 
-        made.install(monkeypatch, tmp_path)
-        plan = Plan(made.NAME, "map", (8,), steps=300, ensemble=2)
+        synthetic.install(monkeypatch, tmp_path)
+        plan = Plan(synthetic.NAME, "map", (8,), steps=300, ensemble=2)
         fitted = fit(plan, Parts.load(plan, tmp_path))
         assert isinstance(fitted.network, Ensemble)
         assert fitted.network.members[0].shift is not None
-        assert fitted.test.rmse < 0.5 * made.FACTOR  # type: ignore[union-attr]
+        assert fitted.test.rmse < 0.5 * synthetic.FACTOR  # type: ignore[union-attr]
 
     def test_a_last_layer_by_laplace(self) -> None:
         fitted = fit(Plan("digits", "map", (8,), steps=200, laplace="last-layer"))

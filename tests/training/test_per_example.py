@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bnndp.training.likelihoods import Categorical, Gaussian, Likelihood
-from bnndp.training.per_example import slopes
+from bnndp.training.per_example import batch_gradients
 
 LIKELIHOODS = [Gaussian(0.4), Categorical()]
 GENERATOR = torch.Generator()
@@ -48,7 +48,7 @@ def single_gradients(likelihood: Likelihood, parameters: list[Tensor], x: Tensor
 def test_against_autograd_point_by_point(likelihood: Likelihood, sizes: tuple[int, ...]) -> None:
     parameters, x, y = problem(likelihood, sizes)
     single = single_gradients(likelihood, parameters, x, y)
-    examples, batch = (slopes(likelihood, parameters, x, y, kind, GENERATOR) for kind in ("examples", "batch"))
+    examples, batch = (batch_gradients(likelihood, parameters, x, y, kind, GENERATOR) for kind in ("examples", "batch"))
     gain = likelihood.log_probability(network(parameters, x), y).mean()
     for i in range(len(parameters)):
         each = torch.stack([gradients[i] for gradients in single])
@@ -60,13 +60,14 @@ def test_against_autograd_point_by_point(likelihood: Likelihood, sizes: tuple[in
     assert torch.allclose(examples.gain, gain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=["gaussian", "categorical"])
 def test_the_mean_of_the_fisher_squares_is_the_diagonal_of_gauss_newton(likelihood: Likelihood) -> None:
     """J' H J with H the second derivatives of -log p: 1 / noise^2, or diag(p) - p p'."""
     parameters, x, y = problem(likelihood)
     draws = 4000
     generator = torch.Generator().manual_seed(5)
-    found = [slopes(likelihood, parameters, x, y, "fisher", generator).square for _ in range(draws)]
+    found = [batch_gradients(likelihood, parameters, x, y, "fisher", generator).square for _ in range(draws)]
     leaves = tuple(parameters)
     jacobians = torch.autograd.functional.jacobian(lambda *p: network(list(p), x), leaves)
     outputs = network(parameters, x)
@@ -89,16 +90,16 @@ def test_slope_is_the_gradient_with_respect_to_the_outputs(likelihood: Likelihoo
     parameters, x, y = problem(likelihood)
     outputs = network(parameters, x).requires_grad_()
     (truth,) = torch.autograd.grad(likelihood.log_probability(outputs, y).sum(), outputs)
-    assert torch.allclose(likelihood.slope(outputs.detach(), y), truth, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(likelihood.output_gradient(outputs.detach(), y), truth, rtol=1e-12, atol=1e-14)
 
 
 def test_drawn_targets_have_the_law_of_the_likelihood() -> None:
     generator = torch.Generator().manual_seed(2)
     draws = 40_000
     outputs = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64).expand(draws, 3)
-    values = Gaussian(0.4).targets(outputs, generator)
+    values = Gaussian(0.4).sample_targets(outputs, generator)
     assert ((values.mean(0) - outputs[0]).abs() <= 5 * 0.4 / math.sqrt(draws)).all()
     assert ((values.std(0) / 0.4 - 1).abs() <= 5 / math.sqrt(2 * draws)).all()
-    labels = Categorical().targets(outputs, generator)
+    labels = Categorical().sample_targets(outputs, generator)
     share = torch.bincount(labels, minlength=3) / draws
     assert ((share - outputs[0].softmax(-1)).abs() <= 5 * 0.5 / math.sqrt(draws)).all()

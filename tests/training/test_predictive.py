@@ -47,10 +47,10 @@ def test_without_hidden_layers_against_quadrature() -> None:
 
 
 def test_pieces_are_put_together_in_order() -> None:
-    """More points than a piece holds: every one has its own prediction."""
+    """More points than a chunk holds: every one has its own prediction."""
     network = random_network((1, 300, 2), scale=0.0, task="classification")
     x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
-    found = predict(network, x, draws=1000)  # 300 * 1000 values a point: 6 points in a piece
+    found = predict(network, x, draws=1000)  # 300 * 1000 values a point: 6 points in a chunk
     (hidden, last) = network.linears
     logits = (x @ hidden.weight_mean.T + hidden.bias_mean).relu() @ last.weight_mean.T + last.bias_mean
     assert found.log_probability.shape == (50, 2)

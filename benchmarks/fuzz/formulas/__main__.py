@@ -20,10 +20,7 @@ import torch
 from flint import ctx
 from support.oracles import PRECISION
 
-from benchmarks.fuzz.formulas import activations
-from benchmarks.fuzz.formulas import exponential
-from benchmarks.fuzz.formulas import laws
-from benchmarks.fuzz.formulas import maths
+from benchmarks.fuzz.formulas import activations, exponential, laws, maths
 from benchmarks.fuzz.formulas.draws import Draw
 from benchmarks.fuzz.formulas.judge import Judge, Tally
 

@@ -2,7 +2,7 @@
 
 Closed forms are those of rectified and clipped Gaussians, of exponentials cut at zero, of the Gaussian error linear
 unit and of sines (for piecewise affine surrogates). The other activations are integrated: on the side of the Gaussian
-for deviations below 2 (tests/activations/truths.py), on the side of the logistic density for larger ones.
+for deviations below 2 (support/activation_truths.py), on the side of the logistic density for larger ones.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import torch
 from flint import acb, arb, ctx
+from support.activation_truths import TRUTHS, Truth
 from support.oracles import PRECISION, Rectified, cdf, pdf, rectified
-from tests.activations.truths import TRUTHS, Truth
 from torch import Tensor
 
 from benchmarks.fuzz.formulas.draws import Draw

@@ -9,6 +9,8 @@ file (so that a change of the code that touches it is noticed):
     tests: tests/maths/test_normal.py tests/maths/test_tails.py
     - the old line, or lines
     + the new line, or lines
+
+Without a line of tests they are those of the file itself, then those of its room: tests mirror the sources.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FOLDER", "CatalogueError", "Fault", "faulty", "parse", "read_all"]
+from benchmarks.fuzz.seeded_faults.sandbox import ROOT
+
+__all__ = ["FOLDER", "CatalogueError", "Fault", "faulty", "own_tests", "parse", "read_all"]
 
 FOLDER = Path(__file__).parent / "faults"
 _KEYS = ("file", "why", "tests")
@@ -62,13 +66,21 @@ def _fault(name: str, lines: list[str], where: str) -> Fault:
             said[key] = value
         else:
             raise CatalogueError(f"{where}, fault {name!r}: cannot read {line!r:.60}.")
-    lacking = [key for key in _KEYS if key not in said] + [side for side in "-+" if not sides[side]]
+    lacking = [key for key in ("file", "why") if key not in said] + [side for side in "-+" if not sides[side]]
     if lacking:
         raise CatalogueError(f"{where}, fault {name!r}: lacks {', '.join(lacking)}.")
     old, new = ("\n".join(sides[side]) for side in "-+")
     if old == new:
         raise CatalogueError(f"{where}, fault {name!r}: changes nothing.")
-    return Fault(name, said["file"], said["why"], tuple(said["tests"].split()), old, new)
+    tests = tuple(said["tests"].split()) if "tests" in said else own_tests(said["file"])
+    return Fault(name, said["file"], said["why"], tests, old, new)
+
+
+def own_tests(file: str) -> tuple[str, ...]:
+    """The tests of a module: those of its name, then all of its room."""
+    package, _, stem = file.removeprefix("src/").removeprefix("bnndp/").removesuffix(".py").rpartition("/")
+    candidates = (f"tests/{package}/test_{stem}.py", f"tests/{package}")
+    return tuple(test for test in candidates if (ROOT / test).exists())
 
 
 def read_all(folder: Path = FOLDER) -> tuple[Fault, ...]:
@@ -87,6 +99,6 @@ def faulty(fault: Fault, source: str) -> str:
     if count != 1:
         raise CatalogueError(
             f"fault {fault.name!r}: its old text occurs {count} times in {fault.file}, it must occur once; "
-            "the code has changed: write the fault anew in tools/seeded_faults/faults."
+            "the code has changed: write the fault anew in benchmarks/fuzz/seeded_faults/faults."
         )
     return source.replace(fault.old, fault.new)

@@ -1,18 +1,20 @@
-"""Many changes, one after the other or a few side by side, each in a copy of the project."""
+"""Many changes, one after the other or a few side by side, each in a copy of the project; results are kept."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from pathlib import Path
 from queue import Queue
 
-from benchmarks.fuzz.seeded_faults.journal import Entry, Journal, key_of
-from benchmarks.fuzz.seeded_faults.sandbox import Sandbox
+from benchmarks.fuzz.seeded_faults.sandbox import Outcome, Sandbox
 
-__all__ = ["Case", "Result", "run_all"]
+__all__ = ["Case", "Entry", "Journal", "Result", "key_of", "run_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,48 @@ class Case:
     changed: str
     tests: tuple[str, ...]
     then: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run: what was changed, and what the tests said."""
+
+    key: str
+    name: str
+    status: str
+    by: str
+    seconds: float
+
+
+def key_of(file: str, changed: str, tests: Sequence[str]) -> str:
+    """The same only for the same content of the changed file and the same tests."""
+    return hashlib.sha256("\0".join((file, changed, *tests)).encode()).hexdigest()[:20]
+
+
+class Journal:
+    """The file of entries; the last of a key counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Entry] = {}
+        if path.exists():
+            for line in path.read_text("utf-8").splitlines():
+                entry = Entry(**json.loads(line))
+                self._known[entry.key] = entry
+
+    def get(self, key: str) -> Entry | None:
+        """What an earlier run said, if it ran to its end."""
+        entry = self._known.get(key)
+        return None if entry is None or entry.status == "timeout" else entry
+
+    def put(self, key: str, name: str, outcome: Outcome) -> Entry:
+        """Keep an outcome."""
+        entry = Entry(key, name, outcome.status, outcome.by, round(outcome.seconds, 1))
+        self._known[key] = entry
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(entry)) + "\n")
+        return entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from types import TracebackType
 
 __all__ = ["ROOT", "Outcome", "Sandbox"]
 
-ROOT = Path(__file__).resolve().parents[2]
-_PARTS = ("src", "tests", "benchmarks", "tools", "docs", "README.md", "pyproject.toml")
+ROOT = Path(__file__).resolve().parents[3]
+_PARTS = ("src", "tests", "support", "benchmarks", "tools", "docs", "README.md", "pyproject.toml")
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 _PACKAGES = ("bnndp", "bnndp_checker")
 _PRELOADED = ["torch", "numpy", "pytest", "flint", "safetensors.torch"]  # no plugins of pytest

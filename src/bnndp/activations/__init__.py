@@ -1,5 +1,7 @@
 """Records of activations, one file a kind; what the passes ask of one is in ``activation``."""
 
+from typing import Any
+
 from bnndp.activations.activation import Activation
 from bnndp.activations.elu import Elu
 from bnndp.activations.gelu import Gelu
@@ -42,5 +44,5 @@ _RECORDS: tuple[type[Activation], ...] = (
     PiecewiseAffine,
 )
 
-ACTIVATIONS: dict[str, type] = {record.kind: record for record in _RECORDS}
+ACTIVATIONS: dict[str, type[Any]] = {record.kind: record for record in _RECORDS}
 """Every record by its kind."""

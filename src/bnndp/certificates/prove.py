@@ -17,7 +17,7 @@ from bnndp.certificates.claims import mean_lower, softmax_lower
 from bnndp.certificates.maps import SLACK, Sides
 from bnndp.certificates.moment import moment_lower
 from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork, Ensemble, Posterior
+from bnndp.network import BayesianNetwork, Posterior
 
 __all__ = ["Claim", "Proof", "prove_mean", "prove_softmax"]
 
@@ -117,10 +117,9 @@ def _tree(kind: str, parts: Sequence[Lower], index: int) -> Callable[[], dict[st
 
 def _attempts(claim: Claim) -> list[tuple[str, Callable[[BayesianNetwork, Sides], Lower]]]:
     """The kinds of proofs to try, with what gives the bounds of one member."""
-    members = claim.network.members if isinstance(claim.network, Ensemble) else (claim.network,)
     if claim.of == "mean":
         rows = claim.rows[0]
-        if all(member.plain and member.depth for member in members):
+        if all(member.plain and member.depth for member in claim.network.members):
             return [("moment", lambda member, sides: moment_lower(member, sides, rows))]
         return [
             ("chain", lambda member, sides, t=exponent: mean_lower(member, sides, rows, t))  # type: ignore[misc]
@@ -136,7 +135,7 @@ def _attempts(claim: Claim) -> list[tuple[str, Callable[[BayesianNetwork, Sides]
 def _each(claim: Claim, bound: Callable[[BayesianNetwork, Sides], Lower]) -> tuple[Lower, ...]:
     """The bounds of every member, of what its first layer sees, as functions of x."""
     found, box = [], claim.box
-    for member in claim.network.members if isinstance(claim.network, Ensemble) else (claim.network,):
+    for member in claim.network.members:
         if member.shift is None:
             found.append(bound(member, Sides(box.lower, box.upper)))
             continue
@@ -148,7 +147,7 @@ def _each(claim: Claim, bound: Callable[[BayesianNetwork, Sides], Lower]) -> tup
 
 def _together(claim: Claim, parts: tuple[Lower, ...]) -> Tensor:
     """The larger of the least value of the sum of the affine functions, and of the sum of the least values."""
-    weights = claim.network.probabilities.tolist() if isinstance(claim.network, Ensemble) else [1.0]
+    weights = claim.network.probabilities.tolist()
     zero = torch.zeros_like(parts[0].constants)
     slopes = sum((w * p.slopes for w, p in zip(weights, parts, strict=True)), torch.zeros_like(parts[0].slopes))
     constants = sum((w * p.constants for w, p in zip(weights, parts, strict=True)), zero)

@@ -1,9 +1,10 @@
-"""Arrays by name from the files of a user: .npz, .npy and .csv. Nothing is unpickled, and every fault is one line."""
+"""Arrays of the user: read by name from .npz, .npy and .csv, and checked. Nothing is unpickled."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 from bnndp.errors import InputError
 from bnndp.files.regular import ARCHIVE_FAULTS
 
-__all__ = ["Choose", "read_named"]
+__all__ = ["Choose", "class_labels", "expect_matrix", "float_rows", "read_named"]
 
 Choose = Callable[[list[str]], tuple[str, ...]]
 """The names to read, of those that there are."""
@@ -32,6 +33,62 @@ def read_named(path: Path, choose: Choose) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise InputError(f"no such file; INPUTS must be a {kinds} file.")
     return _READERS[suffix](path, choose)
+
+
+def float_rows(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Inputs of this shape as rows (n, inputs) of float64: images (n, *shape) become rows, all else stays as it is.
+
+    No value is changed: wider types than float64 are refused. Axes of length one do not matter. Where the network takes
+    vectors the order of colours is not known, and only images without them become rows.
+    """
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+        raise InputError(f"{name} has dtype {array.dtype}; use float64, float32 or integers.")
+    array = np.ascontiguousarray(array, dtype=np.float64)
+    if array.ndim < 3:
+        return array
+    given, wanted = (tuple(n for n in axes if n != 1) for axes in (array.shape[1:], shape))
+    grey = len(shape) == 1 and len(given) == 2 and math.prod(given) == shape[0]
+    return array.reshape(len(array), math.prod(given)) if given == wanted or grey else array
+
+
+def expect_matrix(name: str, array: np.ndarray, n_in: int) -> None:
+    """Refuse what is not a non-empty matrix of finite numbers with one column per input."""
+    if array.ndim != 2:
+        raise InputError(
+            f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point, with its numbers "
+            "in the order in which the network takes them."
+        )
+    if array.shape[1] != n_in:
+        labels = "; labels go into y of a .npz, or into a column that the first line of a .csv calls label"
+        raise InputError(
+            f"{name} has {array.shape[1]} columns, but the network takes {n_in} inputs; give one each"
+            f"{labels if array.shape[1] == n_in + 1 else ''}."
+        )
+    if array.shape[0] == 0:
+        raise InputError(f"{name} has no rows; give at least one.")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise InputError(
+            f"{name} at row {row}, column {column} is {array[row, column]} ({len(bad)} such values); "
+            "all must be finite numbers."
+        )
+
+
+def class_labels(array: np.ndarray, count: int, classes: int, limit: int | None) -> np.ndarray:
+    """The first ``limit`` labels as int64, or an error that names the first one that is not a class."""
+    if array.dtype.kind not in "iu":
+        raise InputError(f"y has dtype {array.dtype}; labels must be integers, as y.astype(int) gives.")
+    if array.shape != (count,):
+        raise InputError(f"y has shape {array.shape}, but there are {count} inputs; give one label for each.")
+    used = array[:limit]
+    bad = np.flatnonzero((used < 0) | (used >= classes))
+    if len(bad):
+        raise InputError(
+            f"y[{bad[0]}] is {used[bad[0]]} ({len(bad)} such of {len(used)}), but the classes of the network are 0 to "
+            f"{classes - 1}."
+        )
+    return used.astype(np.int64)
 
 
 def _read_npz(path: Path, choose: Choose) -> dict[str, np.ndarray]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +13,10 @@ import typer
 import typer.core
 
 if TYPE_CHECKING:
-    from bnndp.cli.manner import Manner
+    from bnndp.certificates.issue import Issued
+    from bnndp.cli.messages import Messages
 
-__all__ = ["Certificates", "FolderInRun", "Issuing", "Written", "certificate_folder", "expect_checkable"]
+__all__ = ["Certificates", "FolderInRun", "Issuing", "certificate_folder", "expect_checkable"]
 
 _OWN = ""  # the folder of the run
 _FOLDER = "certificates"  # its name there
@@ -37,12 +39,10 @@ class FolderInRun(typer.core.TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give the option an empty value where it stands alone."""
-        after = [*args, "-"][1:]
-        alone = [
-            word == "--certificates" and follows.startswith("-") for word, follows in zip(args, after, strict=True)
-        ]
+        pairs = zip(args, [*args, "-"][1:], strict=True)
+        alone = (word == "--certificates" and after.startswith("-") for word, after in pairs)
         return super().parse_args(
-            ctx, [f"{word}={_OWN}" if lone else word for word, lone in zip(args, alone, strict=True)]
+            ctx, [f"{word}={_OWN}" if one else word for word, one in zip(args, alone, strict=True)]
         )
 
 
@@ -66,81 +66,65 @@ def expect_checkable(folder: Path | None, norm: str, other: str | None = None) -
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """How many certificates there are, where, and what they say, in words."""
-
-    count: int
-    folder: Path
-    told: str
-
-    def summary(self) -> dict[str, Any]:
-        """For programs."""
-        return {"written": self.count, "folder": str(self.folder)}
-
-
-@dataclass(frozen=True, slots=True)
 class Issuing:
-    """The certificates of one model file into a folder."""
+    """The certificates of one model file into a folder, as long as there is time."""
 
     network: Any
     model: Path
     folder: Path
-    manner: Manner
+    messages: Messages
+    until: float  # on the monotonic clock
 
-    def of_boxes(self, box: Any, label: Any, effort: str) -> Written:
-        """The ranges of all outputs, or of all classes with the leads of the label."""
+    def of_boxes(self, box: Any, label: Any, effort: str) -> dict[str, Any]:
+        """The ranges of all outputs, or of all classes with the leads of the label; the entry of the summary."""
         from bnndp.certificates.issue import Office, interval_claim, probability_claim
         from bnndp.questions.decision import decide
 
-        network = self.network
+        network, n = self.network, self.network.n_out
         office = Office(network, self.model, self.folder, _CELLS[effort])
         if network.task == "regression":
-            n = network.n_out
             found = self._written(office.of_boxes(interval_claim(network, box)), box.batch)
-            widths = [-(one[:n] + one[n:]).mean().item() for one in found if one is not None]
-            told = f", mean width {sum(widths) / len(widths):.6g}" if widths else ""
-        else:
-            label = decide(network, box.centre) if label is None else label
-            found = self._written(office.of_boxes(probability_claim(network, box, label)), box.batch)
-            kept = sum(one is not None and bool((one[: network.n_out - 1] > 0).all()) for one in found)
-            told = f", the decision proved for {kept}"
-        return self._told(found, told)
+            widths = [-(one.at_least[:n] + one.at_least[n:]).mean().item() for one in found]
+            return self._told(found, box.batch, f", mean width {sum(widths) / len(widths):.6g}" if widths else "")
+        label = decide(network, box.centre) if label is None else label
+        found = self._written(office.of_boxes(probability_claim(network, box, label)), box.batch)
+        decided = sum(bool((one.at_least[: n - 1] > 0).all()) for one in found)
+        return self._told(found, box.batch, f", the decision proved for {decided}")
 
-    def of_radii(self, x: Any, done: Any, domain: Any) -> Written:
-        """The decisions on balls, as large as the checker proves them up to the radii."""
+    def of_radii(self, x: Any, done: Any, domain: Any) -> dict[str, Any]:
+        """The decisions on balls, as large as the checker proves them up to the radii; the entry of the summary."""
         from bnndp.certificates.issue import Office
 
-        office = Office(self.network, self.model, self.folder)
-        radii: list[float] = []
+        issued = Office(self.network, self.model, self.folder).of_radii(x, done.label, done.radius, domain)
+        found = self._written(issued, x.shape[0])
+        mean = sum(one.radius for one in found) / x.shape[0]
+        return self._told(found, x.shape[0], f", mean radius {mean:.6g} (0 where there is none)" if found else "")
 
-        def seen() -> Iterable[Any]:
-            for one in office.of_radii(x, done.label, done.radius, domain):
-                if one.radius is not None:
-                    radii.append(one.radius)
-                yield one
+    def _told(self, found: list[Issued], total: int, more: str) -> dict[str, Any]:
+        self.messages.table(f"certificates: {len(found)} of {total} in {self.folder}{more}")
+        return {"certificates": {"written": len(found), "folder": str(self.folder)}}
 
-        found = self._written(seen(), x.shape[0])
-        mean = f", mean radius {sum(radii) / len(found):.6g} (0 where there is none)" if radii else ""
-        return self._told(found, mean)
-
-    def _told(self, found: list[Any], more: str) -> Written:
-        count = sum(one is not None for one in found)
-        return Written(count, self.folder, f"certificates: {count} of {len(found)} in {self.folder}{more}")
-
-    def _written(self, issued: Iterable[Any], total: int) -> list[Any]:
-        """What is proved of each input (None: no certificate); ``index.jsonl`` in the folder says it in full."""
+    def _written(self, issued: Iterator[Issued], total: int) -> list[Any]:
+        """The certificates that there are; ``index.jsonl`` in the folder says of every input what became of it."""
         from bnndp.files.posterior import write_whole
 
         found, lines = [], []
-        with self.manner.progress("certificates", total) as advance:
-            for one in issued:
-                found.append(None if one.path is None else one.at_least)
-                row = {"index": one.index, "certificate": None if one.path is None else one.path.name}
-                row |= {"radius": one.radius, "reason": one.reason or None}
-                if one.path is not None:
-                    row["at_least"] = one.at_least.tolist()
-                lines.append(json.dumps(row))
+        with self.messages.progress("certificates", total) as advance:
+            for index in range(total):
+                one = next(issued) if time.monotonic() < self.until else None
+                row: dict[str, Any] = {
+                    "index": index,
+                    "certificate": None,
+                    "radius": None,
+                    "reason": "the time is over",
+                }
+                if one is not None:
+                    row |= {"radius": one.radius, "reason": one.reason or None}
+                if one is not None and one.path is not None:
+                    found.append(one)
+                    row |= {"certificate": one.path.name, "at_least": one.at_least.tolist()}
+                lines.append(json.dumps(row) + "\n")
                 advance(1)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "index.jsonl", "".join(line + "\n" for line in lines).encode())
+        write_whole(self.folder / "index.jsonl", "".join(lines).encode())
         return found

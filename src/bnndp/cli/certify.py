@@ -7,33 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bnndp.cli import parameters as p
 from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
-from bnndp.cli.device import Device, device_of
-from bnndp.cli.engine import Address, Chosen, EngineName
-from bnndp.cli.parameters import (
-    CLASSES,
-    TARGETS,
-    Branch,
-    DataFolder,
-    Domain,
-    EffortLevel,
-    Fold,
-    Json,
-    Limit,
-    Method,
-    Model,
-    Norm,
-    Optimise,
-    Quiet,
-    Refine,
-    Run,
-    Seed,
-    Split,
-    TimeLimit,
-    finite,
-    given,
-    share,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +20,7 @@ __all__ = ["certify"]
 
 def certify(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,
-    model: Model,
+    model: p.Model,
     inputs: Annotated[
         Path | None,
         typer.Argument(
@@ -56,12 +31,12 @@ def certify(  # noqa: PLR0913 (the options of the command)
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"A data set in place of INPUTS: {', '.join(CLASSES + TARGETS)}."),
+        typer.Option(metavar="NAME", help=f"A data set in place of INPUTS: {', '.join(p.CLASSES + p.TARGETS)}."),
     ] = None,
-    split: Split = "test",
-    data_dir: DataFolder = None,
-    limit: Limit = None,
-    fold: Fold = 0,
+    split: p.Split = "test",
+    data_dir: p.DataFolder = None,
+    limit: p.Limit = None,
+    fold: p.Fold = 0,
     vnnlib: Annotated[
         list[Path] | None,
         typer.Option(
@@ -69,26 +44,26 @@ def certify(  # noqa: PLR0913 (the options of the command)
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the bounds go: one JSON object a line; - is stdout.")] = None,
-    run: Run = None,
+    run: p.Run = None,
     certificates: Certificates = None,
     eps: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Radius of the ball around every row of x.")
+        float | None, typer.Option(min=0, callback=p.finite, help="Radius of the ball around every row of x.")
     ] = None,
-    norm: Norm = "inf",
-    domain: Domain = None,
-    method: Method = None,
-    effort: EffortLevel = "low",
-    refine: Refine = None,
+    norm: p.Norm = "inf",
+    domain: p.Domain = None,
+    method: p.Method = None,
+    effort: p.EffortLevel = "low",
+    refine: p.Refine = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, callback=finite, help="Stop splitting a box when less than this can be won.")
+        float, typer.Option(min=0, callback=p.finite, help="Stop splitting a box when less than this can be won.")
     ] = 0.0,
-    time_limit: TimeLimit = None,
+    time_limit: p.TimeLimit = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
     ] = False,
-    seed: Seed = 0,
-    optimise: Optimise = None,
-    branch: Branch = None,
+    seed: p.Seed = 0,
+    optimise: p.Optimise = None,
+    branch: p.Branch = None,
     label: Annotated[
         int | None, typer.Option(min=0, help="The decision of a classifier in question, for all inputs without y.")
     ] = None,
@@ -100,22 +75,22 @@ def certify(  # noqa: PLR0913 (the options of the command)
         tuple[float, float] | None,
         typer.Option(metavar="A B", help="Bound the probability that the outputs lie in [A, B]; inf is allowed."),
     ] = None,
-    device: Device = "cpu",
-    engine: EngineName = "local",
-    address: Address = None,
+    device: p.Device = "cpu",
+    engine: p.EngineName = "local",
+    address: p.Address = None,
     vnncomp_csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the verdicts as VNN-COMP does: unsat, sat or unknown.")
     ] = None,
     require_certified: Annotated[
         float | None,
         typer.Option(
-            callback=share,
+            callback=p.share,
             metavar="SHARE",
             help="Exit with status 3 if the verdict is certified for less than this share of all boxes; needs labels.",
         ),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: p.Json = False,
+    quiet: p.Quiet = False,
 ) -> None:
     """Bound the mean output over each box: lower <= E f(x) <= upper for all its x, over the whole posterior.
 
@@ -133,70 +108,49 @@ def certify(  # noqa: PLR0913 (the options of the command)
     witness; or undecided.
 
     All boxes get one pass first. When the time is over, or on Ctrl-C, after that, the bounds reached until then are
-    written: all of them hold. With --run they are kept as they are found, and nothing that was done is done again, even
-    if the process is killed; docs/runs.md says how. With --certificates what bnndp-check proves of each box is written
-    too, as files of their own: a little less than the bounds, by fewer inequalities.
+    written: all of them hold. Boxes that one pass did not reach in time have no bounds, and the exit status is 130.
+    With --run they are kept as they are found, and nothing that was done is done again, even if the process is killed;
+    docs/runs.md says how. With --certificates what bnndp-check proves of each box is written too, as files of their
+    own: a little less than the bounds, by fewer inequalities.
     """
-    from bnndp.cli.boxes import Boxes
+    from bnndp.cli.boxes import BoxJob
     from bnndp.cli.certificates import Issuing
-    from bnndp.cli.inputs import Neighbourhood, load_model
-    from bnndp.cli.job import Job, rows_of
-    from bnndp.cli.kept import Kept
-    from bnndp.cli.labelled import Source
-    from bnndp.cli.origin import Origin
-    from bnndp.cli.rows import open_rows
-    from bnndp.cli.tally import Tally
-    from bnndp.cli.vnncomp import write_verdicts
+    from bnndp.cli.inputs import Neighbourhood, Source, load_model, read_inputs
+    from bnndp.cli.messages import Messages
+    from bnndp.cli.output import STDOUT, write_verdicts
+    from bnndp.cli.run import Run
+    from bnndp.cli.summary import BoxSummary
     from bnndp.options import Options
     from bnndp.questions.interval_probability import Between
-    from bnndp.runs.work import Budget
+    from bnndp.runs.work import work
 
     _expect_one_source(inputs, data, vnnlib, limit, data_dir)
-    kept = Kept.begin(context, run, out, json=json, quiet=quiet).by(Chosen.of(engine, address, device))
-    computing, folder = device_of(device), certificate_folder(certificates, run)
-    model_file = load_model(model, kept.manner)
-    network = model_file.posterior
-    around = Neighbourhood(eps, float(norm), domain)
-    boxes = (
-        Boxes.of_vnnlib(vnnlib, network, around, label)
-        if vnnlib
-        else Boxes.of_source(
-            Source(inputs, data, split, data_dir, limit, fold, network.task), network, around, label, kept.manner
-        )
-    )
-    labels = boxes.label
+    messages = Messages(json, quiet, rows=out == STDOUT)
+    task = Run.of(context, run, out, messages, time_limit, shared=run is None)
+    computing, folder = p.device_of(device, engine, address), certificate_folder(certificates, run)
+    model_file = load_model(model, messages)
+    network, around = model_file.posterior, Neighbourhood(eps, float(norm), domain)
+    source = Source(inputs, data, split, data_dir, limit, fold, tuple(vnnlib or ()))
+    read = read_inputs(source, network, messages, boxes=True).asked_about(label, network)
+    box = read.box(around)
     other = _checked(network, quantity, between, attack=attack)
-    keep = (model, *boxes.files, *kept.files)
-    _expect_verdicts(labels is not None, vnncomp_csv, require_certified, keep)
+    _expect_verdicts(read.label is not None, vnncomp_csv, require_certified, task.files(model, read))
     expect_checkable(folder, norm, other)
-    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
-    options = Options.of(effort, **chosen, tolerance=tolerance, time_limit=time_limit)
-    wanted = None if between is None else Between(*between)
-    job = Job(
-        network.to(computing), boxes.box.to(computing), options, attack, seed, labels, quantity, wanted, boxes.source
-    )
-    kind = "between" if between is not None else "decision" if labels is not None else quantity
-    question = {"quantity": kind, "between": between, "norm": norm, "eps": eps, "domain": domain} | job.chance
-    origin = Origin(kept.remarks, model, model_file, boxes.given, computing, question)
-    tally = Tally()
-    kept.remind()
-    with kept.journal(job, lambda: job.asked(around), origin) as journal, open_rows(out, keep=keep) as rows:
-        end = kept.fill(job, journal, "certify", Budget(time_limit, shared=run is None))
-        with kept.exports() as exports:
-            for row in rows_of(job, journal):
-                for sink in (tally, rows, exports):
-                    if sink is not None:
-                        sink.write(row)
+    chosen = p.given(method=method, refine=refine, optimise=optimise, branch=branch)
+    options, wanted = Options.of(effort, **chosen, tolerance=tolerance), None if between is None else Between(*between)
+    asked = ("certify", network.to(computing), options, read.label, str(source), box.to(computing))
+    job = BoxJob(*asked, around=around, attack=attack, seed=seed, bounded=quantity, between=wanted)
+    summary = BoxSummary()
+    with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
+        interrupted = work(job, journal, messages.progress, task.deadline, workers)
+        end = task.write(job, journal, summary, write, interrupted=interrupted)
         if vnncomp_csv is not None:
-            write_verdicts(vnncomp_csv, model, boxes.names(), rows_of(job, journal))
-    kept.written()
-    summary = tally.summary(end)
-    kept.manner.table(tally.table())
-    if folder is not None and not end.interrupted:
-        issued = Issuing(network, model, folder, kept.manner).of_boxes(boxes.box, labels, effort)
-        kept.manner.table(issued.told)
-        summary["certificates"] = issued.summary()
-    kept.conclude(end, "the bounds that were reached until then, all of which hold", summary, require_certified)
+            write_verdicts(vnncomp_csv, model, source.names(job.points), (row for row, *_ in job.rows(journal)))
+    values = summary.values()
+    messages.table(summary.table())
+    if folder is not None and end.why is None:
+        values |= Issuing(network, model, folder, messages, task.deadline.at).of_boxes(box, read.label, effort)
+    task.conclude(job, end, values, "the bounds that were reached until then, all of which hold", require_certified)
 
 
 def _expect_one_source(
@@ -228,7 +182,7 @@ def _checked(network: Posterior, quantity: str, between: tuple[float, float] | N
 
 def _expect_verdicts(there: bool, vnncomp_csv: Path | None, required: float | None, keep: Sequence[Path]) -> None:
     """Refuse options about verdicts where there are none, and a file for them that is one of ``keep``."""
-    from bnndp.cli.rows import expect_other
+    from bnndp.cli.output import expect_other
 
     for name, value in (("--vnncomp-csv", vnncomp_csv), ("--require-certified", required)):
         if value is not None and not there:

@@ -45,11 +45,12 @@ def convert(  # noqa: PLR0913 (options of a command)
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Between each two dense layers, without --arch; relu by default, which a note then says.",
+            help="Between each two dense layers, without --arch; needed where there are two or more.",
         ),
     ] = None,
     task: Annotated[
-        Literal["regression", "classification"] | None, typer.Option(help="Without --arch; regression by default.")
+        Literal["regression", "classification"] | None,
+        typer.Option(help="Needed where neither SOURCE nor --arch says it."),
     ] = None,
     key: Annotated[str, typer.Option(metavar="NAME", help="The entry of SOURCE that is the state_dict.")] = "",
     beside: Annotated[
@@ -78,7 +79,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     A pickle is opened in a process of its own, with limits on memory and time, for plain tensors only. Look at what is
     printed: the formula of the standard deviations, the activation and, without --arch, the order of the layers.
     """
-    from bnndp.importers.convert import Asked
+    from bnndp.importers.convert import ConvertOptions
     from bnndp.importers.convert import convert as converted
 
     if out.suffix.lower() != ".safetensors":
@@ -86,7 +87,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     for path in (*source, beside, table, arch):
         if path is not None and out.resolve() == path.resolve():
             raise InputError(f"{out}: is the input of this command and would be overwritten; change --out.")
-    asked = Asked(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
+    asked = ConvertOptions(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
     found = converted(source, _architecture(arch, activation, task), asked)
 
     from bnndp.files.posterior import save
@@ -95,22 +96,18 @@ def convert(  # noqa: PLR0913 (options of a command)
     typer.echo(f"{out}: {found.posterior!r}, SHA-256 of the network {found.posterior.digest()[:16]}...")
     for line in (*_understood(found), _activation(found.posterior), *_notes(found)):
         typer.echo(one_line(line))
-    told = arch is not None or task is not None or found.sha256 is not None  # a sealed file is one of ours
-    if not told and found.posterior.task == "regression" and found.posterior.n_out > 1:
-        typer.echo("note: the task is taken to be regression; if this is a classifier, give --task classification")
 
 
 def _architecture(arch: Path | None, activation: str | None, task: str | None) -> Architecture | None:
     """What the user says of the layers, None if nothing."""
     if arch is None and activation is None and task is None:
         return None
-    from bnndp.importers.architecture import architecture_of, read_architecture
+    from bnndp.importers.architecture import merge_architecture, read_architecture
 
-    if arch is None:
-        return architecture_of(None, task, activation)
-    if activation is not None or task is not None:
+    given = None if arch is None else read_architecture(arch)
+    if given is not None and (activation is not None or (task is not None and given.task is not None)):
         raise InputError("--arch says what the activations and the task are; leave out --activation and --task.")
-    return read_architecture(arch)
+    return merge_architecture(given, task, activation)
 
 
 def _understood(found: ModelFile) -> Iterator[str]:
@@ -127,7 +124,7 @@ def _understood(found: ModelFile) -> Iterator[str]:
 
 
 def _activation(posterior: Posterior) -> str:
-    """What is between the layers, whether it was said or assumed."""
+    """What is between the layers."""
     from bnndp.network import flat, is_activation
 
     layers = (layer for member in _members(posterior) for layer in flat(member.layers))
@@ -148,14 +145,12 @@ def _members(posterior: Posterior) -> tuple[BayesianNetwork, ...]:
     return (posterior,) if isinstance(posterior, BayesianNetwork) else posterior.members
 
 
-def _weighted(network: object) -> list[Record]:
+def _weighted(network: BayesianNetwork) -> list[Record]:
     """The layers with weights, those of residual blocks too, in the order of the network."""
     from bnndp.layers import WEIGHTED
+    from bnndp.network import flat
 
-    found: list[Record] = []
-    for layer in getattr(network, "layers", ()):
-        found += [layer] if isinstance(layer, WEIGHTED) else _weighted(layer)
-    return found
+    return [layer for layer in flat(network.layers) if isinstance(layer, WEIGHTED)]
 
 
 def _spread(layers: tuple[Record, ...]) -> str:

@@ -9,7 +9,6 @@ import typer
 
 __all__ = ["demo"]
 
-_NETWORK = "sine1d_2x32.safetensors"
 _PICTURE = Path("bnndp-demo.png")
 
 
@@ -22,13 +21,14 @@ def demo(
     refine: Annotated[int, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS.")] = 1,
 ) -> None:
     """Certify the embedded network (1D noisy sine) on boxes that cover [-1, 1]: a table, and a picture."""
-    from importlib import resources, util
+    from importlib import util
 
     import torch
     from rich.console import Console
 
     from bnndp.attack.inside import inside_range
-    from bnndp.cli.inputs import load_network
+    from bnndp.data.demo import network_path
+    from bnndp.files.posterior import load
     from bnndp.geometry.box import Box
     from bnndp.options import Options
     from bnndp.questions.certify import certify
@@ -39,8 +39,8 @@ def demo(
     picture = _PICTURE if out is None and util.find_spec("matplotlib") is not None else out
     if picture is not None:
         expect_picture(picture, option="--out")
-    with resources.as_file(resources.files("bnndp") / "demo" / _NETWORK) as path:
-        network = load_network(path)
+    with network_path() as path:
+        network = load(path)
     ends = (2 * torch.arange(boxes + 1, dtype=torch.float64) / boxes - 1)[:, None]
     box = Box(ends[:-1], ends[1:])
     bounds = certify(network, box, Options(refine=refine))

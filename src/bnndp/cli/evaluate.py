@@ -8,34 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from bnndp.cli.device import Device, device_of
-from bnndp.cli.engine import Address, Chosen, EngineName
-from bnndp.cli.parameters import (
-    Attacked,
-    Branch,
-    DataFolder,
-    Dataset,
-    Domain,
-    EffortLevel,
-    Fold,
-    Json,
-    Labelled,
-    Limit,
-    Method,
-    Model,
-    Norm,
-    Optimise,
-    Quiet,
-    Refine,
-    RelativeTolerance,
-    Run,
-    Seed,
-    Split,
-    TimeLimit,
-    finite,
-    given,
-    share,
-)
+from bnndp.cli import parameters as p
 
 __all__ = ["SeveralRadii", "evaluate"]
 
@@ -60,52 +33,52 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _radii(values: list[float]) -> list[float]:
+def _radii(values: Any) -> Any:  # list[float]: of that annotation typer asks issubclass(), an error in Python 3.10
     for value in values:
-        if not (value >= 0 and finite(value) is not None):
+        if not (value >= 0 and p.finite(value) is not None):
             raise typer.BadParameter(f"{value} is not a radius; radii are numbers from 0 upward.")
     return values
 
 
 def evaluate(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,
-    model: Model,
+    model: p.Model,
     eps: Annotated[list[float], typer.Option(callback=_radii, metavar="E ...", help="The radii.", show_default=False)],
-    inputs: Labelled = None,
-    data: Dataset = None,
-    split: Split = "test",
-    data_dir: DataFolder = None,
-    limit: Limit = None,
-    fold: Fold = 0,
-    norm: Norm = "inf",
-    domain: Domain = None,
-    tolerance: RelativeTolerance = 0.01,
-    method: Method = None,
-    effort: EffortLevel = "low",
-    refine: Refine = None,
-    optimise: Optimise = None,
-    branch: Branch = None,
-    time_limit: TimeLimit = None,
-    attack: Attacked = True,
-    seed: Seed = 0,
+    inputs: p.Labelled = None,
+    data: p.Dataset = None,
+    split: p.Split = "test",
+    data_dir: p.DataFolder = None,
+    limit: p.Limit = None,
+    fold: p.Fold = 0,
+    norm: p.Norm = "inf",
+    domain: p.Domain = None,
+    tolerance: p.RelativeTolerance = 0.01,
+    method: p.Method = None,
+    effort: p.EffortLevel = "low",
+    refine: p.Refine = None,
+    optimise: p.Optimise = None,
+    branch: p.Branch = None,
+    time_limit: p.TimeLimit = None,
+    attack: p.Attacked = True,
+    seed: p.Seed = 0,
     out: Annotated[
         Path | None, typer.Option(help="Where the figures go: one JSON object a radius; - is stdout.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
-    run: Run = None,
-    device: Device = "cpu",
-    engine: EngineName = "local",
-    address: Address = None,
+    run: p.Run = None,
+    device: p.Device = "cpu",
+    engine: p.EngineName = "local",
+    address: p.Address = None,
     require_certified: Annotated[
         float | None,
         typer.Option(
-            callback=share,
+            callback=p.share,
             metavar="SHARE",
             help="Exit with status 3 if the certified accuracy at the largest radius is less: a share of all inputs.",
         ),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: p.Json = False,
+    quiet: p.Quiet = False,
 ) -> None:
     """Count the inputs of a test set that a classifier gets right, however they are moved within each radius.
 
@@ -116,56 +89,50 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     accuracy may be too low by the inputs within that of a radius, never too high.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the
-    figures reached until then are given. With --run the radii are kept as they are found, and nothing that was done is
-    done again, even if the process is killed; docs/runs.md says how.
+    figures reached until then are given. Inputs that were not reached in time count as neither right nor certified, and
+    the exit status is 130. With --run the radii are kept as they are found, and nothing that was done is done again,
+    even if the process is killed; docs/runs.md says how.
     """
-    from bnndp.cli.inputs import load_classifier
-    from bnndp.cli.kept import Kept
-    from bnndp.cli.labelled import Source, read_points
-    from bnndp.cli.origin import Origin
-    from bnndp.cli.radii import DoneRadii, RadiusJob, curve_summary
-    from bnndp.cli.rows import open_rows
+    from bnndp.cli.inputs import Source, load_classifier, read_inputs
+    from bnndp.cli.messages import Messages
+    from bnndp.cli.output import STDOUT
+    from bnndp.cli.radii import RadiusJob
+    from bnndp.cli.run import Run
+    from bnndp.cli.summary import RadiusSummary
     from bnndp.errors import InputError
     from bnndp.options import Options
     from bnndp.questions.radius import Search
     from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
-    from bnndp.runs.work import Budget
+    from bnndp.runs.work import work
 
-    kept = Kept.begin(context, run, out, json=json, quiet=quiet).by(Chosen.of(engine, address, device))
-    computing = device_of(device)
-    model_file = load_classifier(model, kept.manner)
+    messages = Messages(json, quiet, rows=out == STDOUT)
+    task = Run.of(context, run, out, messages, time_limit)
+    computing = p.device_of(device, engine, address)
+    model_file = load_classifier(model, messages)
     network, source = model_file.posterior, Source(inputs, data, split, data_dir, limit, fold)
-    points = read_points(source, network, domain, kept.manner)
-    if points.label is None:
+    read = read_inputs(source, network, messages).within(domain)
+    if read.label is None:
         raise InputError(
-            f"{points.source}: needs an array y of labels beside x, or a column label of a .csv, to compare with."
+            f"{source}: needs an array y of labels beside x, or a column label of a .csv, to compare with."
         )
     if plot is not None:
         expect_picture(plot)
     # A little further than the last radius: what an attack finds on its surface is then seen to lie within.
     search = Search(float(norm), max(eps) * (1 + tolerance) or 1.0, tolerance, attack, seed=seed)
-    chosen = given(method=method, refine=refine, optimise=optimise, branch=branch)
-    options = Options.of(effort, **chosen, time_limit=time_limit)
-    job = RadiusJob(network.to(computing), points, domain, search, options, computing)
-    radii = sorted(set(eps))
-    question = {"quantity": "decision", "norm": norm, "eps": radii, "upper": search.upper, "domain": domain}
-    question |= {"attack": attack, "seed": seed}
-    origin = Origin(kept.remarks, model, model_file, source.given(points), computing, question)
-    keep = (model, *kept.files) if inputs is None else (model, inputs, *kept.files)
-    with kept.journal(job, lambda: job.asked("evaluate"), origin) as journal, open_rows(out, keep=keep) as rows:
-        end = kept.fill(job, journal, "radius", Budget(time_limit))
-        done = DoneRadii.read(job, journal)
-        curve = done.found.curve(radii)
-        lines = [row | {"effort": done.level} for row in curve_rows(curve)]
-        if rows is not None:
-            for row in lines:
-                rows.write(row)
-        with kept.exports() as exports:
-            if exports is not None:
-                done.export(journal, exports)
-    kept.written()
-    kept.manner.table(curve_table(curve))
+    chosen = p.given(method=method, refine=refine, optimise=optimise, branch=branch)
+    asked = ("evaluate", network.to(computing), Options.of(effort, **chosen), read.label, str(source))
+    job = RadiusJob(*asked, read.x.to(computing), domain, search, sorted(set(eps)))
+    summary = RadiusSummary(search.upper)
+    with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
+        interrupted = work(job, journal, messages.progress, task.deadline, workers)
+        end = task.write(job, journal, summary, None, interrupted=interrupted)
+        curve = summary.evaluation.curve(job.eps)
+        lines = [row | {"effort": summary.level} for row in curve_rows(curve)]
+        if write is not None:
+            for line in lines:
+                write(line)
+    messages.table(curve_table(curve))
     if plot is not None:
-        draw_curve(done.found, curve.eps, plot)
-    found = curve_summary(done, end, lines)
-    kept.conclude(end, "what was reached until then, all of it proved", found, require_certified)
+        draw_curve(summary.evaluation, curve.eps, plot)
+    values = summary.curve_values(lines)
+    task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)

@@ -12,6 +12,7 @@ from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, Domain, Fold, Lim
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bnndp.cli.inputs import Source
     from bnndp.network import Posterior
 
 __all__ = ["explore"]
@@ -41,68 +42,46 @@ def explore(  # noqa: PLR0913 (the options of the command)
     """
     import contextlib
 
-    from bnndp.cli.inputs import load_network
-    from bnndp.cli.stopped import Remarks
+    from bnndp.cli.inputs import Source, load_model
+    from bnndp.cli.invocation import Invocation
     from bnndp.errors import InputError
-    from bnndp.explorer.opening import opened
-    from bnndp.explorer.server import Explorer
+    from bnndp.explorer.server import Explorer, open_page
     from bnndp.explorer.session import Session
 
-    remarks = context.find_object(Remarks)
-    if remarks is not None:
-        remarks.written = None
-    network = load_network(model)
+    invocation = context.find_object(Invocation)
+    if invocation is not None:
+        invocation.written = None
+    network = load_model(model).posterior
     if data is not None and inputs is not None:
         raise typer.BadParameter("give --data or --inputs, not both.")
     if domain is not None and not domain[0] < domain[1]:
         raise typer.BadParameter(f"--domain needs LO < HI, got {domain[0]} {domain[1]}.")
-    x, label = _of_set(network, data, split, data_dir, fold) if data is not None else _of_file(network, inputs)
-    named = model.stem if data is None else f"{model.stem} on {data}"
-    session = Session(
-        named, network, None if x is None else x[:limit], None if label is None else label[:limit], domain
-    )
+    x, label = _given(network, Source(inputs, data, split, None if data is None else data_dir, limit, fold))
+    session = Session(model.stem if data is None else f"{model.stem} on {data}", network, x, label, domain)
     try:
         explorer = Explorer(session, port)
     except OSError as error:
         raise InputError(f"port {port} cannot be used: {error.strerror}; give another --port, or 0.") from error
     try:
         typer.echo(f"{explorer.address}\nCtrl-C ends it.")
-        with opened(explorer.address) if browser else contextlib.nullcontext():
+        with open_page(explorer.address) if browser else contextlib.nullcontext():
             explorer.serve()
     except KeyboardInterrupt:
         typer.echo("bnndp: ended.", err=True)
 
 
-def _of_set(network: Posterior, data: str, split: str, folder: Path | None, fold: int) -> tuple[Tensor, Tensor | None]:
-    """The inputs of a published set, with their labels where the network decides."""
-    from bnndp.cli.inputs import check_array, faults_of
-    from bnndp.cli.labelled import shown_store
-    from bnndp.data import ClassificationData, load
+def _given(network: Posterior, source: Source) -> tuple[Tensor | None, Tensor | None]:
+    """The inputs to choose from, with their labels where the network decides; none of no source."""
+    from bnndp.cli.inputs import read_inputs, read_set
+    from bnndp.cli.messages import Messages
+    from bnndp.data import ClassificationData
 
-    with shown_store(folder) as store:
-        found = load(data, split, folder=store, fold=fold)
-    with faults_of(f"{data} ({split})"):
-        check_array("x", found.x.numpy(), network.n_in)
-    known = isinstance(found, ClassificationData) and network.task == "classification"
-    return found.x, found.y if known and int(found.y.max()) < network.n_out else None
-
-
-def _of_file(network: Posterior, path: Path | None) -> tuple[Tensor | None, Tensor | None]:
-    """The inputs of a file, with their labels where it has some; none of no file."""
-    import torch
-
-    from bnndp.cli.inputs import faults_of, read_matrices
-    from bnndp.cli.labelled import read_labels
-    from bnndp.errors import InputError
-
-    def points(names: list[str]) -> tuple[str, ...]:
-        if "x" not in names:
-            raise InputError(f"needs an array x of points; it holds {', '.join(sorted(names)) or 'nothing'}.")
-        return ("x",)
-
-    if path is None:
+    if source.path is None and source.data is None:
         return None, None
-    with faults_of(path):
-        x = read_matrices(path, network.input_shape or (), points)["x"]
-    labels = read_labels(path, x.shape[0], network.n_out) if network.task == "classification" else None
-    return torch.from_numpy(x), labels
+    if source.data is None:
+        read = read_inputs(source, network, Messages(quiet=True))
+        return read.x, read.label
+    found = read_set(source, network)
+    known = isinstance(found, ClassificationData) and network.task == "classification"
+    label = found.y if known and int(found.y.max()) < network.n_out else None
+    return found.x[: source.limit], None if label is None else label[: source.limit]

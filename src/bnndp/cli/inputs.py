@@ -1,27 +1,44 @@
-"""Reading what the user gives: the network, and the inputs as boxes. Every fault is one line that says what to do."""
+"""Reading what the user gives: the network, and inputs from a file, a data set or VNN-LIB files, with their labels.
+
+Every fault is one line that names the source and says what to do.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from torch import Tensor
 
-from bnndp.cli.arrays import Choose, read_named
-from bnndp.cli.manner import PLAIN, Manner
+from bnndp.cli.arrays import class_labels, expect_matrix, float_rows, read_named
+from bnndp.cli.messages import PLAIN, Messages
+from bnndp.data import NAMES, ClassificationData, RegressionData, Store, describe, load, open_store
 from bnndp.errors import CertError, InputError
 from bnndp.files.posterior import ModelFile, read_model
+from bnndp.files.vnnlib import parse_vnnlib
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 
 __all__ = [
-    "Neighbourhood", "Regions", "balls", "check_array", "faults_of", "given_boxes", "load_classifier", "load_model",
-    "load_network", "read_boxes", "read_matrices",
-]  # fmt: skip
+    "Inputs",
+    "Neighbourhood",
+    "Source",
+    "data_store",
+    "load_classifier",
+    "load_model",
+    "read_inputs",
+    "read_set",
+]
+
+_LARGEST = 2**26  # bytes of a VNN-LIB file
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +50,93 @@ class Neighbourhood:
     domain: tuple[float, float] | None = None
 
 
-def load_model(path: Path, manner: Manner = PLAIN) -> ModelFile:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the inputs come from: a file, a published data set or VNN-LIB files, and how many of them are wanted."""
+
+    path: Path | None = None
+    data: str | None = None
+    split: str = "test"
+    folder: Path | None = None
+    limit: int | None = None
+    fold: int = 0
+    vnnlib: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that it is read from, but for data sets."""
+        return self.vnnlib or (() if self.path is None else (self.path,))
+
+    def names(self, count: int) -> Iterator[str]:
+        """Of each of so many inputs."""
+        return map(str, self.vnnlib) if self.vnnlib else (f"{self}#{row}" for row in range(count))
+
+    def __str__(self) -> str:
+        """Its name in messages."""
+        return f"{self.data} ({self.split})" if not self.files else str(self.files[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Inputs that were checked against a network, with their labels if there are any."""
+
+    arrays: Mapping[str, np.ndarray]  # x, or the ends lower and upper of boxes: (n, inputs)
+    label: Tensor | None  # (n,) of int64
+    source: Source
+
+    @property
+    def x(self) -> Tensor:
+        """The points (n, inputs)."""
+        return torch.from_numpy(self.arrays["x"])
+
+    def within(self, domain: tuple[float, float] | None) -> Inputs:
+        """The same; refused if a point lies outside ``domain``."""
+        with _faults_of(self.source):
+            Box.ball(self.x, 0.0, domain=domain)
+        return self
+
+    def box(self, around: Neighbourhood) -> Box:
+        """The regions to certify: balls around points, or the boxes that were given."""
+        ends = [self.arrays[name] for name in ("lower", "upper") if name in self.arrays]
+        for row, path in enumerate(self.source.vnnlib):
+            with _faults_of(path):  # each has a box of its own
+                _boxes(ends[0][[row]], ends[1][[row]], around)
+        with _faults_of(self.source):
+            if ends:
+                return _boxes(ends[0], ends[1], around)
+            if around.eps is None:
+                raise InputError("holds points x, so the radius of the balls around them is needed; add --eps E.")
+            return Box.ball(self.x, around.eps, domain=around.domain, norm=around.norm)
+
+    def asked_about(self, label: int | None, network: Posterior) -> Inputs:
+        """With the decisions in question: the labels that were read, or one for all."""
+        if label is None:
+            return self
+        if network.task != "classification":
+            raise InputError(f"--label is for classifiers; this network is for {network.task}. Leave it out.")
+        if self.label is not None:
+            raise InputError(f"{self.source}: holds labels y, and --label {label} was given too; use one of the two.")
+        if label >= network.n_out:
+            raise InputError(f"--label is {label}, but the classes of the network are 0 to {network.n_out - 1}.")
+        return replace(self, label=torch.full((len(next(iter(self.arrays.values()))),), label))
+
+
+def load_model(path: Path, messages: Messages = PLAIN) -> ModelFile:
     """What a file holds, with the network or the ensemble; a file without a digest is said to have none."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; MODEL must be a bnndp-posterior-1 file.")
     found = read_model(path)
     if found.sha256 is None:
-        manner.tell(
+        messages.tell(
             f"{path} has no digest, so that a damaged value in it would not be noticed; "
             "bnndp convert writes a sealed copy."
         )
     return found
 
 
-def load_network(path: Path) -> Posterior:
-    """The network of a file, or the ensemble."""
-    return load_model(path).posterior
-
-
-def load_classifier(path: Path, manner: Manner = PLAIN) -> ModelFile:
+def load_classifier(path: Path, messages: Messages = PLAIN) -> ModelFile:
     """What a file holds, refused if it is not a classifier."""
-    found = load_model(path, manner)
+    found = load_model(path, messages)
     if found.posterior.task != "classification":
         raise InputError(
             f"{path}: is a network for {found.posterior.task}, which has no decisions; bound its outputs with bnndp "
@@ -62,8 +145,59 @@ def load_classifier(path: Path, manner: Manner = PLAIN) -> ModelFile:
     return found
 
 
+def read_inputs(source: Source, network: Posterior, messages: Messages = PLAIN, *, boxes: bool = False) -> Inputs:
+    """The inputs of ``source`` within its limit, and the labels that a classifier has; ``boxes`` may be given, too."""
+    if source.vnnlib:
+        return Inputs(_read_vnnlib(source.vnnlib, network), None, source)
+    if source.data is not None:
+        _expect_set(source.data, network.task)
+    if (source.path is None) == (source.data is None):
+        raise InputError("give either the file INPUTS or a data set by --data, one of the two.")
+    if source.path is None:
+        found = read_set(source, network, messages)
+        labels = found.y.numpy() if isinstance(found, ClassificationData) else None
+        arrays = {"x": found.x.numpy()}
+    elif source.folder is not None:
+        raise InputError("--data-dir belongs to --data; leave it out when INPUTS is a file.")
+    else:
+        arrays, labels = _read_file(source.path, network, source.limit, boxes=boxes)
+        if network.task != "classification" and _has_labels(source.path):
+            messages.tell(f"{source.path}: its labels are not used: the network is for regression.")
+    with _faults_of(source):
+        count = len(next(iter(arrays.values())))
+        checked = None if labels is None else class_labels(labels, count, network.n_out, source.limit)
+    label = None if checked is None else torch.from_numpy(checked)
+    return Inputs({name: array[: source.limit] for name, array in arrays.items()}, label, source)
+
+
+def read_set(source: Source, network: Posterior, messages: Messages = PLAIN) -> ClassificationData | RegressionData:
+    """A data set whose inputs fit the network."""
+    with data_store(source.folder, messages) as store:
+        found = load(str(source.data), source.split, folder=store, fold=source.fold)
+    with _faults_of(source):
+        expect_matrix("x", found.x.numpy(), network.n_in)
+    return found
+
+
 @contextlib.contextmanager
-def faults_of(source: object) -> Iterator[None]:
+def data_store(folder: Path | None, messages: Messages = PLAIN) -> Iterator[Store]:
+    """The store of data sets, with a bar on stderr for what it downloads; no bar where that is no terminal."""
+    console = Console(stderr=True)
+    shown = console.is_terminal and not messages.quiet
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bars:
+        tasks = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done)
+
+        yield open_store(folder, progress=show)
+
+
+@contextlib.contextmanager
+def _faults_of(source: object) -> Iterator[None]:
     """Put the name of the source in front of whatever is wrong with it."""
     try:
         yield
@@ -73,60 +207,57 @@ def faults_of(source: object) -> Iterator[None]:
         raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Regions:
-    """The boxes to certify, and the arrays that they were given by: x, or lower and upper, one row a box."""
-
-    box: Box
-    arrays: dict[str, np.ndarray]
-    rows: int  # of the source; the boxes may be the first of them
-
-
-def read_boxes(path: Path, shape: tuple[int, ...], around: Neighbourhood, limit: int | None = None) -> Regions:
-    """The boxes of a file of inputs of this shape, one a row, the first ``limit`` of them; faults name the file."""
-    with faults_of(path):
-        found = read_matrices(path, shape, _wanted, limit)
-        arrays = {name: array[:limit] for name, array in found.items()}
-        box = balls(arrays["x"], around) if "x" in arrays else given_boxes(arrays["lower"], arrays["upper"], around)
-        return Regions(box, arrays, len(next(iter(found.values()))))
+def _expect_set(name: str, wanted: str) -> None:
+    try:
+        task = describe(name).task
+    except InputError as error:
+        raise InputError(f"invalid value for '--data': {error}") from error
+    if task != wanted:
+        fit = ", ".join(known for known in NAMES if describe(known).task == wanted)
+        why = "has no labels" if wanted == "classification" else f"the network for {wanted}"
+        raise InputError(f"invalid value for '--data': {name} is for {task} and {why}; choose one of {fit}.")
 
 
-def read_matrices(
-    path: Path, shape: tuple[int, ...], choose: Choose, limit: int | None = None
-) -> dict[str, np.ndarray]:
-    """The matrices that ``choose`` picks by their names, checked: finite, in float64, one column an input.
+def _read_file(
+    path: Path, network: Posterior, limit: int | None, *, boxes: bool
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """The matrices of a file, finite and in float64, and its labels if it is for a classifier.
 
-    ``shape`` is that of an input of the network; arrays of images of this shape become rows. The numbers of the first
-    ``limit`` rows are checked: no others may be used.
+    Arrays of images become rows. The numbers of the first ``limit`` rows are checked: no others may be used.
     """
-    arrays = {name: _as_float64(name, array) for name, array in read_named(path, choose).items()}
-    rows = {name: _rows(array, shape) for name, array in arrays.items()}
-    for name, array in rows.items():
-        check_array(name, array[:limit], math.prod(shape))
-    return rows
+    shape = network.input_shape or ()
+    with _faults_of(path):
+        found = read_named(path, partial(_wanted, boxes=boxes, labels=network.task == "classification"))
+        labels = found.pop("y", None)
+        rows = {name: float_rows(name, array, shape) for name, array in found.items()}
+        for name, array in rows.items():
+            expect_matrix(name, array[:limit], math.prod(shape))
+    return rows, labels
 
 
-def _rows(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Images (n, *shape) as rows (n, inputs); all else as it is.
-
-    Axes of length one do not matter. Where the network takes vectors the order of colours is not known, and only
-    images without them become rows.
-    """
-    if array.ndim < 3:
-        return array
-    given, wanted = (tuple(n for n in axes if n != 1) for axes in (array.shape[1:], shape))
-    grey = len(shape) == 1 and len(given) == 2 and math.prod(given) == shape[0]
-    return array.reshape(len(array), math.prod(given)) if given == wanted or grey else array
-
-
-def balls(x: np.ndarray, around: Neighbourhood) -> Box:
-    """The balls around the rows of x."""
-    if around.eps is None:
-        raise InputError("holds points x, so the radius of the balls around them is needed; add --eps E.")
-    return Box.ball(torch.from_numpy(x), around.eps, domain=around.domain, norm=around.norm)
+def _wanted(names: list[str], *, boxes: bool, labels: bool) -> tuple[str, ...]:
+    """The arrays to read: x, or lower and upper, but not both; and y."""
+    more = ("y",) if labels and "y" in names else ()
+    ends = {"lower", "upper"} & set(names)
+    if boxes and ends and "x" in names:
+        raise InputError(f"holds both x and {' and '.join(sorted(ends))}; give either points x or lower and upper.")
+    if "x" in names:
+        return ("x", *more)
+    if boxes and len(ends) == 2:
+        return ("lower", "upper", *more)
+    needed = "x, or lower and upper" if boxes else "x of points"
+    raise InputError(f"needs an array {needed}; it holds {', '.join(sorted(names)) or 'nothing'}.")
 
 
-def given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> Box:
+def _has_labels(path: Path) -> bool:
+    """Whether a file has whole numbers y, or a column of that name."""
+    with contextlib.suppress(InputError, OSError, MemoryError):  # what is not used may be anything
+        arrays = read_named(path, lambda names: tuple(name for name in names if name == "y"))
+        return "y" in arrays and arrays["y"].dtype.kind in "iu"
+    return False
+
+
+def _boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> Box:
     """Boxes by their ends, cut to the domain."""
     if around.eps is not None or around.norm != math.inf:
         raise InputError("holds boxes (lower, upper), which have no radius; leave out --eps and --norm.")
@@ -147,44 +278,23 @@ def given_boxes(lower: np.ndarray, upper: np.ndarray, around: Neighbourhood) -> 
     return Box(cut_lower, cut_upper)
 
 
-def check_array(name: str, array: np.ndarray, n_in: int) -> None:
-    """Refuse what is not a non-empty matrix of finite numbers with one column an input."""
-    if array.ndim != 2:
-        raise InputError(
-            f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point, with its numbers "
-            "in the order in which the network takes them."
-        )
-    if array.shape[1] != n_in:
-        labels = "; labels go into y of a .npz, or into a column that the first line of a .csv calls label"
-        raise InputError(
-            f"{name} has {array.shape[1]} columns, but the network takes {n_in} inputs; give one each"
-            f"{labels if array.shape[1] == n_in + 1 else ''}."
-        )
-    if array.shape[0] == 0:
-        raise InputError(f"{name} has no rows; give at least one.")
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise InputError(
-            f"{name} at row {row}, column {column} is {array[row, column]} ({len(bad)} such values); "
-            "all must be finite numbers."
-        )
-
-
-def _wanted(names: list[str]) -> tuple[str, ...]:
-    """The arrays to read: x, or lower and upper, but not both."""
-    boxes = {"lower", "upper"} & set(names)
-    if "x" in names and boxes:
-        raise InputError(f"holds both x and {' and '.join(sorted(boxes))}; give either points x or lower and upper.")
-    if "x" in names:
-        return ("x",)
-    if len(boxes) == 2:
-        return ("lower", "upper")
-    raise InputError(f"needs an array x, or lower and upper; it holds {', '.join(sorted(names)) or 'nothing'}.")
-
-
-def _as_float64(name: str, array: np.ndarray) -> np.ndarray:
-    """The numbers without any change of value: wider types than float64 are refused."""
-    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
-        raise InputError(f"{name} has dtype {array.dtype}; use float64, float32 or integers.")
-    return np.ascontiguousarray(array, dtype=np.float64)
+def _read_vnnlib(paths: tuple[Path, ...], network: Posterior) -> dict[str, np.ndarray]:
+    """The boxes of VNN-LIB files, one each."""
+    ends = []
+    for path in paths:
+        with _faults_of(path):
+            if not path.is_file():
+                raise InputError("no such file; give a .vnnlib file.")
+            if path.stat().st_size > _LARGEST:
+                raise InputError(f"has more than {_LARGEST} bytes.")
+            try:
+                box = parse_vnnlib(path.read_text(encoding="utf-8"))
+            except UnicodeDecodeError as error:
+                raise InputError(f"is no text in UTF-8: {error}.") from error
+            for name, found, wanted in (("X", len(box.lower), network.n_in), ("Y", box.outputs, network.n_out)):
+                if found != wanted and (name == "X" or found):
+                    kind = "inputs" if name == "X" else "outputs"
+                    raise InputError(f"declares {found} variables {name}, but the network has {wanted} {kind}.")
+            ends.append((box.lower, box.upper))
+    lower, upper = (np.array([end[side] for end in ends], dtype=np.float64) for side in (0, 1))
+    return {"lower": lower, "upper": upper}

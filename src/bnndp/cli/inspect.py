@@ -22,12 +22,12 @@ def inspect(model: Model, json: Json = False, quiet: Quiet = False) -> None:
     """
     from bnndp.cli.inputs import load_model
     from bnndp.cli.inspection import inspected
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.messages import Messages
 
-    manner = Manner(json, quiet)
-    found = inspected(model, load_model(model, manner))
-    manner.table(_facts(found), _layers(found), _commands(found))
-    manner.summary(found)
+    messages = Messages(json, quiet)
+    found = inspected(model, load_model(model, messages))
+    messages.table(_facts(found), _layers(found), _commands(found))
+    messages.summary(found)
 
 
 def _facts(found: Mapping[str, Any]) -> Table:

@@ -107,11 +107,7 @@ def _deviations(layer: Layer) -> list[Tensor]:
 
 
 def _spread(deviations: Tensor) -> dict[str, float]:  # (n,)
-    return {
-        "least": deviations.min().item(),
-        "median": deviations.median().item(),
-        "largest": deviations.max().item(),
-    }
+    return {"least": deviations.min().item(), "median": deviations.median().item(), "largest": deviations.max().item()}
 
 
 def _commands(network: Posterior, members: Sequence[BayesianNetwork]) -> dict[str, dict[str, Any]]:

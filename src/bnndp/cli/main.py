@@ -2,8 +2,8 @@
 
 Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 3 done, but less is certified than
 --require-certified asks for, 130 interrupted, 143 terminated. A command that is interrupted when it has a valid answer
-for every input writes what it has reached and says so, with status 130. Anything that is not a :class:`CertError` is a
-bug and keeps its traceback.
+for every input writes what it has reached and says so, with status 130. What the system refuses, such as writing to a
+full disk, has status 2 too. Anything else that is not a :class:`CertError` is a bug and keeps its traceback.
 
 Commands use one thread unless OMP_NUM_THREADS says otherwise: the matrices of most networks are small, and on a machine
 with other work a second thread spends its time waiting (measured: 40 times slower with two threads on two busy cores).
@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from benchmarks.paper.__main__ import reproduce
 
 from bnndp.cli.certificates import FolderInRun
 from bnndp.cli.certify import certify
@@ -29,11 +29,11 @@ from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
 from bnndp.cli.explore import explore
 from bnndp.cli.inspect import inspect
+from bnndp.cli.invocation import Ended, Invocation
 from bnndp.cli.radius import radius
 from bnndp.cli.report import report
-from bnndp.cli.stopped import Remarks, Stopped, Unmet
 from bnndp.cli.train import train
-from bnndp.errors import CertError
+from bnndp.errors import CertError, one_line
 
 __all__ = ["app", "main", "run"]
 
@@ -62,7 +62,6 @@ _add(train)
 _add(convert)
 _add(report)
 _add(explore)
-_add(reproduce)
 _add(demo)
 
 
@@ -85,38 +84,45 @@ def _options(
     """Certified bounds on the predictions of Bayesian neural networks, over the whole posterior."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program with these arguments (those of the process by default) and give its exit status."""
-    remarks = Remarks(sys.argv[1:] if arguments is None else arguments)
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The program: run it with these arguments, or with those of the process, and exit with its status."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _terminate)
+    invocation = Invocation(tuple(sys.argv[1:] if arguments is None else arguments), time.monotonic())
     try:
-        status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=remarks)
-    except CertError as error:
-        return _complain(str(error), 2)
+        status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=invocation)
+        if status == 130:  # typer has seen Ctrl-C
+            raise KeyboardInterrupt
+    except (CertError, OSError, typer.TyperException) as error:
+        status = _complain(_words(error), 2)
     except (MemoryError, RuntimeError) as error:
         if not _lacks_memory(error):
             raise
-        return _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
-    except typer.TyperException as error:
-        return _complain(_usage(error), 2)
-    except (Stopped, Unmet) as end:
-        return _complain(str(end), end.status)
-    except KeyboardInterrupt:
-        status = 130
-    except _Terminated:
-        status = 143
-    if status in (130, 143):
-        return _complain(str(remarks), status)
-    return status if isinstance(status, int) else 0
+        status = _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
+    except Ended as end:
+        status = _complain(str(end), end.status)
+    except (KeyboardInterrupt, _Terminated) as stop:
+        status = _complain(str(invocation), 143 if isinstance(stop, _Terminated) else 130)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(main())
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The same, for other programs: gives back the exit status."""
+    try:
+        run(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise _Terminated
+
+
+def _words(error: CertError | OSError | typer.TyperException) -> str:
+    """What is wrong. Most commands turn an OSError of a file into a CertError that says more; the others come here."""
+    if isinstance(error, OSError):
+        return _refusal(error)
+    return _usage(error) if isinstance(error, typer.TyperException) else str(error)
 
 
 def _usage(error: typer.TyperException) -> str:
@@ -125,6 +131,12 @@ def _usage(error: typer.TyperException) -> str:
     said = error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ").rstrip(".")
     path = "bnndp" if context is None else context.command_path
     return f"{said} See {path} --help." if said.endswith("?") else f"{said}; see {path} --help."
+
+
+def _refusal(error: OSError) -> str:
+    """What the system refused, and for which path if it says."""
+    cause = error.strerror or str(error) or type(error).__name__
+    return one_line(cause if error.filename is None else f"{error.filename}: cannot be read or written: {cause}")
 
 
 def _lacks_memory(error: Exception) -> bool:

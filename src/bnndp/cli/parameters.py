@@ -1,17 +1,16 @@
-"""Arguments and options that several commands share; nothing heavy is imported, so that ``--help`` stays quick."""
+"""Arguments and options that several commands share; nothing heavy is imported, so that ``--help`` stays quick.
+
+Commands import this module under the name ``p`` and name its types in their signatures.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-
-__all__ = [
-    "CLASSES", "TARGETS", "Attacked", "Branch", "DataFolder", "Dataset", "Domain", "EffortLevel", "Fold", "Json",
-    "Labelled", "Limit", "Method", "Model", "Norm", "Optimise", "Quiet", "Refine", "RelativeTolerance", "Run", "Seed", "Split", "TimeLimit", "finite", "given", "positive", "share",
-]  # fmt: skip
 
 # The data sets of the registry, for --help, which must not import it; a test compares them.
 CLASSES = ("moons", "digits", "mnist", "fashion_mnist", "cifar10", "cifar10_subset")
@@ -75,7 +74,9 @@ Branch = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(callback=positive, metavar="SECONDS", help="Time for what goes beyond one pass, in all."),
+    typer.Option(
+        callback=positive, metavar="SECONDS", help="Time for the whole command; what is not reached has no result."
+    ),
 ]
 Run = Annotated[
     Path | None,
@@ -106,3 +107,45 @@ Attacked = Annotated[bool, typer.Option("--attack/--no-attack", help="Also searc
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object in place of the table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
+EngineName = Annotated[
+    Literal["local", "ray"],
+    typer.Option("--engine", help="Who computes: this process, or the workers of a Ray cluster."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of --engine ray: the cluster, or auto for one that runs on this machine; without it one is started.",
+    ),
+]
+
+
+def _device_name(value: str) -> str:
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", value) is None:
+        raise typer.BadParameter(f"{value!r} is no device; known are cpu, cuda and cuda:N.")
+    return value
+
+
+Device = Annotated[
+    str, typer.Option(callback=_device_name, metavar="NAME", help="Where to compute: cpu, cuda or cuda:N.")
+]
+
+
+def device_of(name: str, engine: str, address: str | None) -> str:
+    """The device in full, cuda:0 for cuda; refused where this machine, or the engine, has none of that name."""
+    if engine == "local" and address is not None:
+        raise typer.BadParameter("--address is that of a Ray cluster; give --engine ray too, or leave it out.")
+    if engine == "ray" and name != "cpu":
+        raise typer.BadParameter(f"--engine ray computes on CPUs; leave out --device {name}, or --engine ray.")
+    if name == "cpu":
+        return name
+    import torch
+
+    from bnndp.errors import InputError
+
+    number = int(name.partition(":")[2] or 0)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number >= count:
+        found = "no CUDA device that torch can use" if count == 0 else f"CUDA devices 0 to {count - 1} only"
+        raise InputError(f"--device {name}: this machine has {found}; choose another, or cpu.")
+    return f"cuda:{number}"

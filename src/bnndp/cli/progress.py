@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import typer
@@ -20,16 +20,14 @@ _INTERVAL = 5.0  # seconds between two lines, at least
 
 @dataclass(slots=True)
 class Pace:
-    """What is done, how much of it is certified, and how long the rest will take."""
+    """What is done, how much of it is certified, and how long the rest will take; ``show`` tells it to the user."""
 
     total: int
+    show: Callable[[Pace], object] = lambda _: None
     done: int = 0
     certified: int | None = None
     _computed: int = 0  # of those done: the others were known before
-    _begin: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._begin = time.perf_counter()
+    _begin: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108 (asked when it begins)
 
     def advance(self, points: int, certified: int | None = None, *, known: bool = False) -> None:
         """Count more points as done."""
@@ -37,6 +35,7 @@ class Pace:
         self._computed += 0 if known else points
         if certified is not None:
             self.certified = (self.certified or 0) + certified
+        self.show(self)
 
     def __str__(self) -> str:
         """For example ``256 of 1000, 91 % certified, 12 s left``."""
@@ -64,37 +63,24 @@ def _duration(seconds: float) -> str:
 @contextlib.contextmanager
 def show_progress(name: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
     """Show on stderr how far the work is, moved on by the function it gives; nothing at all if ``quiet``."""
-    console, pace = Console(stderr=True), Pace(total)
-    if quiet:
-        yield pace.advance
-    elif console.is_terminal:
-        with _bar(console, name, pace) as advance:
-            yield advance
-    else:
-        yield _lines(name, pace)
-
-
-@contextlib.contextmanager
-def _bar(console: Console, name: str, pace: Pace) -> Iterator[Advance]:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield (Pace(total) if quiet else Pace(total, _lines(name))).advance
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=pace.total, words=str(pace))
-
-        def advance(points: int, certified: int | None = None, *, known: bool = False) -> None:
-            pace.advance(points, certified, known=known)
-            progress.update(task, completed=pace.done, words=str(pace))
-
-        yield advance
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(name, total=total, words=str(Pace(total)))
+        yield Pace(total, lambda pace: bars.update(task, completed=pace.done, words=str(pace))).advance
 
 
-def _lines(name: str, pace: Pace) -> Advance:
+def _lines(name: str) -> Callable[[Pace], None]:
+    """A line at most every interval."""
     due = time.perf_counter() + _INTERVAL
 
-    def advance(points: int, certified: int | None = None, *, known: bool = False) -> None:
+    def show(pace: Pace) -> None:
         nonlocal due
-        pace.advance(points, certified, known=known)
         if time.perf_counter() >= due and pace.done < pace.total:
             typer.echo(f"{name}: {pace}", err=True)
             due = time.perf_counter() + _INTERVAL
 
-    return advance
+    return show

@@ -31,7 +31,7 @@ def report(
     from bnndp.errors import InputError
     from bnndp.files.posterior import write_whole
     from bnndp.report.page.page import report_of
-    from bnndp.report.page.plot_folder import expect_plots, write_plots
+    from bnndp.report.page.plots import expect_plots, write_plots
     from bnndp.runs.folder import OWN
 
     if not run.is_dir():

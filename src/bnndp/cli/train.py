@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,9 +15,8 @@ from bnndp.cli.parameters import CLASSES, TARGETS, DataFolder, Json, Quiet, posi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.table import Table
-
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.invocation import Invocation
+    from bnndp.cli.messages import Messages
     from bnndp.errors import CertError
     from bnndp.training.fit import Fitted, Plan, Watcher
 
@@ -25,18 +24,8 @@ __all__ = ["train"]
 
 _LAYERS = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{0,5})")
 _NONE = "none"
-_ACTIVATIONS = (  # those of bnndp.activations, which loads torch
-    "relu",
-    "leaky-relu",
-    "identity",
-    "hard-tanh",
-    "tanh",
-    "sigmoid",
-    "softplus",
-    "elu",
-    "gelu",
-    "silu",
-)
+# Those of bnndp.activations, which loads torch.
+_ACTIVATIONS = ["relu", "leaky-relu", "identity", "hard-tanh", "tanh", "sigmoid", "softplus", "elu", "gelu", "silu"]
 
 
 def _hidden(value: str | None) -> str | None:
@@ -140,8 +129,9 @@ def train(  # noqa: PLR0913 (the options of the command)
     for bit. The table has the figures of the test part, which was not used before; calibration is the mean error of the
     stated probabilities.
     """
-    from bnndp.cli.labelled import shown_store
-    from bnndp.cli.manner import Manner
+    from bnndp.cli.inputs import data_store
+    from bnndp.cli.invocation import Invocation
+    from bnndp.cli.messages import Messages, row_table
     from bnndp.errors import CertError, InputError
     from bnndp.files.posterior import save
     from bnndp.layers import Dropout
@@ -173,14 +163,14 @@ def train(  # noqa: PLR0913 (the options of the command)
         laplace=laplace,
         init_std=init_std,
     )
-    manner = Manner(json, quiet)
+    messages = Messages(json, quiet)
     _check_writable(out)
-    with shown_store(data_dir, manner) as store:
+    with data_store(data_dir, messages) as store:
         parts = Parts.load(plan, store)
     checkpoint = out.with_name(f"{out.name}.checkpoint")
-    with _named_when_stopped(checkpoint, context.find_object(list), restart=restart):
+    with _named_when_stopped(checkpoint, context.find_object(Invocation), restart=restart):
         try:
-            with _watched(plan, manner) as watcher:
+            with _watched(plan, messages) as watcher:
                 fitted = fit(plan, parts, watcher=watcher, checkpoint=checkpoint, resume=not restart)
         except CertError as error:
             if not str(error).startswith(str(checkpoint)):
@@ -189,8 +179,9 @@ def train(  # noqa: PLR0913 (the options of the command)
         save(fitted.network, out, source=f"bnndp train {dataset}", card=fitted.record())
     for path in checkpoint_paths(plan, checkpoint):
         path.unlink(missing_ok=True)
-    manner.table(_table(fitted))
-    manner.summary(_summary(fitted, out))
+    summary = _summary(fitted, out)
+    messages.table(row_table(_cells(summary)))
+    messages.summary(summary)
 
 
 def _sizes(hidden: str) -> tuple[int, int]:
@@ -202,25 +193,25 @@ def _sizes(hidden: str) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _watched(plan: Plan, manner: Manner) -> Iterator[Watcher]:
+def _watched(plan: Plan, messages: Messages) -> Iterator[Watcher]:
     """A bar over the steps of both passes, and a line on stderr if the training does not start at its beginning."""
-    with manner.progress("train", plan.all_steps) as advance:
+    with messages.progress("train", plan.all_steps) as advance:
         done = {"noise": 0, "train": 0}
 
         def watch(stage: str, step: int) -> None:
             if stage == "train" and not done["train"] and step > 1:
-                manner.tell(f"resumed at step {step - 1}.")
+                messages.tell(f"resumed at step {step - 1}.")
             advance(step - done[stage])
             done[stage] = step
 
         yield watch
     if not done["train"]:
-        manner.tell("resumed after the last step.")
+        messages.tell("resumed after the last step.")
 
 
 @contextlib.contextmanager
-def _named_when_stopped(checkpoint: Path, remarks: list[str] | None, *, restart: bool) -> Iterator[None]:
-    """Of a training that is told to stop, add to ``remarks`` (of :func:`bnndp.cli.main.main`) how to go on with it.
+def _named_when_stopped(checkpoint: Path, invocation: Invocation | None, *, restart: bool) -> Iterator[None]:
+    """Of a training that is told to stop, say how to go on with it.
 
     A checkpoint that --restart was to replace, and that is still the old one, is not of this training.
     """
@@ -228,19 +219,18 @@ def _named_when_stopped(checkpoint: Path, remarks: list[str] | None, *, restart:
     try:
         yield
     except BaseException:
-        if remarks is not None and _stamp(checkpoint) not in (None, before):
+        if invocation is not None and _stamp(checkpoint) not in (None, before):
             command = "the same command without --restart" if restart else "the same command"
-            remarks.append(f"{command} goes on from {checkpoint}")
+            invocation.remarks.append(f"{command} goes on from {checkpoint}")
         raise
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     """What changes when a file is replaced; None if there is none."""
-    try:
+    with contextlib.suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _advice(error: CertError) -> str:
@@ -266,13 +256,13 @@ def _check_writable(out: Path) -> None:
         raise InputError(f"{out}: cannot be written: {error.strerror}; change --out.") from error
 
 
-def _summary(fitted: Fitted, out: Path) -> dict[str, object]:
+def _summary(fitted: Fitted, out: Path) -> dict[str, Any]:
     """What was trained and how good it is on the test part, for programs."""
     from bnndp.training.cards import Scores
 
     test, trained = fitted.test, fitted.trained
     figure = {"accuracy": test.accuracy} if isinstance(test, Scores) else {"rmse": test.rmse}
-    record: dict[str, object] = {
+    record: dict[str, Any] = {
         "command": "train",
         "model": str(out),
         "digest": fitted.network.digest(),
@@ -282,18 +272,13 @@ def _summary(fitted: Fitted, out: Path) -> dict[str, object]:
     return record | {"test": figure | {"nll": test.nll, "calibration_error": test.calibration_error}}
 
 
-def _table(fitted: Fitted) -> Table:
-    from rich.table import Table
-
-    from bnndp.training.cards import Scores
-
-    test, trained = fitted.test, fitted.trained
-    labelled = isinstance(test, Scores)
-    figure = f"{100 * test.accuracy:.1f} %" if isinstance(test, Scores) else f"{test.rmse:.4g}"
-    table = Table("data", "method", "steps", "accuracy" if labelled else "RMSE", "NLL", "calibration", "seconds")
-    cells = (fitted.plan.data, _method(fitted.plan), str(trained.steps), figure, f"{test.nll:.4g}")
-    table.add_row(*cells, f"{test.calibration_error:.4f}", f"{trained.card.seconds:.3g}")
-    return table
+def _cells(summary: dict[str, Any]) -> dict[str, str]:
+    """The same for people."""
+    test = summary["test"]
+    cells = {"data": summary["data"], "method": summary["method"], "steps": str(summary["steps"])}
+    cells |= {"accuracy": f"{100 * test['accuracy']:.1f} %"} if "accuracy" in test else {"RMSE": f"{test['rmse']:.4g}"}
+    cells |= {"NLL": f"{test['nll']:.4g}", "calibration": f"{test['calibration_error']:.4f}"}
+    return cells | {"seconds": f"{summary['seconds']:.3g}"}
 
 
 def _method(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from bnndp.data.folder import Store, open_store
 from bnndp.data.images import fashion_mnist, mnist
-from bnndp.data.records import ClassificationData, RegressionData
+from bnndp.data.records import ClassificationData, Data, RegressionData
 from bnndp.data.registry import NAMES, Description, describe, load
 from bnndp.data.sine import noisy_sine
 from bnndp.data.standardise import DataStandardisation, Standardisation
@@ -10,6 +10,7 @@ from bnndp.data.standardise import DataStandardisation, Standardisation
 __all__ = [
     "NAMES",
     "ClassificationData",
+    "Data",
     "DataStandardisation",
     "Description",
     "RegressionData",

@@ -12,7 +12,7 @@ import secrets
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +66,15 @@ def download(file: Published, store: Store) -> None:
     """Download a file of one part as it is, from the first mirror that has it with the right checksum."""
     reasons = []
     for mirror in file.mirrors:
-        reason = _attempt(file, mirror + file.parts[0], store)
-        if reason is None:
+        address = mirror + file.parts[0]
+        try:
+            with write_new(store.cache / file.path) as scratch:
+                with scratch.open("xb") as stream:
+                    stream.writelines(receive(address, file.size + (_OVERHEAD if file.of == CONTENT else 0), store))
+                _check(file, scratch)
             return
-        reasons.append(f"{mirror + file.parts[0]}: {reason}")
+        except DownloadError as error:
+            reasons.append(f"{address}: {error}")
     raise DownloadError("; ".join(reasons))
 
 
@@ -86,34 +91,26 @@ def fetch(files: Sequence[Published], store: Store, *, what: str, make: Maker = 
 
 
 def receive(address: str, most: int, store: Store) -> Iterator[bytes]:
-    """The body at an address in pieces, at most ``most`` bytes; the store's progress is told of each."""
-    done = 0
-    for piece, total in _pieces(address, most, store.timeout):
-        done += len(piece)
-        if store.progress is not None:
-            store.progress(address.rpartition("/")[2], done, total)
-        yield piece
-
-
-def _pieces(address: str, most: int, timeout: float) -> Iterator[tuple[bytes, int | None]]:
-    """The pieces of a body, each with the length that the server announced."""
+    """Download an address in chunks, at most ``most`` bytes; the store's progress callback is called after each."""
     done = 0
     try:
         request = urllib.request.Request(address, headers={"User-Agent": "bnndp"})  # noqa: S310 (see _permit)
-        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=store.timeout) as answer:  # noqa: S310
             length = answer.headers.get("Content-Length")
             total = int(length) if length else None
             if total is not None and total > most:
                 raise DownloadError(f"it has {total} bytes, more than the {most} that it may have")
-            while piece := answer.read(_CHUNK):
-                done += len(piece)
+            while chunk := answer.read(_CHUNK):
+                done += len(chunk)
                 if done > most:
                     raise DownloadError(f"it has more than the {most} bytes that it may have")
-                yield piece, total
+                if store.progress is not None:
+                    store.progress(address.rpartition("/")[2], done, total)
+                yield chunk
     except DownloadError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(_reason(error, timeout)) from error
+        raise DownloadError(_reason(error, store.timeout)) from error
     if total is not None and done < total:  # the library takes the end of a connection for the end of a body
         raise DownloadError(f"it ended after {done} of {total} bytes")
 
@@ -135,28 +132,12 @@ def write_new(target: Path) -> Iterator[Path]:
             scratch.unlink()
 
 
-def _attempt(file: Published, address: str, store: Store) -> str | None:
-    """Download from one address; None when done, or else the reason why not."""
-    try:
-        with write_new(store.cache / file.path) as scratch:
-            _save(receive(address, _most(file), store), scratch)
-            _check(file, scratch)
-    except DownloadError as error:
-        return str(error)
-    return None
-
-
-def _save(pieces: Iterable[bytes], path: Path) -> None:
-    with path.open("xb") as file:
-        file.writelines(pieces)
-
-
 def _check(file: Published, path: Path) -> None:
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        for piece in _unpacked(stream, file.size) if file.of == CONTENT else iter(lambda: stream.read(_CHUNK), b""):
-            digest.update(piece)
-            size += len(piece)
+        for chunk in _unpacked(stream, file.size) if file.of == CONTENT else iter(lambda: stream.read(_CHUNK), b""):
+            digest.update(chunk)
+            size += len(chunk)
     if digest.hexdigest() != file.sha256:
         raise DownloadError(
             f"the sha256 of {file.of} is {digest.hexdigest()} ({size} bytes), "
@@ -165,23 +146,19 @@ def _check(file: Published, path: Path) -> None:
 
 
 def _unpacked(stream: BinaryIO, most: int) -> Iterator[bytes]:
-    """The content of a gzip file in pieces, until it exceeds ``most`` bytes: a small file can hide a very large one."""
+    """The content of a gzip file in chunks, until it exceeds ``most`` bytes: a small file can hide a very large one."""
     reader, done = zlib.decompressobj(wbits=31), 0
     try:
         while done <= most and not reader.eof and (packed := reader.unconsumed_tail or stream.read(_CHUNK)):
-            piece = reader.decompress(packed, _CHUNK)
-            done += len(piece)
-            yield piece
+            chunk = reader.decompress(packed, _CHUNK)
+            done += len(chunk)
+            yield chunk
     except zlib.error as error:
         raise DownloadError(f"it is not a gzip file: {error}") from error
     if done <= most and not reader.eof:
         raise DownloadError("it is a gzip file that is cut short")
     if reader.unused_data or stream.read(1):
         raise DownloadError("it is a gzip file with more bytes after its end")
-
-
-def _most(file: Published) -> int:
-    return file.size + (_OVERHEAD if file.of == CONTENT else 0)
 
 
 def _permit(file: Published, store: Store) -> None:

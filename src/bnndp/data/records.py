@@ -1,20 +1,38 @@
-"""The records that training reads: inputs with real targets, or with the labels of classes."""
+"""Data sets as training reads them: inputs with real targets, or with class labels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["ClassificationData", "RegressionData"]
+__all__ = ["ClassificationData", "Data", "RegressionData"]
+
+
+class _Points:
+    """What both kinds of data have in common."""
+
+    __slots__ = ()
+    x: Tensor
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return self.x.shape[0]
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        return self.x.shape[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RegressionData:
-    """Points ``(x, y)`` and, for generated sets, ``clean``: the values before noise was added.
+class RegressionData(_Points):
+    """Points ``(x, y)`` and, for generated sets, ``clean``: the targets before noise was added.
 
     >>> RegressionData(torch.zeros(5, 2), torch.zeros(5, 1))
     RegressionData(points=5, inputs=2, outputs=1)
@@ -38,16 +56,6 @@ class RegressionData:
             )
 
     @property
-    def points(self) -> int:
-        """Number of points."""
-        return self.x.shape[0]
-
-    @property
-    def n_in(self) -> int:
-        """Number of inputs."""
-        return self.x.shape[1]
-
-    @property
     def n_out(self) -> int:
         """Number of outputs."""
         return self.y.shape[1]
@@ -58,8 +66,8 @@ class RegressionData:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassificationData:
-    """Points ``x`` and their labels ``y``, the numbers of the classes from 0 to ``classes - 1``.
+class ClassificationData(_Points):
+    """Points ``x`` and their labels ``y``, from 0 to ``classes - 1``.
 
     >>> ClassificationData(torch.zeros(5, 2), torch.tensor([0, 1, 2, 1, 0]), classes=3)
     ClassificationData(points=5, inputs=2, classes=3)
@@ -78,18 +86,8 @@ class ClassificationData:
             raise InputError(f"x has {self.x.shape[0]} points, y has {self.y.shape[0]}; give one label for each input.")
 
     @property
-    def points(self) -> int:
-        """Number of points."""
-        return self.x.shape[0]
-
-    @property
-    def n_in(self) -> int:
-        """Number of inputs."""
-        return self.x.shape[1]
-
-    @property
     def n_out(self) -> int:
-        """Number of outputs of a network for this set: a logit for each class."""
+        """Number of outputs of a network for this set: one logit per class."""
         return self.classes
 
     def __repr__(self) -> str:
@@ -97,8 +95,12 @@ class ClassificationData:
         return f"ClassificationData(points={self.points}, inputs={self.n_in}, classes={self.classes})"
 
 
+Data: TypeAlias = RegressionData | ClassificationData
+"""Either kind of data set."""
+
+
 def _matrix(field: str, value: Tensor) -> Tensor:
-    """The tensor in float64 with two dimensions, or an error that names its first value that is not finite."""
+    """Convert to float64; raise unless the tensor has two dimensions and is finite."""
     tensor = torch.as_tensor(value).detach().to(torch.float64)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise InputError(f"{field} must have shape (points, values) with both positive, got {tuple(tensor.shape)}.")
@@ -113,12 +115,12 @@ def _matrix(field: str, value: Tensor) -> Tensor:
 
 
 def _labels(value: Tensor, classes: int) -> Tensor:
-    """The labels in int64 with one dimension, or an error that names the first one that is not a class."""
+    """Convert to int64; raise unless the tensor has one dimension and every label is a class."""
     tensor = torch.as_tensor(value).detach()
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise InputError(f"y has dtype {tensor.dtype}; labels must be whole numbers of an integer dtype.")
+        raise InputError(f"y has dtype {tensor.dtype}; labels must have an integer dtype.")
     if tensor.ndim != 1:
-        raise InputError(f"y must have shape (points,), one label a point, got {tuple(tensor.shape)}.")
+        raise InputError(f"y must have shape (points,), one label per point, got {tuple(tensor.shape)}.")
     tensor = tensor.to(torch.int64)
     bad = (tensor < 0) | (tensor >= classes)
     if bad.any():

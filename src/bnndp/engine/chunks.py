@@ -6,16 +6,20 @@ not from what is free on it at the moment: the same command gives the same chunk
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-__all__ = ["by_chunks", "cache_size", "chunks", "device_size", "indices_of"]
+from bnndp.options import Deadline
+
+__all__ = ["by_chunks", "cache_size", "chunks", "device_size", "indices_of", "timed_chunks"]
 
 _PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the chunks of a CPU once more
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
 _BOXES = 256  # in a chunk on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
+_SHARE, _LEAST_TIME, _GROWTH = 0.1, 0.3, 4  # of a chunk: of the time left to a deadline, seconds, times the last
 _NUMBERS = 2**16  # in the matrices of each box made at a time: in the caches of a CPU
 
 
@@ -40,6 +44,27 @@ def chunks(batch: int, most: int, device: torch.device) -> list[slice]:
         threads = torch.get_num_threads()
         size = min(size, _BOXES if threads == 1 else 2 * threads * _BOXES)
     return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]
+
+
+def timed_chunks(batch: int, most: int, device: torch.device, deadline: Deadline) -> Iterator[slice]:
+    """The same until a deadline, if there is one: then a chunk is to take a small share of the time that is left.
+
+    The first is a single box, the next as many as that share allows by the time of the one before. Nothing comes after
+    the deadline, which is overrun by one small chunk at most.
+
+    >>> list(timed_chunks(3, 2, torch.device("cpu"), Deadline()))
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    if deadline.at is None:
+        yield from chunks(batch, most, device)
+        return
+    start, size = 0, 1
+    while start < batch and not deadline.passed:
+        begun, stop = time.monotonic(), min(start + size, batch)
+        yield slice(start, stop)
+        now = time.monotonic()
+        aim, per_box = max(_LEAST_TIME, _SHARE * (deadline.at - now)), max(now - begun, 1e-6) / (stop - start)
+        start, size = stop, max(1, min(int(aim / per_box), _GROWTH * size, most))
 
 
 def by_chunks(function: Callable[..., Tensor], numbers: int, *tensors: Tensor) -> Tensor:

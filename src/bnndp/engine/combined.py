@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Branchable, Margins, Pass, Planes, Wrapped
+from bnndp.engine.passes import Branchable, Margins, Pass, Planes, Wrapped, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.rounding import TINY, gamma
@@ -85,8 +85,8 @@ class Best:
         if not self.second.moments and rows.ndim != 2:  # rows of each box are no outputs
             return a
         b = self.second.affine(rows)
-        first, second = (self.box.minimum(each.affine.matrix, each.affine.offset) for each in (a, b))
-        better = second > first  # (batch, rows); false for NaN
+        first, second = (known(self.box.minimum(each.affine.matrix, each.affine.offset)) for each in (a, b))
+        better = second > first  # (batch, rows)
         found = Affine(
             torch.where(better[..., None], b.affine.matrix, a.affine.matrix),
             torch.where(better, b.affine.offset, a.affine.offset),
@@ -94,12 +94,12 @@ class Best:
         counts = zip(better.sum(-1).tolist(), a.method, b.method, strict=True)
         every = better.shape[-1]
         names = tuple(x if n == 0 or x == y else y if n == every else f"{x}+{y}" for n, x, y in counts)
-        return Planes(found, torch.maximum(a.least, b.least), names)
+        return Planes(found, torch.maximum(known(a.least), known(b.least)), names)
 
     def least(self, rows: Tensor) -> Tensor:
         """The larger of both lower bounds."""
-        first = self.first.least(rows)
-        return torch.maximum(first, self.second.least(rows)) if self.second.moments else first
+        first = known(self.first.least(rows))
+        return torch.maximum(first, known(self.second.least(rows))) if self.second.moments else first
 
     def variance(self, rows: Tensor) -> Tensor:
         """Of the first pass."""

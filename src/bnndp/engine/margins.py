@@ -14,7 +14,10 @@ from bnndp.activations import Sigmoid
 from bnndp.engine.passes import Margins, Pass
 from bnndp.maths.exponential import chernoff_gaussian
 
-__all__ = ["gaussian_tails", "margin_rows", "margins", "without_own"]
+__all__ = ["LARGEST", "by_class", "gaussian_tails", "margin_rows", "margins"]
+
+LARGEST = 1e200
+"""Variances of more have no Gaussian tails here: their roots leave the range of the closed formulas."""
 
 
 def margin_rows(reference: Tensor, classes: int) -> Tensor:  # reference (batch, references)
@@ -26,18 +29,19 @@ def margin_rows(reference: Tensor, classes: int) -> Tensor:  # reference (batch,
 def margins(bounds: Pass, reference: Tensor, classes: int) -> Margins:  # reference (batch, references)
     """Bounds of mean and variance of the margins of ``reference`` for every x of each box."""
     rows = margin_rows(reference, classes)
-    return without_own(Margins(bounds.least(rows), bounds.variance(rows)), reference, classes)
+    return by_class(bounds.least(rows), bounds.variance(rows), reference)
 
 
-def without_own(found: Margins, reference: Tensor, classes: int) -> Margins:
-    """Margins (batch, references * classes) by reference and class; zero for a class against itself.
+def by_class(mean: Tensor, variance: Tensor, reference: Tensor) -> Margins:  # (batch, references * classes), ...
+    """Moments of the margins of ``reference`` (batch, references), by reference and class.
 
-    Where either moment is not known, neither is.
+    Zero for a class against itself; where either moment is not known, neither is.
     """
+    classes = mean.shape[1] // reference.shape[1]
     own = (reference[..., None] == torch.arange(classes, device=reference.device)).flatten(1)
-    fine = found.mean.isfinite() & found.variance.isfinite()
-    mean = torch.where(fine, found.mean, -torch.inf).masked_fill(own, 0.0)
-    variance = torch.where(fine, found.variance, torch.inf).masked_fill(own, 0.0)
+    fine = mean.isfinite() & variance.isfinite()
+    mean = torch.where(fine, mean, -torch.inf).masked_fill(own, 0.0)
+    variance = torch.where(fine, variance, torch.inf).masked_fill(own, 0.0)
     return Margins(mean, variance).reshape(*reference.shape, classes)
 
 
@@ -50,7 +54,7 @@ def gaussian_tails(bounds: Pass, known: Margins) -> Tensor:
     if not bounds.gaussian:
         return torch.ones_like(known.mean)
     phi = Sigmoid()
-    mean, root = -known.mean.clamp_min(0), known.variance.clamp_max(1e200).sqrt()
+    mean, root = -known.mean.clamp_min(0), known.variance.sqrt()
     found = phi.mean(mean, root) + phi.error(mean, root)
     found = torch.fmin(found, chernoff_gaussian(-mean, known.variance))  # far out the error of the first is larger
-    return torch.where((known.mean > 0) & known.variance.isfinite(), found.clamp_max(1.0), 1.0).nan_to_num(1.0)
+    return torch.where((known.mean > 0) & (known.variance <= LARGEST), found.clamp_max(1.0), 1.0).nan_to_num(1.0)

@@ -17,7 +17,21 @@ from torch import Tensor
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 
-__all__ = ["Branchable", "Climbable", "Margins", "Pass", "Planes", "Slopes", "Wrapped", "both_signs", "finite", "known"]
+__all__ = [
+    "Branchable",
+    "Climbable",
+    "Margins",
+    "Pass",
+    "Planes",
+    "Slopes",
+    "Wrapped",
+    "both_signs",
+    "finite",
+    "known",
+    "movable",
+]
+
+_MOVABLE = 2.0  # standard deviations from zero within which the slope of a smoothed hinge still moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +50,7 @@ class Margins:
     mean: Tensor  # E D_j is at least this
     variance: Tensor  # Var D_j is at most this
 
-    def __getitem__(self, index: Tensor) -> Margins:
+    def __getitem__(self, index: Tensor | slice) -> Margins:
         """Those of the boxes at ``index``."""
         return Margins(self.mean[index], self.variance[index])
 
@@ -271,3 +285,9 @@ def finite(affine: Affine) -> Affine:
     if bool(fine.all()):
         return affine
     return Affine(torch.where(fine[..., None], affine.matrix, 0.0), torch.where(fine, affine.offset, -torch.inf))
+
+
+def movable(tangent: Tensor, mean: Interval) -> Tensor:  # (batch, rows, n), (batch, n)
+    """Tangent points from which an ascent begins: pulled to where the slope still moves, if either sign is possible."""
+    either = ((mean.lower < 0) & (mean.upper > 0))[:, None]
+    return torch.where(either, tangent.clamp(-_MOVABLE, _MOVABLE), tangent)

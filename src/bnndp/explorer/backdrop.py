@@ -12,8 +12,8 @@ from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.explorer.session import Session
 from bnndp.report.page.charts import Band
+from bnndp.report.page.network_curves import band_of
 from bnndp.report.page.pixels import field_uri
-from bnndp.report.page.views import band_of
 
 __all__ = ["Backdrop", "backdrop_of", "mean_at"]
 

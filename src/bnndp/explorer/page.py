@@ -57,11 +57,14 @@ def _choice(session: Session) -> Child:
     points = _points(session)
     if not points:
         return None
-    return tag(
-        "label",
-        f"Input, 0 to {points - 1}",
-        tag("input", type="number", id="index", min="0", max=str(points - 1), step="1", value="0"),
-    )
+    return _number(f"Input, 0 to {points - 1}", "index", max=str(points - 1), step="1", value="0")
+
+
+def _number(label: str, name: str, **settings: str) -> Markup:
+    """A field for a number from 0 upward, and the place where the script says what is wrong with it."""
+    fault = f"{name}-fault"
+    field = tag("input", type="number", id=name, min="0", aria_describedby=fault, **settings)
+    return tag("div", tag("label", label, field), tag("p", id=fault, class_="fault", role="alert"))
 
 
 def _sliders(session: Session) -> Iterator[Markup]:
@@ -80,7 +83,7 @@ def _radius(session: Session) -> Markup:
     start = 0.025 * session.largest
     return joined(
         (
-            tag("label", "Radius ", tag("input", type="number", id="eps", min="0", step="any", value=f"{start:.3g}")),
+            _number("Radius ", "eps", max=repr(session.largest), step="any", value=f"{start:.3g}"),
             tag(
                 "label",
                 "Radius, by hand ",

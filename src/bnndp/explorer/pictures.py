@@ -1,23 +1,29 @@
-"""An answer as markup: a sentence, and a picture of the input and its ball."""
+"""An answer as markup: a sentence, a picture of the input and its ball, and a chart of the bounds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-import numpy as np
+from torch import Tensor
 
 from bnndp.explorer.answers import Answer, Claim
-from bnndp.explorer.backdrop import Backdrop
+from bnndp.explorer.backdrop import Backdrop, mean_at
 from bnndp.explorer.session import Session
 from bnndp.questions.verdict import Verdict
-from bnndp.report.page.charts import band_chart
+from bnndp.report.page.charts import band_chart, distance_chart
+from bnndp.report.page.document import number_table
 from bnndp.report.page.frame import Frame, legend
 from bnndp.report.page.markup import Child, Markup, tag
-from bnndp.report.page.pixels import difference_uri, image_shape, image_uri
+from bnndp.report.page.network_curves import affine_lines, distances
+from bnndp.report.page.pixels import image_shape, input_images
 from bnndp.report.page.scales import at_least, at_most, short
-from bnndp.report.page.views import affine_lines
 
-__all__ = ["sentence", "view"]
+__all__ = ["bounds_chart", "sentence", "view"]
+
+_BARS = 40  # outputs that are drawn
+
+Pair = tuple[float, float]
 
 
 def sentence(answer: Answer) -> Markup:
@@ -111,24 +117,61 @@ def _plane(session: Session, backdrop: Backdrop, answer: Answer) -> Child:
     text = "The plane of inputs with the ball around the chosen one; drag to move the input."
     entries = [("field", backdrop.shown), ("interval", "the ball")]
     entries += [("falsified", "witness of an attack")] if witness is not None else []
-    return (frame.drawn(text, parts), legend(entries))
+    return (frame.svg(text, parts), legend(entries))
 
 
 def _images(session: Session, answer: Answer, shape: tuple[int, int, int]) -> Markup:
-    x = answer.question.x[0].numpy()
-    low, high = session.domain if session.domain is not None else (float(x.min()), float(x.max()))
-    pictures = [("input", image_uri(x, shape, low, high))]
     witness = None if answer.claim is None or answer.claim.witness is None else answer.claim.witness[0].numpy()
-    if witness is not None:
-        pictures.append(("attacked", image_uri(witness, shape, low, high)))
-        pictures.append(
-            (f"change, at most {short(float(np.abs(witness - x).max()))}", difference_uri(witness - x, shape))
-        )
-    return tag(
-        "div",
-        (
-            tag("figure", tag("img", src=uri, alt=name, width=160, height=160), tag("figcaption", name))
-            for name, uri in pictures
-        ),
-        class_="images card",
+    x = answer.question.x[0].numpy()
+    return input_images(x, witness, shape, session.domain, size=160, class_="images card")
+
+
+def bounds_chart(session: Session, answer: Answer) -> Child:
+    """The certified interval of every output as a bar, the mean at the input as a mark, and the range from inside."""
+    certified = _pairs(answer.bounds.lower, answer.bounds.upper)
+    if len(certified) == 1:
+        return _distance(session, answer)
+    mean = mean_at(session, answer.question.x)[0, :_BARS].tolist()
+    inside = [] if answer.inside is None else _pairs(*answer.inside)
+    decides = session.network.task == "classification"
+    entries = [("interval", "certified interval on the ball"), ("mean", "at the input itself, sampled")]
+    entries += [("inside", "range found from inside")] if inside else []
+    chart = _bars(certified, inside, mean, decides=decides)
+    rows = (
+        (str(i), at_least(low), at_most(high), short(m))
+        for i, ((low, high), m) in enumerate(zip(certified, mean, strict=True))
     )
+    names = ("class" if decides else "output", "at least", "at most", "at the input")
+    return (chart, legend(entries), number_table(names, rows, "numbers"))
+
+
+def _pairs(lower: Tensor, upper: Tensor) -> list[Pair]:  # (1, outputs) each
+    return list(zip(lower[0, :_BARS].tolist(), upper[0, :_BARS].tolist(), strict=True))
+
+
+def _bars(certified: Sequence[Pair], inside: Sequence[Pair], mean: Sequence[float], *, decides: bool) -> Markup:
+    finite = [value for pair in (*certified, mean) for value in pair if math.isfinite(value)]
+    ends = (0.0, 1.0) if decides else (min(finite), max(finite))
+    labels = ("class", "E softmax") if decides else ("output", "E f(x)")
+    frame = Frame.over((-0.6, len(certified) - 0.4), ends, labels, whole="x")
+
+    def boxes(pairs: Sequence[Pair], half: float) -> str:
+        return "".join(frame.box((i - half, low), (i + half, high)) for i, (low, high) in enumerate(pairs))
+
+    marks = "".join(f"M{frame.x(i - 0.3):.1f} {frame.y(m):.1f}H{frame.x(i + 0.3):.1f}" for i, m in enumerate(mean))
+    return frame.svg(
+        f"Certified bounds of {len(certified)} outputs on the ball.",
+        tag("path", d=boxes(certified, 0.3), class_="interval"),
+        tag("path", d=boxes(inside, 0.12), class_="inside"),
+        tag("path", d=marks, class_="line mean"),
+    )
+
+
+def _distance(session: Session, answer: Answer) -> Child:
+    """Of one input and one output: the affine bounds less the mean, for both are hard to tell apart beside it."""
+    affine = answer.bounds.affine
+    if affine is None or session.network.n_in != 1 or not answer.box.lower.item() < answer.box.upper.item():
+        return None
+    lower, upper = distances(session.network, affine)
+    chart = distance_chart(lower, upper, text="The certified affine bounds on the ball, less the mean.")
+    return (chart.inline(), legend([("bound", "certified affine bounds"), ("mean", "mean, from inside")]))

@@ -11,27 +11,31 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import tempfile
 import threading
 import time
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, cast
 
 from bnndp.errors import CertError
 from bnndp.explorer.answers import answer
 from bnndp.explorer.backdrop import Backdrop, backdrop_of
-from bnndp.explorer.bars import bounds_chart
 from bnndp.explorer.page import explorer_page
-from bnndp.explorer.pictures import sentence, view
+from bnndp.explorer.pictures import bounds_chart, sentence, view
 from bnndp.explorer.session import Session, read_question
-from bnndp.report.page.markup import joined
+from bnndp.report.page.markup import joined, tag
 
-__all__ = ["Explorer", "reply"]
+__all__ = ["Explorer", "open_page", "reply"]
 
 HOST = "127.0.0.1"
-_LONGEST = 2**16  # bytes of a question
-_PATIENCE = 30.0  # seconds for a request to arrive
+_MAX_LENGTH = 2**16  # bytes of a question
+_TIMEOUT = 30.0  # seconds for a request to arrive
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the rest is in the page
@@ -90,6 +94,21 @@ class Explorer:
         self.server.shutdown()
 
 
+@contextmanager
+def open_page(address: str) -> Iterator[Path]:
+    """Open the page in the user's browser without showing its address to other users.
+
+    Every user of the machine can see the command line of a browser. So the browser opens a file that only this user can
+    read, which redirects to the address. The file exists as long as the context lasts.
+    """
+    with tempfile.TemporaryDirectory(prefix="bnndp-explore-") as folder:  # for this user only
+        path = Path(folder) / "open.html"
+        redirect = tag("meta", http_equiv="refresh", content=f"0; url={address}")
+        path.write_text(f"<!doctype html>{redirect}{tag('a', 'Open the explorer', href=address)}", encoding="utf-8")
+        webbrowser.open(path.as_uri())
+        yield path
+
+
 class _Server(ThreadingHTTPServer):
     """Threads take the requests; a lock lets one of them compute."""
 
@@ -107,7 +126,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
-    timeout = _PATIENCE
+    timeout = _TIMEOUT
     server_version, sys_version = "bnndp", ""
     protocol_version = "HTTP/1.1"
 
@@ -132,40 +151,40 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 found = reply(own.explorer.session, own.backdrop, json.loads(asked))
             except (CertError, ValueError, RecursionError) as error:
-                self._say(HTTPStatus.BAD_REQUEST, str(error))
+                self._send_error(HTTPStatus.BAD_REQUEST, str(error))
                 return
-            except Exception:  # told to the browser; the traceback goes where those of the program go
-                self._say(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in bnndp; the terminal has the details.")
+            except Exception:  # the browser gets a short message, the terminal the traceback
+                self._send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in bnndp; the terminal has the details.")
                 raise
         self._send(HTTPStatus.OK, json.dumps(found, allow_nan=False).encode(), "application/json")
 
     def _allowed(self, name: str) -> bool:
-        """Whether the request is one of our page; what is not is answered here, and says nothing."""
+        """Whether the request comes from our page; any other request gets an error that says nothing."""
         explorer = self._own.explorer
         hosts = {f"{HOST}:{explorer.port}", f"localhost:{explorer.port}"}
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        site, goal = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Dest")
-        followed = self.command == "GET" and goal == "document"  # a link from elsewhere, which must hold the token
+        site, destination = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Dest")
+        followed = self.command == "GET" and destination == "document"  # a link, which must hold the token
         near = followed or site in ("none", "same-origin")
         own = host in hosts and origin in (None, f"http://{host}") and near
         wanted = f"/{explorer.token}/{name}"
         if own and secrets.compare_digest(self.path.encode(), wanted.encode()):
             return True
         self.close_connection = True
-        self._say(HTTPStatus.NOT_FOUND if own else HTTPStatus.FORBIDDEN, "there is nothing here.")
+        self._send_error(HTTPStatus.NOT_FOUND if own else HTTPStatus.FORBIDDEN, "there is nothing here.")
         return False
 
     def _body(self) -> bytes | None:
-        """What was sent, if it is JSON of a length that is said and small."""
+        """The body, if it is JSON of a known, small length; None after an error was sent."""
         length = self.headers.get("Content-Length", "")
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
-        if kind == "application/json" and re.fullmatch("[0-9]{1,9}", length) and int(length) <= _LONGEST:
+        if kind == "application/json" and re.fullmatch("[0-9]{1,9}", length) and int(length) <= _MAX_LENGTH:
             return self.rfile.read(int(length))
         self.close_connection = True
-        self._say(HTTPStatus.BAD_REQUEST, f"a question is JSON of at most {_LONGEST} bytes.")
+        self._send_error(HTTPStatus.BAD_REQUEST, f"a question is JSON of at most {_MAX_LENGTH} bytes.")
         return None
 
-    def _say(self, status: HTTPStatus, error: str) -> None:
+    def _send_error(self, status: HTTPStatus, error: str) -> None:
         self._send(status, json.dumps({"error": error}).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:

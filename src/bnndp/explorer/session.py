@@ -15,8 +15,8 @@ from bnndp.network import Posterior
 __all__ = ["Question", "Session", "read_question"]
 
 _RANGE = (-2.0, 2.0)  # of inputs, where neither a domain nor inputs are given
-_HIGHEST = sys.float_info.max
-_ROOM = 0.1  # by which the range of given inputs is widened
+_MAX = sys.float_info.max
+_MARGIN = 0.1  # by which the range of given inputs is widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Session:
         if self.x is None:
             return (_RANGE,) * self.network.n_in
         low, high = self.x.amin(0), self.x.amax(0)
-        room = torch.where(high > low, _ROOM * (high - low), 1.0)
-        return tuple(zip((low - room).tolist(), (high + room).tolist(), strict=True))
+        margin = torch.where(high > low, _MARGIN * (high - low), 1.0)
+        return tuple(zip((low - margin).tolist(), (high + margin).tolist(), strict=True))
 
     @property
     def largest(self) -> float:
-        """The largest radius that can be asked about."""
-        return max(high - low for low, high in self.span) / 2
+        """The largest radius that can be asked about: six digits, so that it can be shown and typed."""
+        return float(f"{max(high - low for low, high in self.span) / 2:.6g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +83,28 @@ def read_question(session: Session, asked: object) -> Question:
         raise InputError("attack must be true or false.")
     if asked.get("x") is not None:
         return Question(_point(session, asked["x"]), eps, attack)
-    index, points = asked.get("index"), 0 if session.x is None else session.x.shape[0]
-    if session.x is None or type(index) is not int or not 0 <= index < points:
-        raise InputError(f"index must be a whole number from 0 to {points - 1}, got {index!r:.40}.")
+    if session.x is None:
+        raise InputError("there are no inputs to choose from; give the numbers x of one.")
+    index, last = asked.get("index"), session.x.shape[0] - 1
+    if type(index) is not int or not 0 <= index <= last:
+        raise InputError(f"index must be a whole number from 0 to {last}, got {index!r:.40}.")
     label = None if session.label is None else int(session.label[index])
     return Question(session.x[index : index + 1], eps, attack, label)
 
 
 def _point(session: Session, given: object) -> Tensor:
-    """The numbers of an input, moved into the range of the picture."""
+    """The numbers of an input, which must lie in the picture."""
     n = session.network.n_in
     if not session.free or not isinstance(given, list) or len(given) != n:
         raise InputError(f"x must be a list of {n} numbers, and is only for networks with one or two inputs.")
-    pairs = zip(given, session.span, strict=True)
-    return torch.tensor([[min(max(_number("x", v), low), high) for v, (low, high) in pairs]], dtype=torch.float64)
+    x = [_number("x", value) for value in given]
+    for value, (low, high) in zip(x, session.span, strict=True):
+        if not low <= value <= high:
+            raise InputError(f"x must lie between {low!r} and {high!r}, got {value!r}.")
+    return torch.tensor([x], dtype=torch.float64)
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HIGHEST:  # NaN fails
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX:  # NaN fails
         raise InputError(f"{name} must be a finite number, got {value!r:.40}.")
     return float(value)

@@ -13,7 +13,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import torch
@@ -22,9 +23,9 @@ from torch import Tensor
 from bnndp.errors import ModelFileError, one_line
 from bnndp.files.regular import cause_of, expect_memory, open_regular
 
-__all__ = ["DTYPES", "HEADER_LIMIT", "content_digest", "parse_container", "parse_json", "read_container"]
+__all__ = ["HEADER_LIMIT", "content_digest", "expect_known", "parse_container", "parse_json", "read_container"]
 
-DTYPES: dict[str, torch.dtype] = {
+_DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
     "I8": torch.int8,
@@ -39,7 +40,7 @@ DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
     "C64": torch.complex64,
 }
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 HEADER_LIMIT = 6 * 2**20  # bytes: about 40,000 tensors; what Python makes of them may take 30 times as much
 _OBJECTS = 100_000  # in one text
@@ -106,11 +107,17 @@ def parse_json(text: str | bytes | bytearray) -> Any:
         raise ModelFileError(f"not JSON: {error}") from error
 
 
+def expect_known(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse settings that nothing would read."""
+    surplus = sorted(set(given) - set(known))
+    if surplus:
+        raise ModelFileError(f"{what} unknown settings: {', '.join(map(repr, surplus[:4]))}.")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"an object names {twice!r:.60} twice")
     return found
 
@@ -157,7 +164,7 @@ def _layout(header: Mapping[str, Any]) -> int:
         start, stop = _span(name, entry)
         if start != end:
             raise ModelFileError(f"tensor {name!r} begins at byte {start}, not at {end} where the one before it ends")
-        wanted = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+        wanted = math.prod(entry["shape"]) * _DTYPES[entry["dtype"]].itemsize
         if stop - start != wanted:
             raise ModelFileError(f"tensor {name!r} has {stop - start} bytes, its shape and dtype need {wanted}")
         end = stop
@@ -168,8 +175,8 @@ def _span(name: str, entry: object) -> tuple[int, int]:
     """First and last byte of a tensor, of an entry that is complete and of the right types."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ModelFileError(f"tensor {name!r:.80} needs dtype, shape and data_offsets, and nothing else")
-    if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
-        raise ModelFileError(f"tensor {name!r:.80} has dtype {entry['dtype']!r:.80}; known: {', '.join(DTYPES)}")
+    if not isinstance(entry["dtype"], str) or entry["dtype"] not in _DTYPES:
+        raise ModelFileError(f"tensor {name!r:.80} has dtype {entry['dtype']!r:.80}; known: {', '.join(_DTYPES)}")
     for field, most in (("shape", _RANK), ("data_offsets", 2)):
         numbers = entry[field]
         if not isinstance(numbers, list) or len(numbers) > most:
@@ -196,7 +203,7 @@ def _data(file: BinaryIO, size: int, wanted: int) -> bytearray:
 
 def _tensor(entry: Mapping[str, Any], data: bytearray) -> Tensor:
     """A tensor on its part of ``data``; a copy where that part is not aligned."""
-    dtype, (start, stop) = DTYPES[entry["dtype"]], entry["data_offsets"]
+    dtype, (start, stop) = _DTYPES[entry["dtype"]], entry["data_offsets"]
     if start == stop:
         return torch.empty(entry["shape"], dtype=dtype)
     aligned = start % dtype.itemsize == 0

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import CertError, ModelFileError
+from bnndp.files.container import expect_known
 from bnndp.layers import DENSE, WEIGHTED, Flatten, Linear, Residual
 from bnndp.network import KINDS, BayesianNetwork, Layer
 
@@ -54,7 +55,7 @@ def _write(layers: Sequence[Layer], prefix: str) -> tuple[list[dict[str, Any]], 
 
 
 def expect_few(chains: Sequence[object]) -> None:
-    """Refuse a file of so many layers that it could only be meant to keep a reader busy."""
+    """Refuse a file with more layers than any real network has."""
     left, count = list(chains), 0
     while left:
         chain = left.pop()
@@ -96,10 +97,7 @@ def _layer(index: int, entry: object, left: dict[str, Tensor], depth: int = 0) -
     if record is Residual:
         return _block(index, entry, left, depth)
     own = (("name",) if record.tensors else ()) + (("posterior",) if record is Linear else ())
-    surplus = set(entry) - {"type", *own, *record.settings}
-    if surplus:
-        found = ", ".join(map(repr, sorted(surplus)[:4]))
-        raise ModelFileError(f"layer {index} ({kind}) has unknown settings: {found}.")
+    expect_known(entry, {"type", *own, *record.settings}, f"layer {index} ({kind}) has")
     lacking = [name for name in record.settings if name not in entry]
     if lacking:
         raise ModelFileError(f"layer {index} ({kind}) lacks the settings {', '.join(map(repr, lacking))}.")
@@ -113,10 +111,10 @@ def _layer(index: int, entry: object, left: dict[str, Tensor], depth: int = 0) -
 
 def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor], depth: int) -> Layer:
     """A residual block: its layers are entries of their own."""
-    surplus, inner = set(entry) - {"type", "layers"}, entry.get("layers")
-    if surplus or not isinstance(inner, list):
-        fault = f"has unknown settings: {', '.join(map(repr, sorted(surplus)[:4]))}" if surplus else "lacks its layers"
-        raise ModelFileError(f"layer {index} (residual) {fault}.")
+    expect_known(entry, {"type", "layers"}, f"layer {index} (residual) has")
+    inner = entry.get("layers")
+    if not isinstance(inner, list):
+        raise ModelFileError(f"layer {index} (residual) lacks its layers.")
     if depth >= _NESTED:
         raise ModelFileError(f"residual blocks lie within one another deeper than {_NESTED}.")
     try:
@@ -126,7 +124,7 @@ def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor], depth: in
 
 
 def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a layer, taken out of ``left``; a deterministic layer gets deviations of zero."""
+    """The tensors of a layer, taken out of ``left``; a deterministic layer gets stds of zero."""
     absent: tuple[str, ...] = ()
     if record is Linear:
         posterior = entry.get("posterior")

@@ -21,22 +21,14 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
-from bnndp.files.container import HEADER_LIMIT, content_digest, parse_json, read_container
+from bnndp.files.container import HEADER_LIMIT, content_digest, expect_known, parse_json, read_container
 from bnndp.files.entries import expect_few, read_chain, write_chain
 from bnndp.network import TASKS, BayesianNetwork, Ensemble, Posterior
 
 __all__ = [
-    "FORMAT",
-    "ModelFile",
-    "load",
-    "model_of",
-    "read_model",
-    "read_tensors",
-    "save",
-    "sync_folder",
-    "training_card",
+    "FORMAT", "ModelFile", "load", "model_of", "read_model", "read_tensors", "save", "sync_folder", "training_card",
     "write_whole",
-]
+]  # fmt: skip
 
 FORMAT = "bnndp-posterior-1"
 _ENTRY = "bnndp"  # of the metadata
@@ -48,7 +40,7 @@ _BLANK = "0" * 64  # stands for the digest while it is taken
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """What a posterior file holds: the network or ensemble, and what is said of it."""
+    """What a posterior file holds: the network or ensemble, and its description."""
 
     posterior: Posterior
     sha256: str | None  # of the content, checked; None: the file has none, so that damaged values are not noticed
@@ -58,17 +50,31 @@ class ModelFile:
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:
-    """Read a posterior file; every fault is a :class:`ModelFileError` of one line that names the file and the cause."""
+    """Read the posterior in a ``bnndp-posterior-1`` file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The network or ensemble. Every fault is a :class:`ModelFileError` of one line with the file and the cause.
+
+    >>> import bnndp, tempfile, torch
+    >>> network = bnndp.from_module(torch.nn.Linear(2, 1), task="regression")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(network, Path(folder) / "n.safetensors")
+    ...     load(Path(folder) / "n.safetensors").digest() == network.digest()
+    True
+    """
     return read_model(path).posterior
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
-    """The same, with what the file says of the network."""
+    """Read the posterior in a file, with its digest, source, training card and origin; faults as of :func:`load`."""
     return model_of(*read_tensors(path), path)
 
 
 def model_of(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], name: object) -> ModelFile:
-    """The same of a container that was read before; ``name`` is for messages."""
+    """The content of a container that was read before; ``name`` is for messages."""
     with _faults_of(name):
         header = _header(metadata)
         digest = _checked_digest(header, metadata, tensors)
@@ -84,10 +90,14 @@ def save(
     card: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``network`` so that :func:`load` gives it back bit for bit; an interrupted write leaves no file.
+    """Write a posterior so that :func:`load` returns it bit for bit, and notices any change of the file.
 
-    ``card`` says how it was trained and ``origin`` what it was converted from, in values that JSON knows;
-    :func:`read_model` gives them back. The file is sealed: a reader notices any change of it.
+    Args:
+        network: The network or ensemble.
+        path: The file. An interrupted write leaves the old one.
+        source: Where the posterior comes from, in words.
+        card: How it was trained, in values of JSON.
+        origin: What it was converted from, in values of JSON.
     """
     header: dict[str, Any] = {"format": FORMAT, "sha256": _BLANK}
     header |= {"task": network.task, "input_shape": list(_shape(network))}
@@ -117,11 +127,7 @@ def save(
 
 def training_card(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The training card that :func:`save` was given, None if it had none; faults are those of :func:`load`."""
-    metadata, tensors = read_tensors(path)
-    with _faults_of(path):
-        header = _header(metadata)
-        _checked_digest(header, metadata, tensors)
-        return header.get("training")
+    return read_model(path).card
 
 
 def write_whole(path: str | os.PathLike[str], payload: bytes) -> None:
@@ -138,7 +144,8 @@ def write_whole(path: str | os.PathLike[str], payload: bytes) -> None:
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where no file can be made, removing one may be refused too
+            scratch.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -190,9 +197,7 @@ def _header(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ModelFileError(f"format is {found!r:.80}; this version reads {FORMAT!r} only.")
-    surplus = sorted(set(header) - _HEADER_KEYS)
-    if surplus:
-        raise ModelFileError(f"has unknown settings: {', '.join(map(repr, surplus[:4]))}.")
+    expect_known(header, _HEADER_KEYS, "has")
     _expect_kinds(header)
     return header
 
@@ -250,7 +255,7 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
     weights = left.pop(_WEIGHTS, None)
     if weights is None or not weights.dtype.is_floating_point or weights.dtype.itemsize < 2:
         found = "there is none" if weights is None else f"it has dtype {weights.dtype}"
-        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number a member; {found}.")
+        raise ModelFileError(f"an ensemble needs a floating point tensor {_WEIGHTS!r}, one number per member; {found}.")
     members = []
     for index, member in enumerate(header["members"]):
         if not isinstance(member, dict) or set(member) != {"layers"} or not isinstance(member["layers"], list):
@@ -264,4 +269,4 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
 
 
 def _shape(network: Posterior) -> tuple[int, ...]:
-    return (network.members[0] if isinstance(network, Ensemble) else network).shapes[0]
+    return network.members[0].shapes[0]

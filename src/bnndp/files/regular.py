@@ -17,7 +17,7 @@ ARCHIVE_FAULTS = (
     ValueError, KeyError, EOFError, TypeError, SyntaxError, NotImplementedError, RuntimeError, OverflowError,
     zipfile.BadZipFile, zlib.error, tokenize.TokenError,
 )  # fmt: skip
-"""What numpy raises for a .npz file that is damaged, encrypted, packed in a manner it does not know, or no archive."""
+"""What numpy raises for a .npz file that is damaged, encrypted, packed by an unknown method, or no archive."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

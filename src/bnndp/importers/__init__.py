@@ -7,29 +7,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bnndp.importers.api import from_ivon, from_samples, from_tensors
+    from bnndp.importers.api import from_samples, from_tensors
     from bnndp.importers.architecture import Architecture
+    from bnndp.importers.ivon import from_ivon
+    from bnndp.importers.laplace import from_laplace
     from bnndp.importers.module import from_module
-    from bnndp.importers.probabilistic import from_laplace, from_numpyro, from_posteriors, from_pyro
+    from bnndp.importers.numpyro import from_numpyro
+    from bnndp.importers.posteriors import from_posteriors
+    from bnndp.importers.pyro_live import from_pyro
 
-_HOMES = {
-    "Architecture": "architecture",
-    "from_ivon": "api",
-    "from_laplace": "probabilistic",
-    "from_module": "module",
-    "from_numpyro": "probabilistic",
-    "from_posteriors": "probabilistic",
-    "from_pyro": "probabilistic",
-    "from_samples": "api",
-    "from_tensors": "api",
-}
 __all__ = [
     "Architecture", "from_ivon", "from_laplace", "from_module", "from_numpyro", "from_posteriors", "from_pyro",
     "from_samples", "from_tensors",
 ]  # fmt: skip
+_ELSEWHERE = {"from_pyro": "pyro_live", "from_samples": "api", "from_tensors": "api"}
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return vars(import_module(f"bnndp.importers.{_HOMES[name]}"))[name]
+    if name in __all__:
+        module = _ELSEWHERE.get(name, name.removeprefix("from_").lower())
+        return vars(import_module(f"bnndp.importers.{module}"))[name]
     raise AttributeError(f"module 'bnndp.importers' has no attribute {name!r}")

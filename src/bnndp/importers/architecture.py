@@ -1,66 +1,95 @@
-"""What the user says of a network whose file holds tensors alone: its layers, its task, the shape of its inputs."""
+"""The architecture of a network whose file holds tensors alone: its layers, its task, the shape of its inputs.
+
+Nothing is assumed: a missing activation or task is an error that names the option.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
+from bnndp.files.container import expect_known, parse_json
 from bnndp.files.entries import read_chain
-from bnndp.importers.prefixes import shorn
-from bnndp.importers.settings import read_settings
+from bnndp.files.regular import read_regular
+from bnndp.importers.prefixes import strip_prefixes
 from bnndp.network import KINDS, TASKS, BayesianNetwork
 
-__all__ = ["ASSUMED", "Architecture", "architecture_of", "read_architecture"]
+__all__ = ["Architecture", "merge_architecture", "read_architecture", "read_settings"]
 
-ASSUMED = "relu"  # what is between dense layers where nobody says it
 _WHAT = "description of a network"
+_LONGEST = 2**22  # bytes of a file of settings
 _KEYS = {"task", "input_shape", "layers"}
 _UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "correlated_linear": {"shared": True}}
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Layers as in docs/format.md, by the names of the file; without them: dense layers in the order of the file.
+    """The layers of a network, its task and the shape of its inputs.
 
-    Between each two of those is the ``activation``, a kind without settings.
+    Layers are entries as in docs/format.md, by the names of the file. Without them the layers are dense, in the order
+    of the file, with the ``activation`` between each two of them, a kind without settings.
+
+    >>> Architecture("regression", "tanh").activation
+    'tanh'
     """
 
-    task: str = "regression"
-    activation: str | None = None  # None: nothing is said of it, and relu is taken
+    task: str | None = None  # None: given elsewhere, such as the state of a Laplace approximation
+    activation: str | None = None  # None: there is none, or it is given elsewhere, as by a live module
     layers: tuple[dict[str, Any], ...] | None = None
     input_shape: tuple[int, ...] | None = None  # None: that of the first layer, which is dense
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
+        if self.task is not None and self.task not in TASKS:
             raise InputError(f"task must be one of {', '.join(TASKS)}, got {self.task!r:.80}.")
         simple = sorted(kind for kind in ACTIVATIONS if not (KINDS[kind].settings or KINDS[kind].tensors))
         if self.activation is not None and self.activation not in simple:
             raise InputError(f"activation must be one of {', '.join(simple)}, got {self.activation!r:.80}.")
 
     def network(self, tensors: Mapping[str, Tensor], kinds: Mapping[str, str] | None = None) -> BayesianNetwork:
-        """The network of these tensors, named in our manner; all of them must be used.
+        """The network of these tensors, by the names of docs/format.md; all of them must be used.
 
         ``kinds`` are those of layers that are not ``linear`` though they are dense: of the others' covariances.
         """
         left = dict(tensors)
-        chain = self._chain(tensors) if self.layers is None else list(self.layers)
-        entries = [_completed(entry, tensors, kinds or {}) for entry in chain]
+        entries = self._entries(tensors, kinds or {})
+        self.expect_complete(tensors)
         shape = _inputs(entries, tensors) if self.input_shape is None else list(self.input_shape)
-        network = read_chain(entries, left, self.task, shape)
+        network = read_chain(entries, left, str(self.task), shape)
         if left:
             raise ModelFileError(f"it holds tensors that no layer names: {', '.join(map(repr, sorted(left)[:4]))}")
         return network
 
     def names(self, tensors: Mapping[str, Tensor]) -> list[str]:
         """The names of the layers with tensors, in their order, as these tensors have them."""
-        chain = self._chain(tensors) if self.layers is None else list(self.layers)
-        return list(_names(_completed(entry, tensors, {}) for entry in chain))
+        return list(_names(self._entries(tensors, {})))
+
+    def expect_complete(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse a network without a task, or without an activation between two layers."""
+        needed = []
+        several = sum(name.endswith(".weight_mean") for name in tensors) > 1
+        if several and self.layers is None and self.activation is None:
+            needed.append(
+                "the activation between its layers (--activation KIND or --arch; in Python activation=KIND or an "
+                "Architecture)"
+            )
+        if self.task is None:
+            needed.append(f"the task (--task {' or '.join(TASKS)}; in Python task=)")
+        if needed:
+            raise InputError(
+                f"tensors do not say all of a network, and nothing is guessed: give {' and '.join(needed)}."
+            )
+
+    def _entries(self, tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> list[Any]:
+        chain = self._chain(tensors) if self.layers is None else self.layers
+        return [_completed(entry, tensors, kinds) for entry in chain]
 
     def _chain(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         names = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name.endswith(".weight_mean"))
@@ -71,7 +100,7 @@ class Architecture:
                 raise ModelFileError(
                     f"the weight of {name!r:.80} has shape {shape}, so this is no chain of dense layers; give --arch"
                 )
-            entries += [{"type": self.activation or ASSUMED}] if entries else []
+            entries += [{"type": self.activation}] if entries else []
             entries.append({"type": "linear", "name": name})
         return entries
 
@@ -85,14 +114,14 @@ def _names(entries: Iterable[Any]) -> Iterator[str]:
 
 
 def _completed(entry: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Any:
-    """What need not be said of a dense layer: its kind of posterior, and prefixes of its name that the tensors lost."""
+    """An entry with the defaults of a dense layer, and without prefixes that the names of the tensors do not have."""
     if not isinstance(entry, dict):
         return entry
     if isinstance(entry.get("layers"), list):
         return {**entry, "layers": [_completed(inner, tensors, kinds) for inner in entry["layers"]]}
     name = entry.get("name")
     if isinstance(name, str) and f"{name}.weight_mean" not in tensors:
-        entry = {**entry, "name": shorn(name)}
+        entry = {**entry, "name": strip_prefixes(name)}
     if entry.get("type") != "linear":
         return entry
     kind = kinds.get(str(entry.get("name")), "linear")
@@ -108,23 +137,23 @@ def _inputs(entries: list[Any], tensors: Mapping[str, Tensor]) -> list[int]:
     return [weight.shape[1]]
 
 
-def architecture_of(given: Architecture | None, task: str | None, activation: str | None) -> Architecture | None:
-    """What the user says of the layers by an ``Architecture``, or in short by ``task`` and ``activation``, if anything.
+def merge_architecture(given: Architecture | None, task: str | None, activation: str | None) -> Architecture | None:
+    """The architecture with ``task`` and ``activation`` filled in; None if nothing is given.
 
-    >>> architecture_of(None, "classification", None)
+    >>> merge_architecture(None, "classification", None)
     Architecture(task='classification', activation=None, layers=None, input_shape=None)
     """
     if given is None:
-        said = task is not None or activation is not None
-        return Architecture(task or "regression", activation) if said else None
+        return None if task is None and activation is None else Architecture(task, activation)
     if not isinstance(given, Architecture):
         raise InputError(
             f"architecture must be a bnndp.importers.Architecture, got {type(given).__name__}; in short there are "
             "task= and activation=."
         )
-    if task is not None or activation is not None:
-        raise InputError(f"the architecture says task and activation, {given}; leave out task= and activation=.")
-    return given
+    twice = task is not None and given.task is not None
+    if twice or (activation is not None and (given.activation is not None or given.layers is not None)):
+        raise InputError(f"the architecture says it already, {given!s:.200}; leave out task= and activation=.")
+    return replace(given, task=given.task or task, activation=given.activation or activation)
 
 
 def read_architecture(path: str | os.PathLike[str]) -> Architecture:
@@ -133,13 +162,36 @@ def read_architecture(path: str | os.PathLike[str]) -> Architecture:
     try:
         if not isinstance(found, dict) or not isinstance(found.get("layers"), list):
             raise ModelFileError("it needs a list of layers, as in docs/format.md")
-        surplus = sorted(set(found) - _KEYS)
-        if surplus:
-            raise ModelFileError(f"it has unknown settings: {', '.join(map(repr, surplus[:4]))}")
+        expect_known(found, _KEYS, "it has")
         shape = found.get("input_shape")
         if shape is not None and not (isinstance(shape, list) and all(type(n) is int for n in shape)):
             raise ModelFileError(f"input_shape is {shape!r:.80}; expected a list of whole numbers")
-        task = found.get("task", "regression")
-        return Architecture(task, layers=tuple(found["layers"]), input_shape=None if shape is None else tuple(shape))
+        return Architecture(
+            found.get("task"), layers=tuple(found["layers"]), input_shape=None if shape is None else tuple(shape)
+        )
     except CertError as error:
         raise ModelFileError(one_line(f"{path}: is no {_WHAT}: {error}")) from error
+
+
+def read_settings(path: str | os.PathLike[str], what: str) -> Any:
+    """The content of a .json or .toml file; faults are a :class:`ModelFileError` of one line: it is no ``what``."""
+    content = read_regular(path, _LONGEST)
+    try:
+        return _parsed(content, Path(path).suffix.lower())
+    except CertError as error:
+        raise ModelFileError(one_line(f"{path}: is no {what}: {error}")) from error
+
+
+def _parsed(content: bytes, suffix: str) -> Any:
+    if suffix == ".json":
+        return parse_json(content)
+    if suffix != ".toml":
+        raise ModelFileError(f"its name must end in .json or .toml, not in {suffix!r:.20}")
+    try:
+        toml = importlib.import_module("tomllib")
+    except ImportError as error:
+        raise ModelFileError("TOML needs Python 3.11; write it as .json") from error
+    try:
+        return toml.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"not TOML: {error}") from error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["arrays_of", "is_arrays"]
 
 _NPY = b"\x93NUMPY"
-_RATIO, _ROOM = 64, 2**26  # unpacked, arrays may take so many times the bytes of the file, and so many more
+_RATIO, _SLACK = 64, 2**26  # limit of the unpacked bytes: ratio * bytes of the file + slack
 _MOST = 50_000  # arrays
 _KINDS = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1,), "b": (1,)}  # of numbers that torch knows, and their bytes
 
@@ -51,7 +51,7 @@ def _unpacked(content: bytes) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         size = sum(entry.file_size for entry in entries)
-        if size > _RATIO * len(content) + _ROOM or len(entries) > _MOST:
+        if size > _RATIO * len(content) + _SLACK or len(entries) > _MOST:
             raise ModelFileError(f"its {len(entries)} arrays would take {size} bytes, the file has {len(content)}")
         if len({entry.filename for entry in entries}) < len(entries):
             raise ModelFileError("two of its arrays have one name")

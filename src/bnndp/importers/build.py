@@ -1,4 +1,4 @@
-"""What an importer found as a network or an ensemble."""
+"""The posterior that an importer read, as a network or an ensemble."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bnndp.errors import CertError, ModelFileError
+from bnndp.errors import CertError, InputError, ModelFileError
 from bnndp.importers.architecture import Architecture
-from bnndp.importers.layouts import turned_advice
-from bnndp.importers.order import expect_ascending, in_order
+from bnndp.importers.layer_order import expect_ascending, in_order, transpose_advice
 from bnndp.network import Ensemble
 
 if TYPE_CHECKING:
-    from bnndp.importers.foreign import Found
+    from bnndp.importers.foreign import Imported
     from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["posterior_of", "settled"]
+__all__ = ["order_layers", "posterior_of"]
 
 
-def posterior_of(found: Found, given: Architecture | None = None) -> Posterior:
-    """The network of the only member, or the mixture of all; ``given`` says what tensors do not.
+def posterior_of(found: Imported, given: Architecture | None = None) -> Posterior:
+    """The network of the only member, or the mixture of all; ``given`` completes it.
 
-    Without it layers are dense, in their order, with ReLU between each two, and the task is regression.
+    Without ``given.layers`` they are dense, in the order of the tensors.
     """
-    architecture = given or Architecture()
+    architecture = _with_task(given or Architecture(), found.task)
     if architecture.layers is None:
         expect_ascending(found.members[0])
     if len(found.members) == 1 and (found.weights is None or found.weights.shape == (1,)):
         return _network(found, 0, architecture)
+    architecture.expect_complete(found.members[0])
     networks = (_member(found, index, architecture) for index in range(len(found.members)))
     return Ensemble(tuple(networks), found.weights)
 
 
-def settled(found: Found, given: Architecture | None, *, ordered: bool) -> Found:
+def _with_task(given: Architecture, found: str | None) -> Architecture:
+    if found is not None and given.task not in (None, found):
+        raise InputError(f"the task is said to be {given.task}, but what was trained is for {found}; leave it out.")
+    return replace(given, task=given.task or found)
+
+
+def order_layers(found: Imported, given: Architecture | None, *, ordered: bool) -> Imported:
     """The same with all tensors in the order of the layers.
 
     That is the one of ``given``, or else that of the file. If that one is not ``ordered``, names or sizes of the layers
@@ -55,19 +61,19 @@ def _sorted(member: Mapping[str, Tensor], layers: Sequence[str]) -> dict[str, Te
     return {name: member[name] for name in names}
 
 
-def _member(found: Found, index: int, architecture: Architecture) -> BayesianNetwork:
+def _member(found: Imported, index: int, architecture: Architecture) -> BayesianNetwork:
     try:
         return _network(found, index, architecture)
     except CertError as error:
         raise ModelFileError(f"member {index}: {error}") from error
 
 
-def _network(found: Found, index: int, architecture: Architecture) -> BayesianNetwork:
-    """One member; weights that would fit the other way round are said to be so."""
+def _network(found: Imported, index: int, architecture: Architecture) -> BayesianNetwork:
+    """One member; the error for weights that would fit if transposed says so."""
     try:
         return architecture.network(found.members[index], found.kinds)
     except CertError as error:
-        advice = turned_advice(found.members[index])
+        advice = transpose_advice(found.members[index])
         if not advice:
             raise
         raise ModelFileError(f"{str(error).rstrip('.')}; {advice}") from error

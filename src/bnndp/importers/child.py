@@ -4,7 +4,7 @@ The parent (:mod:`bnndp.importers.pickles`) gives the pickle on standard input a
 before the pickle is touched: limits on memory, time and files, and an audit hook that refuses whatever a load of
 tensors has no need of (processes, sockets, files, imports, code). The load itself is ``torch.load`` with
 ``weights_only=True``, and there is no other attempt if that one fails. Names of classes that a pickle may hold beside
-tensors stand for inert ones of ours (:mod:`bnndp.importers.constraints`).
+tensors stand for inert ones of ours (:mod:`bnndp.importers.pyro_constraints`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.constraints import CONSTRAINTS
-from bnndp.importers.flatten import flat
+from bnndp.importers.flatten import contents, flat
 from bnndp.importers.pickles import FAULT
+from bnndp.importers.pyro_constraints import CONSTRAINTS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["expect_torch", "main"]
+__all__ = ["expect_torch", "main", "to_safetensors"]
 
 _MEGABYTE = 2**20
-_COPIES, _ROOM = 4, 200 * _MEGABYTE  # memory beyond that of the libraries: so many times the pickle, and so much
+_COPIES, _SLACK = 4, 200 * _MEGABYTE  # limit of memory: that of the libraries + copies * bytes of the pickle + slack
 _LEAST = (2, 10)  # torch; older ones can be made to run code or to corrupt memory (CVE-2025-32434, CVE-2026-24747)
 _REFUSED = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "signal.", "mmap.", "code.", "pickle.")
 _REFUSED_EXACTLY = ("open", "exec", "compile", "import", "marshal.loads", "sys.addaudithook")
@@ -54,11 +54,11 @@ def main(scratch: str, key: str, seconds: int) -> int:
     try:
         _convert(sys.stdin.buffer.read(), Path(scratch), key, seconds)
     except (_Refused, ModelFileError) as fault:
-        return _complain(str(fault))
+        return _fail(str(fault))
     except MemoryError:
-        return _complain("it needs more memory than a file of its size should")
+        return _fail("it needs more memory than a file of its size should")
     except Exception as error:  # noqa: BLE001 (torch raises many kinds for a bad file; all of them mean the same)
-        return _complain(f"torch cannot open it as plain tensors: {_cause(error)}")
+        return _fail(f"torch cannot open it as plain tensors: {_cause(error)}")
     return 0
 
 
@@ -69,7 +69,7 @@ def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
-def _complain(reason: str) -> int:
+def _fail(reason: str) -> int:
     sys.stderr.write(reason.splitlines()[0][:400] if reason else "no reason given")
     return FAULT
 
@@ -78,21 +78,26 @@ def _convert(pickle: bytes, scratch: Path, key: str, seconds: int) -> None:
     import torch
 
     expect_torch(torch.__version__)
-    from safetensors.torch import save
-
     torch.serialization.add_safe_globals([(stub, name) for name, stub in CONSTRAINTS.items()])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # standard error is for the one line
     _warm_up()
     with scratch.open("wb") as file:
         _limit(len(pickle), seconds)
-        _close_doors()
-        found = torch.load(io.BytesIO(pickle), map_location="cpu", weights_only=True, mmap=False)
-        foreign = flat(_chosen(found, key))
-        _expect_size(foreign.tensors, len(pickle))
-        dense = {name: tensor.detach().contiguous().clone() for name, tensor in foreign.tensors.items()}
-        texts = {"order": list(dense), "values": foreign.values, "lists": foreign.lists, "holders": foreign.holders}
-        file.write(save(dense, metadata={name: json.dumps(value) for name, value in texts.items()}))
+        _install_audit_hook()
+        file.write(to_safetensors(pickle, key))
+
+
+def to_safetensors(pickle: bytes, key: str) -> bytes:
+    """The tensors of the entry ``key`` of the pickle as a safetensors file, with all else as texts in its metadata."""
+    import torch
+    from safetensors.torch import save
+
+    foreign = flat(_chosen(torch.load(io.BytesIO(pickle), map_location="cpu", weights_only=True, mmap=False), key))
+    _expect_size(foreign.tensors, len(pickle))
+    dense = {name: tensor.detach().contiguous().clone() for name, tensor in foreign.tensors.items()}
+    texts = {"order": list(dense), "values": foreign.values, "lists": foreign.lists, "holders": foreign.holders}
+    return save(dense, metadata={name: json.dumps(value) for name, value in texts.items()})
 
 
 def _warm_up() -> None:
@@ -118,7 +123,7 @@ def _limit(size: int, seconds: int) -> None:
         resource.RLIMIT_CORE: 0,
     }
     if used:
-        wanted[resource.RLIMIT_AS] = used + _COPIES * size + _ROOM
+        wanted[resource.RLIMIT_AS] = used + _COPIES * size + _SLACK
     for which, most in wanted.items():
         hard = resource.getrlimit(which)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -131,8 +136,8 @@ def _pages() -> int:
     return int(table.read_text().split()[0]) if table.exists() else 0
 
 
-def _close_doors() -> None:
-    """From now on nothing in this process starts programs, opens files or sockets, imports or compiles."""
+def _install_audit_hook() -> None:
+    """Refuse, from now on, to start programs, open files or sockets, import or compile."""
 
     def refuse(event: str, _: tuple[object, ...]) -> None:
         if event in _REFUSED_EXACTLY or event.startswith(_REFUSED):
@@ -145,16 +150,9 @@ def _chosen(found: object, key: str) -> object:
     """The entry of that dotted name, the whole if the name is empty."""
     for part in key.split(".") if key else ():
         if not isinstance(found, Mapping) or part not in found:
-            raise _Refused(f"it has no entry {key!r:.80}; {_keys(found)}")
+            raise _Refused(f"it has no entry {key!r:.80}; {contents(found)}")
         found = found[part]
     return found
-
-
-def _keys(found: object) -> str:
-    """What there is, in words."""
-    if not isinstance(found, Mapping):
-        return f"it holds a {type(found).__name__}"
-    return f"its entries are {', '.join(f'{name!r:.40}' for name in list(found)[:8])}"
 
 
 def _expect_size(tensors: Mapping[str, Tensor], size: int) -> None:

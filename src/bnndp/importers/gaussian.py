@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,26 +18,17 @@ from torch import Tensor
 from bnndp.errors import ModelFileError
 from bnndp.importers.foreign import Foreign
 from bnndp.importers.prefixes import network_tensors
-from bnndp.importers.sites import Layer, Told, layers_of, roles
+from bnndp.importers.sites import Layer, SiteTable, by_role, layers_of
 from bnndp.importers.tables import layer_tensors
-from bnndp.importers.values import double
+from bnndp.importers.values import to_float64
 
 __all__ = [
-    "LARGEST",
-    "ON_ALL_REALS",
-    "Law",
-    "assembled",
-    "between",
-    "expect_size",
-    "fixed_beside",
-    "inverse_factor",
-    "layer_factor",
-    "pieces",
-    "shapes_told",
-]
+    "LARGEST", "REAL_PRIORS", "Law", "correlation_error", "expect_joint_shapes", "expect_scales", "expect_size",
+    "fixed_beside", "inverse_factor", "layer_factor", "site_shapes", "split_sites", "to_layers",
+]  # fmt: skip
 
 LARGEST = 2**25  # numbers in the factor of one layer: 256 MiB
-ON_ALL_REALS = "weights are taken to have priors on all real numbers, such as normal ones; the file does not say"
+REAL_PRIORS = "weights are taken to have priors on all real numbers, such as normal ones; the file does not say"
 _ASYMMETRY = 1e-5  # of a precision that was summed up in float32, relative to its largest entry
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -49,9 +40,7 @@ class Law:
 
     means: Mapping[str, Tensor]
     stds: Mapping[str, Tensor]  # of the independent part; a site that is not here has no variance
-    rows: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # of the factor, (*shape of the site, rank); none: no factor
+    rows: Mapping[str, Tensor] = field(default_factory=dict)  # of the factor, (*shape of the site, rank)
 
     def __post_init__(self) -> None:
         for name, std in self.stds.items():
@@ -62,17 +51,32 @@ class Law:
                 shapes = f"{tuple(mean.shape)} and {tuple(std.shape)}"
                 raise ModelFileError(f"mean and scale of {name!r:.80} have the shapes {shapes}")
 
+    @classmethod
+    def joint(cls, mean: Tensor, std: Tensor, factor: Tensor | None, shapes: Shapes) -> Law:
+        """The law of one vector (n,) of all sites, with stds (n,) and a factor (n, rank)."""
+        rows = {} if factor is None else split_sites(factor, shapes)
+        return cls(split_sites(mean, shapes), split_sites(std, shapes), rows)
 
-def assembled(
-    law: Law, told: Told, certain: Mapping[str, str], *, ordered: bool
+    def with_fixed(self, fixed: Mapping[str, Tensor]) -> Law:
+        """The law with more sites, which have no variance."""
+        both = next((name for name in fixed if name in self.means), None)
+        if both is not None:
+            raise ModelFileError(
+                f"{both!r:.80} is a site of the posterior and has a value without variance: which one is used?"
+            )
+        return replace(self, means={**self.means, **fixed})
+
+
+def to_layers(
+    law: Law, table: SiteTable, certain: Mapping[str, str], *, ordered: bool
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of the layers in our names, and the kinds of those that are correlated."""
-    layers = layers_of({name: tuple(mean.shape) for name, mean in law.means.items()}, told, certain, ordered=ordered)
-    tensors = layer_tensors(roles(layers, law.means, law.stds))
+    layers = layers_of({name: tuple(mean.shape) for name, mean in law.means.items()}, table, certain, ordered=ordered)
+    tensors = layer_tensors(by_role(layers, law.means, law.stds))
     used = {layer.name: _columns(layer, law.rows) for layer in layers if layer.weight in law.rows}
     for one, other in itertools.combinations(used, 2):
         if bool((used[one] & used[other]).any()):
-            raise between(one, other)
+            raise correlation_error(one, other)
     kinds = {}
     for layer in layers:
         columns = used.get(layer.name)
@@ -83,7 +87,7 @@ def assembled(
     return tensors, kinds
 
 
-def between(one: str, other: str) -> ModelFileError:
+def correlation_error(one: str, other: str) -> ModelFileError:
     """What is wrong with a covariance of two layers."""
     return ModelFileError(
         f"weights of the layers {one!r:.60} and {other!r:.60} are correlated; only a covariance within a layer can be "
@@ -127,10 +131,10 @@ def inverse_factor(name: str, precision: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(lower.mT, torch.eye(len(precision), dtype=precision.dtype), upper=True)
 
 
-def shapes_told(told: Told, size: int) -> dict[str, tuple[int, ...]]:
+def site_shapes(table: SiteTable, size: int) -> dict[str, tuple[int, ...]]:
     """The shapes of the sites in a vector of that size, by the table: the file does not say them."""
-    shapes = {site.name: site.shape for site in told.sites if site.shape is not None}
-    if not shapes or len(shapes) < len(told.sites):
+    shapes = {site.name: site.shape for site in table.sites if site.shape is not None}
+    if not shapes or len(shapes) < len(table.sites):
         raise ModelFileError(
             f"it has one vector of {size} values for all sites and does not say which is where: give all sites, in the "
             'order of the guide, by --table, as in sites = [{site = "0.weight", shape = [8, 3]}, ...]'
@@ -141,7 +145,23 @@ def shapes_told(told: Told, size: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def pieces(values: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+def expect_scales(means: Iterable[str], stds: Mapping[str, object]) -> None:
+    """Refuse sites that have a location without a scale."""
+    alone = next((site for site in means if site not in stds), None)
+    if alone is not None:
+        raise ModelFileError(f"it has the location of {alone!r:.80} without its scale: a tensor is missing")
+
+
+def expect_joint_shapes(shapes: Shapes, loc: str, size: int) -> None:
+    """Refuse vectors, triangular matrices and factors of a guide that do not fit the location."""
+    for name, shape in shapes.items():
+        is_factor = name.endswith("cov_factor") and len(shape) == 2
+        wanted = (size, shape[1]) if is_factor else (size, size) if name.endswith("scale_tril") else (size,)
+        if shape != wanted or name.endswith("cov_factor") != is_factor:
+            raise ModelFileError(f"{name} has shape {shape}, but {loc} has {size} values")
+
+
+def split_sites(values: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     """A vector (n,), or the rows (n, rank) of a factor, cut into sites in this order."""
     parts = torch.split(values, [math.prod(shape) for shape in shapes.values()])
     return {
@@ -156,4 +176,4 @@ def fixed_beside(beside: Foreign | None) -> dict[str, Tensor]:
     odd = next((name for name in found if name.rpartition(".")[2] not in ("weight", "bias")), None)
     if odd is not None:
         raise ModelFileError(f"tensor {odd!r:.80} of the second file is no weight or bias of a layer of torch")
-    return {name: double(name, tensor) for name, tensor in found.items()}
+    return {name: to_float64(name, tensor) for name, tensor in found.items()}

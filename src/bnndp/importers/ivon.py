@@ -2,68 +2,107 @@ r"""IVON: means are the weights of the network, variances lie in the state of th
 
 A weight with the curvature :math:`h` has the standard deviation :math:`1/\sqrt{\lambda(h+\delta)}`, with the effective
 sample size :math:`\lambda` (``ess``) and the weight decay :math:`\delta` of its group of parameters. Curvatures are one
-flat vector a group, in the order in which the optimiser was given the parameters.
+flat vector per group, in the order in which the optimiser was given the parameters.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found
+from bnndp.importers.architecture import Architecture, merge_architecture
+from bnndp.importers.flatten import flat, state_of
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
+from bnndp.importers.live import describe_network, posterior_of_live
 from bnndp.importers.prefixes import network_tensors, optimisers
 from bnndp.importers.tables import layer_tensors
-from bnndp.importers.values import deviations, double
+from bnndp.importers.values import to_float64, to_std
+from bnndp.network import Posterior
 
-__all__ = ["Ivon"]
+__all__ = ["IVON", "from_ivon"]
 
 _HESS = re.compile(r"(?:.*\.)?param_groups\.\d+\.hess")
 
 
-@dataclass(frozen=True, slots=True)
-class Ivon:
-    """Networks trained by ``ivon-opt``: state_dicts of the optimiser and of the network, in one file or in two."""
+def _knows(foreign: Foreign) -> bool:
+    """Whether a group of parameters has curvatures."""
+    return any(map(_HESS.fullmatch, foreign.tensors))
 
-    name: str = "ivon"
-    looks_for: str = "param_groups.<number>.hess"
-    uses: tuple[str, ...] = ("beside", "table")
 
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether a group of parameters has curvatures."""
-        return any(map(_HESS.fullmatch, foreign.tensors))
+def _read(foreign: Foreign, choices: Choices) -> Imported:
+    """Weights as means; stds by the formula, zero for parameters that the optimiser does not hold."""
+    tensors = _network(foreign, choices)
+    groups = _groups(foreign)
+    stds = _stds(groups, tensors, _order(groups, tensors, choices))
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        layer, _, part = name.rpartition(".")
+        if part not in ("weight", "bias"):
+            raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
+        mean = to_float64(name, tensor)
+        parts = layers.setdefault(layer or "layer", {})
+        parts |= {f"{part}_mean": mean, f"{part}_std": stds.get(name, torch.zeros_like(mean))}
+    fixed = [name for name in tensors if name not in stds]
+    remarks = ["the weights are taken for means: they must have been saved outside of sampled_params()"]
+    remarks += [f"not in the optimiser, so without variance: {', '.join(fixed[:4])}"] if fixed else []
+    formula = "mean = weight, std = 1/sqrt(ess*(hess + weight_decay))"
+    return Imported((layer_tensors(layers),), formula, remarks=tuple(remarks))
 
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """Weights as means; deviations by the formula, zero of what the optimiser does not hold."""
-        tensors = self._network(foreign, choices)
-        groups = _groups(foreign)
-        spread = _spread(groups, tensors, _order(groups, tensors, choices))
-        layers: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            layer, _, part = name.rpartition(".")
-            if part not in ("weight", "bias"):
-                raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
-            mean = double(name, tensor)
-            parts = layers.setdefault(layer or "layer", {})
-            parts |= {f"{part}_mean": mean, f"{part}_std": spread.get(name, torch.zeros_like(mean))}
-        fixed = [name for name in tensors if name not in spread]
-        remarks = ["the weights are taken for means: they must have been saved outside of sampled_params()"]
-        remarks += [f"not in the optimiser, so without variance: {', '.join(fixed[:4])}"] if fixed else []
-        formula = "mean = weight, std = 1/sqrt(ess*(hess + weight_decay))"
-        return Found((layer_tensors(layers),), formula, remarks=tuple(remarks))
 
-    @staticmethod
-    def _network(foreign: Foreign, choices: Choices) -> dict[str, Tensor]:
-        if choices.beside is not None:
-            return network_tensors(choices.beside)
-        try:
-            return network_tensors(foreign)
-        except ModelFileError as error:
-            raise ModelFileError(f"{error}; give the state_dict of the network by --beside") from error
+def _network(foreign: Foreign, choices: Choices) -> dict[str, Tensor]:
+    if choices.beside is not None:
+        return network_tensors(choices.beside)
+    try:
+        return network_tensors(foreign)
+    except ModelFileError as error:
+        raise ModelFileError(f"{error}; give the state_dict of the network by --beside") from error
+
+
+IVON = Importer("ivon", "param_groups.<number>.hess", ("beside", "table"), _knows, _read)
+"""Networks trained by ``ivon-opt``: state_dicts of the optimiser and of the network, in one file or in two."""
+
+
+def from_ivon(
+    network: object,
+    optimiser: object,
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+    parameters: Sequence[str] | None = None,
+) -> Posterior:
+    """Read the network that IVON trained. Call it outside of ``sampled_params()``.
+
+    Args:
+        network: The module, which says its activations, or its ``state_dict()``.
+        optimiser: The optimiser, or its ``state_dict()``.
+        architecture: The layers, or what else the module does not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+        parameters: The names of the optimiser's parameters in its order. Needed if it has several groups, or does not
+            hold all parameters of the network.
+
+    Returns:
+        The network, with variance in the parameters that the optimiser holds.
+
+    >>> group = {"hess": torch.ones(3), "ess": 4.0, "weight_decay": 0.0, "params": [0, 1]}
+    >>> module = torch.nn.Linear(2, 1)
+    >>> network = from_ivon(module, {"state": {}, "param_groups": [group]}, task="regression")
+    >>> network.linears[0].weight_std  # 1 / sqrt(4 (1 + 0))
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+    given = merge_architecture(architecture, task, activation)
+    table = None if parameters is None else {"parameters": list(parameters)}
+    choices = Choices(beside=flat(state_of(network)), table=table)
+    found = IVON.read(flat(state_of(optimiser)), choices)
+    return posterior_of_live(found, given, partial(describe_network, network, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +120,7 @@ class _Group:
 
     def std(self) -> Tensor:
         """The formula; refused where the curvature is no positive number."""
-        return deviations("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
+        return to_std("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
 
 
 def _groups(foreign: Foreign) -> list[_Group]:
@@ -99,7 +138,7 @@ def _groups(foreign: Foreign) -> list[_Group]:
             raise ModelFileError(
                 f"{start} lacks one of hess, params, ess and weight_decay: it is no whole state of IVON"
             )
-        groups.append(_Group(double(f"{start}.hess", hess), count, *numbers))
+        groups.append(_Group(to_float64(f"{start}.hess", hess), count, *numbers))
     return groups
 
 
@@ -135,8 +174,8 @@ def _was_sorted(tensors: dict[str, Tensor]) -> bool:
     return any(place.get(f"{name.removesuffix('bias')}weight", -1) > place[name] for name in biases)
 
 
-def _spread(groups: list[_Group], tensors: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Deviations by name; refused unless each group has as many curvatures as its parameters have numbers."""
+def _stds(groups: list[_Group], tensors: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
+    """Stds by name; refused unless each group has as many curvatures as its parameters have numbers."""
     found: dict[str, Tensor] = {}
     left = list(names)
     for index, group in enumerate(groups):

@@ -13,7 +13,8 @@ kron    ``H.k`` = (A, B) of a weight, (A,) of a bias         factor with a colum
 ======= ==================================================== =======================================================
 
 All are exact; a precision that couples layers is refused. Parameters have no names in the file: the second one says
-them, and the mean must be made of its values. What is not in the mean was not trained, and has no variance.
+them, and the mean must be made of its values. What is not in the mean was not trained, and has no variance. The task is
+the ``likelihood``.
 """
 
 from __future__ import annotations
@@ -23,19 +24,31 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found
-from bnndp.importers.gaussian import between, expect_size, fixed_beside, inverse_factor, layer_factor, pieces
-from bnndp.importers.prefixes import shorn
-from bnndp.importers.sites import Layer, Told, layers_of, roles
+from bnndp.errors import InputError, ModelFileError
+from bnndp.importers.architecture import Architecture, merge_architecture
+from bnndp.importers.flatten import flat, state_of
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
+from bnndp.importers.gaussian import (
+    correlation_error,
+    expect_size,
+    fixed_beside,
+    inverse_factor,
+    layer_factor,
+    split_sites,
+)
+from bnndp.importers.live import describe_network, posterior_of_live
+from bnndp.importers.prefixes import strip_prefixes
+from bnndp.importers.sites import Layer, SiteTable, by_role, layers_of
 from bnndp.importers.tables import layer_tensors
-from bnndp.importers.values import deviations, double
+from bnndp.importers.values import to_float64, to_std
+from bnndp.network import TASKS, Posterior
 
-__all__ = ["IMPORTERS", "Laplace"]
+__all__ = ["LAPLACE", "from_laplace"]
 
 _CLASS = re.compile(r"(?P<structure>Diag|Full|Kron|LowRank)(?P<last>LL)?Laplace")
 _TORCH = {"weight": "out_in"}
@@ -52,42 +65,74 @@ _FORMULAS = {
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Laplace:
-    """Laplace approximations of all weights, or of the last layer."""
-
-    name: str = "laplace"
-    looks_for: str = "cls_name, mean and H of a Laplace approximation"
-    uses: tuple[str, ...] = ("beside",)
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether it names its class, and has the prior of a Laplace approximation."""
-        return "cls_name" in foreign.values and "prior_precision" in {*foreign.tensors, *foreign.values}
-
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """The network of the second file, with the variance of this one."""
-        structure, last = _structure(foreign)
-        if choices.beside is None:
-            raise ModelFileError("it does not name its parameters: give the state_dict of the network by --beside")
-        if not choices.beside.ordered:
-            raise ModelFileError(
-                "the file of the network keeps no order, as no safetensors file does; give the .pt file"
-            )
-        values = fixed_beside(choices.beside)
-        layers = layers_of({name: tuple(value.shape) for name, value in values.items()}, Told(), _TORCH, ordered=True)
-        curvature = _curvature(foreign, structure, _trained(foreign, values, layers, last=last), last=last)
-        if structure == "Diag":
-            tensors = layer_tensors(roles(layers, values, curvature.stds()))
-            return Found((tensors,), _FORMULAS[structure], remarks=(_GLM,), ordered=True)
-        own = [layer for layer in layers if any(site in curvature.shapes for site in layer.sites)]
-        rows = curvature.kron(own) if structure == "Kron" else curvature.full(own, low_rank=structure == "LowRank")
-        factors = {f"{layer.name}.factor": layer_factor(layer, rows[layer.name]) for layer in own}
-        tensors = layer_tensors(roles(layers, values, {})) | factors
-        kinds = {layer.name: "correlated_linear" for layer in own}
-        return Found((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True)
+def _knows(foreign: Foreign) -> bool:
+    """Whether it names its class, and has the prior of a Laplace approximation."""
+    return "cls_name" in foreign.values and "prior_precision" in {*foreign.tensors, *foreign.values}
 
 
-IMPORTERS = (Laplace(),)
+def _read(foreign: Foreign, choices: Choices) -> Imported:
+    """The network of the second file, with the variance of this one."""
+    structure, last = _structure(foreign)
+    if choices.beside is None:
+        raise ModelFileError("it does not name its parameters: give the state_dict of the network by --beside")
+    if not choices.beside.ordered:
+        raise ModelFileError("the file of the network keeps no order, as no safetensors file does; give the .pt file")
+    values = fixed_beside(choices.beside)
+    layers = layers_of({name: tuple(value.shape) for name, value in values.items()}, SiteTable(), _TORCH, ordered=True)
+    curvature = _curvature(foreign, structure, _trained(foreign, values, layers, last=last), last=last)
+    likelihood = str(foreign.values.get("likelihood"))
+    task = likelihood if likelihood in TASKS else None
+    if structure == "Diag":
+        tensors = layer_tensors(by_role(layers, values, curvature.stds()))
+        return Imported((tensors,), _FORMULAS[structure], remarks=(_GLM,), ordered=True, task=task)
+    own = [layer for layer in layers if any(site in curvature.shapes for site in layer.sites)]
+    rows = curvature.kron(own) if structure == "Kron" else curvature.full(own, low_rank=structure == "LowRank")
+    factors = {f"{layer.name}.factor": layer_factor(layer, rows[layer.name]) for layer in own}
+    tensors = layer_tensors(by_role(layers, values, {})) | factors
+    kinds = {layer.name: "correlated_linear" for layer in own}
+    return Imported((tensors,), _FORMULAS[structure], kinds=kinds, remarks=(_GLM,), ordered=True, task=task)
+
+
+LAPLACE = Importer("laplace", "cls_name, mean and H of a Laplace approximation", ("beside",), _knows, _read)
+"""Laplace approximations of all weights, or of the last layer."""
+
+
+def from_laplace(
+    approximation: object,
+    network: object | None = None,
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+) -> Posterior:
+    """Read the network of a Laplace approximation of laplace-torch.
+
+    Args:
+        approximation: A fitted approximation, which holds its network and says the task, or its ``state_dict()``.
+        network: The module, which says its activations, or its ``state_dict()``. Needed beside a state.
+        architecture: The layers, or what else the module does not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+
+    Returns:
+        The network, with independent or correlated weights.
+
+    >>> module = torch.nn.Linear(2, 1)
+    >>> state = {"cls_name": "DiagLaplace", "likelihood": "regression", "H": 3 * torch.ones(3), "temperature": 1.0}
+    >>> state |= {"mean": torch.nn.utils.parameters_to_vector(module.parameters()).detach()}
+    >>> state |= {"prior_precision": torch.ones(1), "sigma_noise": torch.ones(())}
+    >>> from_laplace(state, module).linears[0].weight_std  # 1 / sqrt(3 + 1)
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+    given = merge_architecture(architecture, task, activation)
+    inner = getattr(approximation, "model", None)
+    inner = getattr(inner, "model", inner) if type(inner).__name__ == "FeatureExtractor" else inner
+    beside = inner if network is None else network
+    if beside is None:
+        raise InputError("the state_dict of a Laplace approximation has no names: give the network as well.")
+    found = LAPLACE.read(flat(state_of(approximation)), Choices(beside=flat(state_of(beside))))
+    live = beside if isinstance(beside, torch.nn.Module) else inner
+    return posterior_of_live(found, given, partial(describe_network, live, found))
 
 
 def _structure(foreign: Foreign) -> tuple[str, bool]:
@@ -107,7 +152,7 @@ def _trained(
     given = foreign.tensors.get("mean")
     if given is None or given.ndim != 1 or not len(given):
         raise ModelFileError("it has no vector 'mean': it is cut off, or was not fitted")
-    mean = double("mean", given)
+    mean = to_float64("mean", given)
     found = _last(mean, values, layers, foreign.values.get("_last_layer_name")) if last else _placed(mean, values)
     if len(found) == 1:
         return {name: tuple(values[name].shape) for name in found[0]}
@@ -124,7 +169,7 @@ def _last(mean: Tensor, values: Mapping[str, Tensor], layers: Sequence[Layer], n
     found = []
     for layer in layers:
         own = tuple(each for each in values if each in layer.sites)
-        named = name is None or shorn(str(name)) == shorn(layer.name)
+        named = name is None or strip_prefixes(str(name)) == strip_prefixes(layer.name)
         if named and torch.equal(torch.cat([values[each].flatten() for each in own]), mean):
             found.append(own)
     return found
@@ -150,13 +195,13 @@ def _curvature(foreign: Foreign, structure: str, shapes: Shapes, *, last: bool) 
     given = foreign.tensors.get("prior_precision")
     if given is None:
         given = torch.tensor([_number(foreign, "prior_precision")], dtype=torch.float64)
-    prior = double("prior_precision", given).reshape(-1)
+    prior = to_float64("prior_precision", given).reshape(-1)
     allowed = {1, len(sizes)} if structure == "Kron" else {1, sum(sizes)} if last else {1, len(sizes), sum(sizes)}
     if len(prior) not in allowed:
         raise ModelFileError(f"prior_precision has {len(prior)} values; expected one of {sorted(allowed)}")
     if len(prior) not in (1, sum(sizes)) or structure == "Kron":
         prior = prior.expand(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    hessian = {name: double(name, value) for name, value in foreign.tensors.items() if re.match(r"H(\.|$)", name)}
+    hessian = {name: to_float64(name, value) for name, value in foreign.tensors.items() if re.match(r"H(\.|$)", name)}
     return _Curvature(shapes, 1 / sigma**2 / temperature, prior.expand(sum(sizes)), hessian)
 
 
@@ -185,14 +230,14 @@ class _Curvature:
         return found
 
     def stds(self) -> dict[str, Tensor]:
-        """Deviations of independent weights."""
+        """Stds of independent weights."""
         precision = self.factor * self._part("H", len(self.prior)) + self.prior
-        return pieces(deviations("the precision", precision, "rsqrt"), self.shapes)
+        return split_sites(to_std("the precision", precision, "rsqrt"), self.shapes)
 
     def full(self, layers: Sequence[Layer], *, low_rank: bool) -> dict[str, dict[str, Tensor]]:
         """Rows of the factor of each layer, by site: of a dense precision."""
         n = len(self.prior)
-        places = pieces(torch.arange(n), self.shapes)
+        places = split_sites(torch.arange(n), self.shapes)
         own = {layer: torch.cat([places[site].flatten() for site in layer.sites if site in places]) for layer in layers}
         for layer, at in own.items():
             expect_size(layer.name, len(at), len(at))
@@ -204,17 +249,17 @@ class _Curvature:
         precision = self.factor * hessian + torch.diag(self.prior)
         for (one, at), (other, there) in itertools.combinations(own.items(), 2):
             if bool((precision[at][:, there] != 0).any()) or bool((precision[there][:, at] != 0).any()):
-                raise between(one.name, other.name)
+                raise correlation_error(one.name, other.name)
         found = {}
         for layer, at in own.items():
             rows = inverse_factor(f"layer {layer.name!r:.80}", precision[at][:, at])
             shapes = {site: self.shapes[site] for site in self.shapes if site in layer.sites}
-            found[layer.name] = _whole(layer, pieces(rows, shapes))
+            found[layer.name] = _whole(layer, split_sites(rows, shapes))
         return found
 
     def kron(self, layers: Sequence[Layer]) -> dict[str, dict[str, Tensor]]:
         """Rows of the factor of each layer, by site: of Kronecker products."""
-        priors = pieces(self.prior, self.shapes)
+        priors = split_sites(self.prior, self.shapes)
         found = {}
         for layer in layers:
             sites = [site for site in self.shapes if site in layer.sites]
@@ -222,7 +267,7 @@ class _Curvature:
             expect_size(layer.name, layer.shape[0] * (math.prod(layer.shape[1:]) + 1), sum(sizes))
             blocks = {site: self._block(site, priors[site].flatten()[0]) for site in sites}
             rows = torch.block_diag(*blocks.values())
-            found[layer.name] = _whole(layer, pieces(rows, {site: self.shapes[site] for site in sites}))
+            found[layer.name] = _whole(layer, split_sites(rows, {site: self.shapes[site] for site in sites}))
         return found
 
     def _block(self, site: str, prior: Tensor) -> Tensor:
@@ -234,7 +279,7 @@ class _Curvature:
         for side, size in enumerate(sides):
             part, basis = self._eigen(f"H.{index}.{side}", size)
             values, vectors = torch.outer(values, part).flatten(), torch.kron(vectors, basis.contiguous())
-        std = deviations(f"the precision of {site}", self.factor * values + prior, "rsqrt")
+        std = to_std(f"the precision of {site}", self.factor * values + prior, "rsqrt")
         return vectors * std
 
     def _eigen(self, name: str, size: int) -> tuple[Tensor, Tensor]:

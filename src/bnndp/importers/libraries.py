@@ -12,7 +12,7 @@ __all__ = ["LIBRARIES"]
 
 
 def _rows(weight: tuple[str, str], bias: tuple[str, str], transform: str) -> tuple[Row, ...]:
-    """Mean and deviation of the weight and of the bias."""
+    """Mean and std of the weight and of the bias."""
     return tuple(
         row
         for part, (mean, std) in (("weight", weight), ("bias", bias))

@@ -6,7 +6,7 @@ its children but watched (:mod:`bnndp.importers.trace`); what is not understood 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,14 +17,18 @@ from bnndp.activations import ACTIVATIONS, Elu, Gelu, HardTanh, LeakyRelu, Relu,
 from bnndp.errors import CertError, InputError, UnsupportedLayerError
 from bnndp.importers.libraries import LIBRARIES
 from bnndp.importers.tables import Table, layer_tensors
-from bnndp.importers.trace import FUNCTION, Call, chain_of_calls, repeated
+from bnndp.importers.trace import FLATTEN, Call, Functions, chain_of_calls, repeated
 from bnndp.layers import WEIGHTED, AveragePool, BatchNorm, Conv2d, Dropout, Flatten, Linear, MaxPool, Record
-from bnndp.network import BayesianNetwork
+from bnndp.network import TASKS, BayesianNetwork
 
-__all__ = ["from_module"]
+__all__ = [
+    "CONVERTERS", "FUNCTIONS", "expect_not_other", "from_module", "leaf_modules", "probe", "stride_and_padding",
+    "to_record",
+]  # fmt: skip
 
 _BATCH = 4  # inputs to run the module on
-_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+_Settings = Mapping[str, tuple[object, ...]]
+FUNCTIONS: Functions = {
     "relu": functional.relu,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
@@ -38,36 +42,61 @@ _FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def from_module(
     module: nn.Module,
     *,
-    task: str = "regression",
+    task: str | None = None,
     input_shape: tuple[int, ...] | None = None,
     activation: str | None = None,
     mc_dropout: bool | None = None,
 ) -> BayesianNetwork:
-    """The network of a module that runs its layers one after the other.
+    """Read the network of a module that runs its layers one after the other.
 
-    ``input_shape`` is (channels, height, width) of images; ``activation`` the function that ``forward`` calls between
-    layers, where it is no module; ``mc_dropout`` says whether masks are drawn at prediction too (True) or dropout was
-    for training alone (False). Layers of torch have no variance. Batch norms are folded, as in evaluation mode.
+    Layers of torch have no variance. Batch norms are folded, as in evaluation mode.
 
-    >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)))
+    Args:
+        module: Layers of torch and Bayesian layers of known libraries.
+        task: ``"regression"`` or ``"classification"``, which a module does not say.
+        input_shape: The shape (channels, height, width) of images.
+        activation: The function that ``forward`` calls between layers, if it is no module.
+        mc_dropout: True if dropout masks are drawn at prediction, False if dropout was for training alone.
+
+    Returns:
+        The network; an error names what cannot be read.
+
+    >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
     BayesianNetwork(2-8-1, regression, linear tanh linear)
     """
-    if activation is not None and activation not in _FUNCTIONS:
-        raise InputError(f"activation must be one of {', '.join(_FUNCTIONS)}, got {activation!r:.40}.")
-    parts = {name: part for part, name in {part: name for name, part in _parts(module, "")}.items()}  # each part once
-    inputs = _probe(parts, input_shape)
-    function = None if activation is None else _FUNCTIONS[activation]
-    calls = list(chain_of_calls(module, parts, inputs, function))
+    if task is None:
+        raise InputError(f"a module does not say its task; give {' or '.join(f'task={each!r}' for each in TASKS)}.")
+    if activation is not None and activation not in FUNCTIONS:
+        raise InputError(f"activation must be one of {', '.join(FUNCTIONS)}, got {activation!r:.40}.")
+    parts = leaf_modules(module)
+    functions = {} if activation is None else {activation: FUNCTIONS[activation]}
+    calls = chain_of_calls(module, parts, probe(parts, input_shape), functions)
     layers: list[Record] = []
     for call in calls:
-        between = [ACTIVATIONS[str(activation)]() if what == FUNCTION else Flatten() for what in call.before]
-        layers += between
+        layers += [Flatten() if what == FLATTEN else ACTIVATIONS[what]() for what in call.before]
         try:
-            layers = _appended(layers, _converted(call.part, mc_dropout))
+            layers = _appended(layers, to_record(call.part, type(call.part), mc_dropout))
         except CertError as error:
             raise type(error)(f"{call.name!r:.80}: {error}") from error
     _expect_drawn_once(calls)
+    expect_not_other(activation, calls, [layer.kind for layer in layers])
     return BayesianNetwork(tuple(layers), task, None, None if input_shape is None else tuple(input_shape))
+
+
+def expect_not_other(activation: str | None, calls: Sequence[Call], kinds: Sequence[str]) -> None:
+    """Refuse the name of an activation that is called nowhere where the module has others."""
+    called = any(what != FLATTEN for call in calls for what in call.before)
+    found = [kind for kind in kinds if kind in ACTIVATIONS]
+    if activation is not None and not called and any(kind != activation for kind in found):
+        raise InputError(
+            f"activation={activation!r} is not what the module has between its layers: {', '.join(found)}; leave "
+            "activation= out, the module says it."
+        )
+
+
+def leaf_modules(module: nn.Module, name: str = "") -> dict[str, nn.Module]:
+    """The parts that are layers of a module of that name, by their names, each once."""
+    return {own: part for part, own in {part: own for own, part in _parts(module, name)}.items()}
 
 
 def _parts(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -81,7 +110,7 @@ def _parts(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
         yield from _parts(part, f"{name}.{child}" if name else child)
 
 
-def _probe(parts: Mapping[str, nn.Module], input_shape: tuple[int, ...] | None) -> Tensor:
+def probe(parts: Mapping[str, nn.Module], input_shape: tuple[int, ...] | None) -> Tensor:
     """Inputs to run the module on: (batch, *input_shape)."""
     shape = input_shape
     if shape is None:
@@ -124,13 +153,14 @@ def _appended(layers: list[Record], new: Record | _Folded | None) -> list[Record
     return [*layers[:-1], new.norm.after(layers[-1])]
 
 
-def _converted(part: nn.Module, mc_dropout: bool | None) -> Record | _Folded | None:
-    """The part as one of our layers; None if it does nothing."""
+def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -> Record | _Folded | None:
+    """The part, whose class of torch is ``kind``, as one of our layers; None if it does nothing."""
     table = _table(part)
     if table is not None:
         return _bayesian(part, table)
-    convert = _CONVERTERS.get(type(part))
-    if convert is not None:
+    if kind in CONVERTERS:
+        convert, settings = CONVERTERS[kind]
+        _expect(part, settings)
         return convert(part)
     if isinstance(part, nn.Dropout | nn.Dropout2d):
         return _dropout(part, mc_dropout)
@@ -138,14 +168,14 @@ def _converted(part: nn.Module, mc_dropout: bool | None) -> Record | _Folded | N
         raise UnsupportedLayerError(
             f"{type(part).__name__} is no layer here: leave it out and say task='classification', which includes it."
         )
-    known = ", ".join(sorted(kind.__name__ for kind in (*_CONVERTERS, nn.Dropout, nn.Dropout2d)))
+    known = ", ".join(sorted(kind.__name__ for kind in (*CONVERTERS, nn.Dropout, nn.Dropout2d)))
     libraries = ", ".join(each.name for each in LIBRARIES)
     raise UnsupportedLayerError(
         f"there is no rule for {type(part).__name__}. Known: {known}, and layers with Gaussian weights of {libraries}."
     )
 
 
-def _expect(part: nn.Module, wanted: Mapping[str, tuple[object, ...]]) -> None:
+def _expect(part: nn.Module, wanted: _Settings) -> None:
     """Refuse settings that our layers do not have."""
     for name, values in wanted.items():
         found = getattr(part, name, values[0])
@@ -153,7 +183,10 @@ def _expect(part: nn.Module, wanted: Mapping[str, tuple[object, ...]]) -> None:
             raise UnsupportedLayerError(f"{name} is {found!r:.40}; only {values[0]!r} can be used.")
 
 
-_CONVOLUTION = {"dilation": (1, (1, 1)), "groups": (1,), "padding_mode": ("zeros",)}
+def stride_and_padding(part: nn.Module) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Those of a convolution; what ours do not have is refused."""
+    _expect(part, {"dilation": (1, (1, 1)), "groups": (1,), "padding_mode": ("zeros",)})
+    return _pair(part, "stride"), _pair(part, "padding")
 
 
 def _bayesian(part: nn.Module, table: Table) -> Record:
@@ -170,8 +203,8 @@ def _bayesian(part: nn.Module, table: Table) -> Record:
         return Linear(**fields)
     if axes != 4 or "Transpose" in type(part).__name__ or not hasattr(part, "stride"):
         raise UnsupportedLayerError(f"there is no rule for {type(part).__name__} with weights of {axes} axes.")
-    _expect(part, _CONVOLUTION)
-    return Conv2d(**fields, stride=_pair(part, "stride"), padding=_pair(part, "padding"))
+    stride, padding = stride_and_padding(part)
+    return Conv2d(**fields, stride=stride, padding=padding)
 
 
 def _has_draw(part: nn.Module) -> bool:
@@ -200,9 +233,8 @@ def _linear(part: nn.Linear) -> Record:
 
 
 def _convolution(part: nn.Conv2d) -> Record:
-    _expect(part, _CONVOLUTION)
     bias = None if part.bias is None else part.bias.detach()
-    return Conv2d.fixed(part.weight.detach(), bias, _pair(part, "stride"), _pair(part, "padding"))
+    return Conv2d.fixed(part.weight.detach(), bias, *stride_and_padding(part))
 
 
 def _norm(part: nn.BatchNorm1d | nn.BatchNorm2d) -> _Folded:
@@ -222,53 +254,32 @@ def _dropout(part: nn.Dropout | nn.Dropout2d, mc_dropout: bool | None) -> Record
     return Dropout(part.p, channels=isinstance(part, nn.Dropout2d))
 
 
-def _flatten(part: nn.Flatten) -> Record:
-    _expect(part, {"start_dim": (1,), "end_dim": (-1,)})
-    return Flatten()
+_POOL: _Settings = {"padding": (0, (0, 0)), "ceil_mode": (False,)}
 
-
-def _max_pool(part: nn.MaxPool2d) -> Record:
-    _expect(part, {"padding": (0, (0, 0)), "dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)})
-    return MaxPool(_pair(part, "kernel_size"), _pair(part, "stride"))
-
-
-def _average_pool(part: nn.AvgPool2d) -> Record:
-    _expect(part, {"padding": (0, (0, 0)), "ceil_mode": (False,), "divisor_override": (None,)})
-    return AveragePool(_pair(part, "kernel_size"), _pair(part, "stride"))
-
-
-def _hard_tanh(part: nn.Hardtanh) -> Record:
-    _expect(part, {"min_val": (-1.0,), "max_val": (1.0,)})
-    return HardTanh()
-
-
-def _softplus(part: nn.Softplus) -> Record:
-    _expect(part, {"beta": (1.0,)})  # beyond its threshold, 20, it differs from the identity by less than 3e-9
-    _expect(part, {"threshold": (20.0,)})
-    return Softplus()
-
-
-def _gelu(part: nn.GELU) -> Record:
-    _expect(part, {"approximate": ("none",)})
-    return Gelu()
-
-
-_CONVERTERS: Mapping[type[nn.Module], Callable[..., Record | _Folded | None]] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _convolution,
-    nn.BatchNorm1d: _norm,
-    nn.BatchNorm2d: _norm,
-    nn.Flatten: _flatten,
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _average_pool,
-    nn.Identity: lambda _: None,
-    nn.ReLU: lambda _: Relu(),
-    nn.LeakyReLU: lambda part: LeakyRelu(part.negative_slope),
-    nn.Tanh: lambda _: Tanh(),
-    nn.Sigmoid: lambda _: Sigmoid(),
-    nn.SiLU: lambda _: Silu(),
-    nn.ELU: lambda part: Elu(part.alpha),
-    nn.Hardtanh: _hard_tanh,
-    nn.Softplus: _softplus,
-    nn.GELU: _gelu,
+CONVERTERS: Mapping[type[nn.Module], tuple[Callable[..., Record | _Folded | None], _Settings]] = {
+    nn.Linear: (_linear, {}),
+    nn.Conv2d: (_convolution, {}),
+    nn.BatchNorm1d: (_norm, {}),
+    nn.BatchNorm2d: (_norm, {}),
+    nn.Flatten: (lambda _: Flatten(), {"start_dim": (1,), "end_dim": (-1,)}),
+    nn.MaxPool2d: (
+        lambda part: MaxPool(_pair(part, "kernel_size"), _pair(part, "stride")),
+        {**_POOL, "dilation": (1, (1, 1)), "return_indices": (False,)},
+    ),
+    nn.AvgPool2d: (
+        lambda part: AveragePool(_pair(part, "kernel_size"), _pair(part, "stride")),
+        {**_POOL, "divisor_override": (None,)},
+    ),
+    nn.Identity: (lambda _: None, {}),
+    nn.ReLU: (lambda _: Relu(), {}),
+    nn.LeakyReLU: (lambda part: LeakyRelu(part.negative_slope), {}),
+    nn.Tanh: (lambda _: Tanh(), {}),
+    nn.Sigmoid: (lambda _: Sigmoid(), {}),
+    nn.SiLU: (lambda _: Silu(), {}),
+    nn.ELU: (lambda part: Elu(part.alpha), {}),
+    nn.Hardtanh: (lambda _: HardTanh(), {"min_val": (-1.0,), "max_val": (1.0,)}),
+    # beyond its threshold, 20, it differs from the identity by less than 3e-9
+    nn.Softplus: (lambda _: Softplus(), {"beta": (1.0,), "threshold": (20.0,)}),
+    nn.GELU: (lambda _: Gelu(), {"approximate": ("none",)}),
 }
+"""How a layer of torch becomes one of ours, and the settings that it must have: the values of each that are allowed."""

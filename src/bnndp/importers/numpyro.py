@@ -17,20 +17,32 @@ Weights are (inputs, outputs) where flax calls them ``kernel``; of other names, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found
-from bnndp.importers.gaussian import ON_ALL_REALS, Law, assembled, fixed_beside, pieces, shapes_told
-from bnndp.importers.sites import Told, layers_of, roles, site_of, told_by
+from bnndp.importers.architecture import Architecture, merge_architecture
+from bnndp.importers.build import posterior_of
+from bnndp.importers.flatten import flat, to_tensors
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
+from bnndp.importers.gaussian import (
+    REAL_PRIORS,
+    Law,
+    expect_joint_shapes,
+    expect_scales,
+    fixed_beside,
+    site_shapes,
+    to_layers,
+)
+from bnndp.importers.samples import sample_count
+from bnndp.importers.sites import SiteTable, by_role, ignored_names, layers_of, site_of, site_table
 from bnndp.importers.tables import layer_tensors
-from bnndp.importers.values import deviations, double
+from bnndp.importers.values import to_float64, to_std
+from bnndp.network import Posterior
 
-__all__ = ["IMPORTERS", "Chain", "NumpyroGuide"]
+__all__ = ["CHAIN", "NUMPYRO", "from_numpyro"]
 
 _CERTAIN = {"kernel": "in_out"}
 _FLAT = ("auto_loc", "auto_scale", "auto_scale_tril", "auto_cov_factor")
@@ -38,81 +50,108 @@ _SITE = re.compile(r"(?P<site>.+)_auto_(?P<kind>loc|scale)")
 _MODULE = re.compile(r"(?P<module>[^$]+)\$params\.(?P<path>.+)")
 
 
-@dataclass(frozen=True, slots=True)
-class NumpyroGuide:
-    """Autoguides of NumPyro, with their usual prefix ``auto``."""
-
-    name: str = "numpyro"
-    looks_for: str = "<site>_auto_loc, or auto_loc"
-    uses: tuple[str, ...] = ("beside", "table", "ignore")
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether any location has the name of an autoguide."""
-        return any(name == "auto_loc" or name.endswith("_auto_loc") for name in foreign.tensors)
-
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """By the form of guide that the names show."""
-        told = told_by(choices)
-        flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
-        rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
-        law, formula = _joint(flat, told) if flat else _independent(rest)
-        fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
-        if flat and len(fixed) < len(rest):
-            raise ModelFileError("it holds several guides; save one")
-        return _found(law, fixed | fixed_beside(choices.beside), told, formula)
+def _knows_guide(foreign: Foreign) -> bool:
+    """Whether any location has the name of an autoguide."""
+    return any(name == "auto_loc" or name.endswith("_auto_loc") for name in foreign.tensors)
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Samples of a Markov chain by site, (samples, ...): of NumPyro, or of Pyro where sites are written by hand."""
-
-    name: str = "mcmc"
-    looks_for: str = "samples (s, inputs, outputs) of <layer>.kernel or w1, and of their biases"
-    uses: tuple[str, ...] = ("table", "ignore")
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether weights have the names of JAX's or hand-written models and one axis more than a layer's."""
-        sites = [(site, foreign.tensors[name].ndim) for name in foreign.tensors if (site := site_of(name)) is not None]
-        weights = [(site, ndim) for site, ndim in sites if site.part == "weight"]
-        return (
-            bool(weights)
-            and all(ndim == 3 and site.leaf != "weight" for site, ndim in weights)
-            and all(ndim == 2 for site, ndim in sites if site.part == "bias")
-        )
-
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """One member without variance for each sample."""
-        told = told_by(choices)
-        counts = {name: tensor.shape[0] if tensor.ndim else 0 for name, tensor in foreign.tensors.items()}
-        if len(set(counts.values())) != 1 or 0 in counts.values():
-            found = ", ".join(f"{name!r:.40}: {count}" for name, count in list(counts.items())[:4])
-            raise ModelFileError(f"its sites must have the same number of samples, on their first axis; got {found}")
-        used = {name: tensor for name, tensor in foreign.tensors.items() if name not in told.ignore}
-        values = {name: double(name, tensor) for name, tensor in used.items()}
-        shapes = {name: tuple(tensor.shape[1:]) for name, tensor in foreign.tensors.items()}
-        layers = layers_of(shapes, told, _CERTAIN, ordered=False)
-        members = tuple(
-            layer_tensors(roles(layers, {name: value[index] for name, value in values.items()}, {}))
-            for index in range(next(iter(counts.values())))
-        )
-        return Found(members, f"{len(members)} samples, each with the same probability; all std = 0", ordered=True)
+def _read_guide(foreign: Foreign, choices: Choices) -> Imported:
+    """By the form of guide that the names show."""
+    table = site_table(choices)
+    flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
+    rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
+    law, formula = _joint(flat, table) if flat else _independent(rest)
+    fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
+    if flat and len(fixed) < len(rest):
+        raise ModelFileError("it holds several guides; save one")
+    law = law.with_fixed(fixed | fixed_beside(choices.beside))
+    tensors, kinds = to_layers(law, table, _CERTAIN, ordered=False)
+    return Imported((tensors,), formula, kinds=kinds, remarks=(REAL_PRIORS,), ordered=True)
 
 
-IMPORTERS = (NumpyroGuide(), Chain())
+NUMPYRO = Importer("numpyro", "<site>_auto_loc, or auto_loc", ("beside", "table", "ignore"), _knows_guide, _read_guide)
+"""Autoguides of NumPyro, with their usual prefix ``auto``."""
+
+
+def _knows_chain(foreign: Foreign) -> bool:
+    """Whether weights have the names of JAX's or hand-written models and one axis more than a layer's."""
+    sites = [(site, foreign.tensors[name].ndim) for name in foreign.tensors if (site := site_of(name)) is not None]
+    weights = [(site, ndim) for site, ndim in sites if site.part == "weight"]
+    return (
+        bool(weights)
+        and all(ndim == 3 and site.leaf != "weight" for site, ndim in weights)
+        and all(ndim == 2 for site, ndim in sites if site.part == "bias")
+    )
+
+
+def _read_chain(foreign: Foreign, choices: Choices) -> Imported:
+    """One member without variance for each sample."""
+    table = site_table(choices)
+    count = sample_count(foreign.tensors)
+    used = {name: tensor for name, tensor in foreign.tensors.items() if name not in table.ignore}
+    values = {name: to_float64(name, tensor) for name, tensor in used.items()}
+    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in foreign.tensors.items()}
+    layers = layers_of(shapes, table, _CERTAIN, ordered=False)
+    members = tuple(
+        layer_tensors(by_role(layers, {name: value[index] for name, value in values.items()}, {}))
+        for index in range(count)
+    )
+    return Imported(members, f"{len(members)} samples, each with the same probability; all std = 0", ordered=True)
+
+
+CHAIN = Importer(
+    "mcmc",
+    "samples (s, inputs, outputs) of <layer>.kernel or w1, and of their biases",
+    ("table", "ignore"),
+    _knows_chain,
+    _read_chain,
+)
+"""Samples of a Markov chain by site, (samples, ...): of NumPyro, or of Pyro where sites are written by hand."""
+
+
+def from_numpyro(
+    values: Mapping[str, object],
+    architecture: Architecture | None = None,
+    *,
+    task: str | None = None,
+    activation: str | None = None,
+    table: Mapping[str, object] | None = None,
+    ignore: str | Sequence[str] = (),
+) -> Posterior:
+    """Read the network of an autoguide of NumPyro, or the ensemble of a Markov chain.
+
+    Args:
+        values: ``svi_result.params``, or ``mcmc.get_samples()``.
+        architecture: The layers, or what else the values do not say.
+        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
+        activation: The activation between each two layers, if ``architecture`` does not say.
+        table: Layouts, order and meaning of sites (docs/importers/numpyro.md).
+        ignore: Sites that are no weights, such as the noise of the data.
+
+    Returns:
+        The network, or the ensemble with one member for each sample.
+
+    >>> draws = {"w1": torch.zeros(5, 3, 8), "b1": torch.zeros(5, 8), "w2": torch.zeros(5, 8, 2)}
+    >>> from_numpyro(draws, task="regression", activation="relu")
+    Ensemble(5 x BayesianNetwork(3-8-2, regression))
+    """
+    given = merge_architecture(architecture, task, activation)
+    foreign = flat(to_tensors(values))
+    reader = NUMPYRO if NUMPYRO.knows(foreign) else CHAIN
+    return posterior_of(reader.read(foreign, Choices(table=table, ignore=ignored_names(ignore))), given)
 
 
 def _independent(tensors: Mapping[str, Tensor]) -> tuple[Law, str]:
     """Sites with a location, and all or none of them with a scale."""
     parts = {name: (each["site"], each["kind"]) for name in tensors if (each := _SITE.fullmatch(name)) is not None}
-    means = {site: double(name, tensors[name]) for name, (site, kind) in parts.items() if kind == "loc"}
-    stds = {site: deviations(name, tensors[name]) for name, (site, kind) in parts.items() if kind == "scale"}
-    alone = next((site for site in means if site not in stds), None)
-    if stds and alone is not None:
-        raise ModelFileError(f"it has the location of {alone!r:.80} without its scale: a tensor is missing")
+    means = {site: to_float64(name, tensors[name]) for name, (site, kind) in parts.items() if kind == "loc"}
+    stds = {site: to_std(name, tensors[name]) for name, (site, kind) in parts.items() if kind == "scale"}
+    if stds:
+        expect_scales(means, stds)
     return Law(means, stds), "mean = auto_loc, std = auto_scale" if stds else "mean = auto_loc, all std = 0"
 
 
-def _joint(tensors: Mapping[str, Tensor], told: Told) -> tuple[Law, str]:
+def _joint(tensors: Mapping[str, Tensor], table: SiteTable) -> tuple[Law, str]:
     """One vector of all sites, with a diagonal, full or low-rank covariance."""
     if set(tensors) == {"auto_loc"}:
         raise ModelFileError(
@@ -122,32 +161,21 @@ def _joint(tensors: Mapping[str, Tensor], told: Told) -> tuple[Law, str]:
     forms = ({"auto_loc", "auto_scale"}, {"auto_loc", "auto_scale", "auto_cov_factor"}, {"auto_loc", "auto_scale_tril"})
     if set(tensors) not in forms:
         raise ModelFileError(f"it has {' and '.join(tensors)} alone: a tensor is missing")
-    values = {name: double(name, tensor) for name, tensor in tensors.items()}
+    values = {name: to_float64(name, tensor) for name, tensor in tensors.items()}
     mean, size = values["auto_loc"], values["auto_loc"].numel()
-    shapes = shapes_told(told, size)
-    _expect_shapes(values, size)
+    shapes = site_shapes(table, size)
+    expect_joint_shapes({name: tuple(value.shape) for name, value in values.items()}, "auto_loc", size)
     if "auto_scale_tril" in values:
         lower = values["auto_scale_tril"]
         if bool((lower.triu(1) != 0).any()):
             raise ModelFileError("auto_scale_tril is not lower triangular")
-        law = Law(pieces(mean, shapes), pieces(torch.zeros_like(mean), shapes), pieces(lower, shapes))
+        law = Law.joint(mean, torch.zeros_like(mean), lower, shapes)
         return law, "mean = auto_loc, std = 0, factor = auto_scale_tril"
-    std = deviations("auto_scale", tensors["auto_scale"])
+    std = to_std("auto_scale", tensors["auto_scale"])
     if "auto_cov_factor" not in values:
-        return Law(pieces(mean, shapes), pieces(std, shapes)), "mean = auto_loc, std = auto_scale"
-    rows = pieces(std[:, None] * values["auto_cov_factor"], shapes)
-    formula = "mean = auto_loc, std = auto_scale, factor = auto_scale auto_cov_factor"
-    return Law(pieces(mean, shapes), pieces(std, shapes), rows), formula
-
-
-def _expect_shapes(values: Mapping[str, Tensor], size: int) -> None:
-    wanted = {
-        "auto_scale_tril": (size, size),
-        "auto_cov_factor": (size, *values.get("auto_cov_factor", torch.ones(1, 1)).shape[1:]),
-    }
-    for name, value in values.items():
-        if tuple(value.shape) != wanted.get(name, (size,)) or (name == "auto_cov_factor" and value.ndim != 2):
-            raise ModelFileError(f"{name} has shape {tuple(value.shape)}, but auto_loc has {size} values")
+        return Law.joint(mean, std, None, shapes), "mean = auto_loc, std = auto_scale"
+    law = Law.joint(mean, std, std[:, None] * values["auto_cov_factor"], shapes)
+    return law, "mean = auto_loc, std = auto_scale, factor = auto_scale auto_cov_factor"
 
 
 def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -157,16 +185,5 @@ def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         parts = _MODULE.fullmatch(name)
         if parts is None:
             raise ModelFileError(f"tensor {name!r:.80} is no location or scale of an autoguide (prefix auto)")
-        found[f"{parts['module']}/{parts['path']}"] = double(name, tensor)
+        found[f"{parts['module']}/{parts['path']}"] = to_float64(name, tensor)
     return found
-
-
-def _found(law: Law, fixed: dict[str, Tensor], told: Told, formula: str) -> Found:
-    both = next((name for name in fixed if name in law.means), None)
-    if both is not None:
-        raise ModelFileError(
-            f"{both!r:.80} is a site of the guide and has a value without variance: which one is used?"
-        )
-    joined = Law({**law.means, **fixed}, law.stds, law.rows)
-    tensors, kinds = assembled(joined, told, _CERTAIN, ordered=False)
-    return Found((tensors,), formula, kinds=kinds, remarks=(ON_ALL_REALS,), ordered=True)

@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from bnndp.files.regular import cause_of
 from bnndp.importers.foreign import Foreign
 from bnndp.importers.prescan import expect_plain
 
-__all__ = ["FAULT", "Opened", "open_in_child", "open_pickle"]
+__all__ = ["FAULT", "OpenedFile", "open_in_child", "open_pickle"]
 
 FAULT = 3  # exit status of the child where the cause is on its standard error
 _PROGRAM = (
@@ -37,15 +37,16 @@ _PLAIN = (str, int, float)  # values beside tensors; True and False are of the s
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedFile:
     """What a foreign file holds, and what it was."""
 
     foreign: Foreign
     sha256: str  # of the file
     torch: str | None  # the version that opened it; None of a file that needs none
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of a safetensors file
 
 
-def open_pickle(content: bytes, name: object, *, key: str = "", seconds: float = 60.0) -> Opened:
+def open_pickle(content: bytes, name: object, *, key: str = "", seconds: float = 60.0) -> OpenedFile:
     """The tensors of a pickle, or of the entry ``key`` in it; ``name`` is for messages.
 
     Every fault, up to the end of the child by a signal or after ``seconds``, is a :class:`ModelFileError` of one line.
@@ -57,7 +58,7 @@ def open_pickle(content: bytes, name: object, *, key: str = "", seconds: float =
     return open_in_child(content, name, key=key, seconds=seconds)
 
 
-def open_in_child(content: bytes, name: object, *, key: str = "", seconds: float = 60.0) -> Opened:
+def open_in_child(content: bytes, name: object, *, key: str = "", seconds: float = 60.0) -> OpenedFile:
     """The same without the first look: what holds alone, and is tested alone."""
     with _scratch() as scratch:
         try:
@@ -67,7 +68,7 @@ def open_in_child(content: bytes, name: object, *, key: str = "", seconds: float
         if reason is not None:
             raise ModelFileError(one_line(f"{name}: cannot be converted: {reason}."))
         foreign = _read(scratch, name)
-    return Opened(foreign, hashlib.sha256(content).hexdigest(), metadata.version("torch"))
+    return OpenedFile(foreign, hashlib.sha256(content).hexdigest(), metadata.version("torch"))
 
 
 @contextmanager
@@ -93,12 +94,12 @@ def _run(content: bytes, scratch: Path, key: str, seconds: float) -> str | None:
         start_new_session=True,
     ) as child:
         try:
-            _, said = child.communicate(content, timeout=seconds)
+            _, message = child.communicate(content, timeout=seconds)
         except subprocess.TimeoutExpired:
             return f"the process that opens it was not done after {seconds:g} s"
         finally:
             _end(child)
-    return _reason(child.returncode, said)
+    return _reason(child.returncode, message)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -107,11 +108,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _reason(status: int, said: bytes) -> str | None:
+def _reason(status: int, message: bytes) -> str | None:
     if status == 0:
         return None
-    if status == FAULT and said:
-        return said[:1000].decode("utf-8", "replace").strip().rstrip(".")
+    if status == FAULT and message:
+        return message[:1000].decode("utf-8", "replace").strip().rstrip(".")
     if status < 0:
         return f"the process that opens it was ended by signal {-status} (memory, time, or a fault of the file)"
     return f"the process that opens it failed with status {status}"

@@ -14,7 +14,7 @@ from torch import Tensor
 from bnndp.errors import ModelFileError
 from bnndp.importers.foreign import Foreign
 
-__all__ = ["network_entry", "network_names", "network_tensors", "optimisers", "shared_prefix", "shorn"]
+__all__ = ["network_entry", "network_names", "network_tensors", "optimisers", "shared_prefix", "strip_prefixes"]
 
 _LIGHTNING = "pytorch-lightning_version"  # the mark of its checkpoints, whose network is always the same entry
 _PREFIXES = ("module", "model", "net", "network", "_orig_mod", "state_dict")
@@ -92,11 +92,11 @@ def shared_prefix(names: Sequence[str]) -> str:
     return start
 
 
-def shorn(name: str) -> str:
+def strip_prefixes(name: str) -> str:
     """A name without the prefixes of wrappers, whatever the others are.
 
-    >>> shorn("model._orig_mod.fc1")
+    >>> strip_prefixes("model._orig_mod.fc1")
     'fc1'
     """
     first, _, rest = name.partition(".")
-    return shorn(rest) if rest and first in _PREFIXES else name
+    return strip_prefixes(rest) if rest and first in _PREFIXES else name

@@ -1,4 +1,4 @@
-"""What a pickle of PyTorch is made of, read without opening it: a first look that refuses most bad files at once.
+"""A scan of the operations of a pickle, without running them, that refuses most bad files at once.
 
 It decodes the operations of the pickle as a disassembler does and runs none of them. Only those that a file of named
 tensors needs are let through, to :mod:`bnndp.importers.pickles`, which trusts the file no more for that.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.constraints import CONSTRAINTS
+from bnndp.importers.pyro_constraints import CONSTRAINTS
 
 __all__ = ["expect_plain"]
 
@@ -70,7 +70,7 @@ def _pickle_of(content: bytes) -> bytes:
 
 
 def _scan(stream: BinaryIO, pickles: int) -> None:
-    """Decode so many pickles, one after the other."""
+    """Decode consecutive pickles."""
     for count, (operation, argument) in enumerate(_operations(stream, pickles)):
         if operation not in _OPERATIONS:
             raise ModelFileError(f"its pickle has the operation {operation}, which no file of tensors needs")

@@ -1,6 +1,6 @@
 """Guides of Pyro and TyXe: a ParamStore, or the state_dict of a guide.
 
-Both hold unconstrained values; how scales come from them is in :mod:`bnndp.importers.scales`.
+Both hold unconstrained values; how scales come from them is in :mod:`bnndp.importers.pyro_scales`.
 
 ========================== =========================================================================================
 ``AutoNormal``             ``locs.<site>``, ``scales.<site>``: independent weights
@@ -25,14 +25,22 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices, Foreign, Found
-from bnndp.importers.gaussian import ON_ALL_REALS, Law, assembled, fixed_beside, pieces, shapes_told
+from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
+from bnndp.importers.gaussian import (
+    REAL_PRIORS,
+    Law,
+    expect_joint_shapes,
+    expect_scales,
+    fixed_beside,
+    site_shapes,
+    to_layers,
+)
 from bnndp.importers.prefixes import shared_prefix
-from bnndp.importers.scales import REAL, Param, remarks, scale, transform, words
-from bnndp.importers.sites import told_by
-from bnndp.importers.values import deviations, double
+from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, words
+from bnndp.importers.sites import site_table
+from bnndp.importers.values import to_float64, to_std
 
-__all__ = ["IMPORTERS", "PyroGuide", "TyxeGuide"]
+__all__ = ["PYRO", "TYXE"]
 
 _RAW = "_unconstrained"  # how a guide's state_dict marks values under a constraint
 _STORE = "constraints."  # how values of a ParamStore begin
@@ -45,48 +53,51 @@ _WEIGHT = re.compile(r".*(?:weight|bias|kernel|\b[wb])_?\d*")
 _DIAGONALS = {"unit_lower_cholesky": "unit", "softplus_lower_cholesky": "softplus", "lower_cholesky": "exp"}
 
 
-@dataclass(frozen=True, slots=True)
-class PyroGuide:
-    """Autoguides of Pyro."""
-
-    name: str = "pyro"
-    looks_for: str = "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained"
-    uses: tuple[str, ...] = ("scale_transform", "beside", "table", "ignore")
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
-        return _is_guide(foreign) and not _is_tyxe(foreign)
-
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """By the form of guide that the names show."""
-        params = _params(foreign)
-        if any(_NORMAL.fullmatch(name) for name in params):
-            found = _independent(params, _NORMAL, choices, "softplus")
-        elif all(_FLAT.fullmatch(name) for name in params):
-            found = _joint(params, choices)
-        else:
-            found = _point(params, choices)
-        return _layers(found, choices, ordered=foreign.ordered)
+def _knows_pyro(foreign: Foreign) -> bool:
+    """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
+    return _is_guide(foreign) and not _is_tyxe(foreign)
 
 
-@dataclass(frozen=True, slots=True)
-class TyxeGuide:
-    """Guides of TyXe."""
-
-    name: str = "tyxe"
-    looks_for: str = "<site>.loc_unconstrained with <site>.scale_unconstrained"
-    uses: tuple[str, ...] = ("scale_transform", "beside", "table", "ignore")
-
-    def knows(self, foreign: Foreign) -> bool:
-        """Whether sites have a location and a scale of their own."""
-        return _is_guide(foreign) and _is_tyxe(foreign)
-
-    def read(self, foreign: Foreign, choices: Choices) -> Found:
-        """Location and scale of each site."""
-        return _layers(_independent(_params(foreign), _TYXE, choices, "exp"), choices, ordered=foreign.ordered)
+def _read_pyro(foreign: Foreign, choices: Choices) -> Imported:
+    """By the form of guide that the names show."""
+    params = _params(foreign)
+    if any(_NORMAL.fullmatch(name) for name in params):
+        found = _independent(params, _NORMAL, choices, "softplus")
+    elif all(_FLAT.fullmatch(name) for name in params):
+        found = _joint(params, choices)
+    else:
+        found = _point(params, choices)
+    return _layers(found, choices, ordered=foreign.ordered)
 
 
-IMPORTERS = (PyroGuide(), TyxeGuide())
+PYRO = Importer(
+    "pyro",
+    "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained",
+    ("scale_transform", "beside", "table", "ignore"),
+    _knows_pyro,
+    _read_pyro,
+)
+"""Autoguides of Pyro."""
+
+
+def _knows_tyxe(foreign: Foreign) -> bool:
+    """Whether sites have a location and a scale of their own."""
+    return _is_guide(foreign) and _is_tyxe(foreign)
+
+
+def _read_tyxe(foreign: Foreign, choices: Choices) -> Imported:
+    """Location and scale of each site."""
+    return _layers(_independent(_params(foreign), _TYXE, choices, "exp"), choices, ordered=foreign.ordered)
+
+
+TYXE = Importer(
+    "tyxe",
+    "<site>.loc_unconstrained with <site>.scale_unconstrained",
+    ("scale_transform", "beside", "table", "ignore"),
+    _knows_tyxe,
+    _read_tyxe,
+)
+"""Guides of TyXe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +133,8 @@ def _params(foreign: Foreign) -> dict[str, Param]:
     odd = next((name for name in foreign.tensors if not name.startswith("params.")), None)
     if odd is not None:
         raise ModelFileError(f"tensor {odd!r:.80} is no part of a ParamStore, whose tensors are in its entry params")
-    found = {name.removeprefix("params."): Param(name, tensor, "") for name, tensor in foreign.tensors.items()}
-    return {name: Param(param.name, param.tensor, _constraint(foreign, name)) for name, param in found.items()}
+    names = {name.removeprefix("params."): name for name in foreign.tensors}
+    return {own: Param(name, foreign.tensors[name], _constraint(foreign, own)) for own, name in names.items()}
 
 
 _Value = TypeVar("_Value")
@@ -152,14 +163,12 @@ def _independent(params: Mapping[str, Param], form: re.Pattern[str], choices: Ch
     parts = {name: (found["kind"].rstrip("s"), found["site"]) for name, found in matches.items() if found is not None}
     means = _once((site, _location(params[name])) for name, (kind, site) in parts.items() if kind == "loc")
     raw = _once((site, params[name]) for name, (kind, site) in parts.items() if kind == "scale")
-    alone = next((site for site in means if site not in raw), None)
-    if alone is not None:
-        raise ModelFileError(f"it has the location of {alone!r:.80} without its scale: a tensor is missing")
+    expect_scales(means, raw)
     by = {site: transform(param, choices.scale_transform, default) for site, param in raw.items()}
     stds = {site: scale(param, by[site]) for site, param in raw.items()}
     fixed = _once(_fixed(name, params[name]) for name in params if name not in parts)
-    said = remarks(raw.values(), choices.scale_transform, default)
-    return _Read(Law(_joined(means, fixed), stds), f"mean = loc, std = {words(by.values())}", said)
+    notes = remarks(raw.values(), choices.scale_transform, default)
+    return _Read(Law(means, stds).with_fixed(fixed), f"mean = loc, std = {words(by.values())}", notes)
 
 
 def _fixed(name: str, param: Param) -> tuple[str, Tensor]:
@@ -169,41 +178,31 @@ def _fixed(name: str, param: Param) -> tuple[str, Tensor]:
     return site, _location(param)
 
 
-def _joined(means: dict[str, Tensor], fixed: dict[str, Tensor]) -> dict[str, Tensor]:
-    both = next((name for name in fixed if name in means), None)
-    if both is not None:
-        raise ModelFileError(
-            f"{both!r:.80} is a site of the guide and has a value without variance: which one is used?"
-        )
-    return means | fixed
-
-
 def _location(param: Param) -> Tensor:
     if param.constraint not in (None, REAL):
         raise ModelFileError(
             f"{param.name!r:.80} is under the constraint {param.constraint!r:.60}; a mean must be real"
         )
-    return double(param.name, param.tensor)
+    return to_float64(param.name, param.tensor)
 
 
-def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Found:
+def _layers(read: _Read, choices: Choices, *, ordered: bool) -> Imported:
     """The layers of all sites, with those of a second file, which have no variance."""
-    told, law = told_by(choices), read.law
-    start = "" if told.sites else shared_prefix([name for name in law.means if name not in told.ignore])
+    table, law = site_table(choices), read.law
+    start = "" if table.sites else shared_prefix([name for name in law.means if name not in table.ignore])
 
-    def shorn(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name if name in told.ignore else name.removeprefix(start): value for name, value in values.items()}
+    def unprefixed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name if name in table.ignore else name.removeprefix(start): value for name, value in values.items()}
 
-    means = shorn(law.means)
     beside = fixed_beside(choices.beside)
-    law = Law(_joined(means, beside), shorn(law.stds), shorn(law.rows))
-    tensors, kinds = assembled(law, told, _CERTAIN, ordered=ordered and not beside)
-    return Found((tensors,), read.formula, kinds=kinds, remarks=(*read.remarks, ON_ALL_REALS), ordered=True)
+    law = Law(unprefixed(law.means), unprefixed(law.stds), unprefixed(law.rows)).with_fixed(beside)
+    tensors, kinds = to_layers(law, table, _CERTAIN, ordered=ordered and not beside)
+    return Imported((tensors,), read.formula, kinds=kinds, remarks=(*read.remarks, REAL_PRIORS), ordered=True)
 
 
 def _point(params: Mapping[str, Param], choices: Choices) -> _Read:
     """A guide without variance."""
-    ignore = told_by(choices).ignore
+    ignore = site_table(choices).ignore
     sites = _once((_site(name), param) for name, param in params.items())
     means = {site: param.tensor if site in ignore else _location(param) for site, param in sites.items()}
     return _Read(Law(means, {}), "mean = value, all std = 0")
@@ -224,13 +223,11 @@ def _joint(params: Mapping[str, Param], choices: Choices) -> _Read:
     if set(parts) not in _FORMS:
         raise ModelFileError(f"it has the {' and '.join(parts)} of a guide and nothing else: a tensor is missing")
     mean = _location(parts["loc"])
-    if mean.ndim != 1:
-        raise ModelFileError(f"the location of the guide has shape {tuple(mean.shape)}; expected a vector")
-    shapes = shapes_told(told_by(choices), len(mean))
+    shapes = site_shapes(site_table(choices), mean.numel())
+    expect_joint_shapes({kind: tuple(param.tensor.shape) for kind, param in parts.items()}, "loc", mean.numel())
     std, factor, formula = _covariance(parts, len(mean), choices.scale_transform)
-    rows = {} if factor is None else pieces(factor, shapes)
-    said = remarks([parts["scale"]], choices.scale_transform, "softplus") if "scale" in parts else ()
-    return _Read(Law(pieces(mean, shapes), pieces(std, shapes), rows), f"mean = loc, {formula}", said)
+    notes = remarks([parts["scale"]], choices.scale_transform, "softplus") if "scale" in parts else ()
+    return _Read(Law.joint(mean, std, factor, shapes), f"mean = loc, {formula}", notes)
 
 
 _FORMS = (
@@ -242,19 +239,14 @@ _FORMS = (
 
 
 def _covariance(parts: Mapping[str, Param], size: int, chosen: str | None) -> tuple[Tensor, Tensor | None, str]:
-    """Deviations of the independent part, the factor, and both in words."""
-    for kind, param in parts.items():
-        shape = tuple(param.tensor.shape)
-        square = {"cov_factor": (size, *shape[1:2]), "scale_tril": (size, size)}.get(kind, (size,))
-        if shape != square or (kind == "cov_factor" and len(shape) != 2):
-            raise ModelFileError(f"the {kind} of the guide has shape {shape}, but its location ({size},)")
+    """Stds of the independent part, the factor, and both in words."""
     if "scale" not in parts:
         lower, how = _lower(parts["scale_tril"], chosen)
         return torch.zeros(size, dtype=torch.float64), lower, f"std = 0, factor = {how}"
     by = transform(parts["scale"], chosen, "softplus")
     std, how = scale(parts["scale"], by), words([by])
     if "cov_factor" in parts:
-        factor = double(parts["cov_factor"].name, parts["cov_factor"].tensor)
+        factor = to_float64(parts["cov_factor"].name, parts["cov_factor"].tensor)
         return std, std[:, None] * factor, f"std = s, factor = s cov_factor with s = {how}"
     if "scale_tril" in parts:
         lower, unit = _lower(parts["scale_tril"], "unit")
@@ -264,14 +256,14 @@ def _covariance(parts: Mapping[str, Param], size: int, chosen: str | None) -> tu
 
 def _lower(param: Param, chosen: str | None) -> tuple[Tensor, str]:
     """A triangular matrix from its values: with ones on the diagonal beside a scale, else what was constrained."""
-    value = double(param.name, param.tensor)
+    value = to_float64(param.name, param.tensor)
     found = chosen if param.constraint is None else _DIAGONALS.get(param.constraint)
     if found not in _DIAGONALS.values() or (found == "unit") != (chosen == "unit"):
         raise ModelFileError(
             f"how the diagonal of {param.name!r:.80} comes from its values is not known (constraint: "
-            f"{param.constraint or 'not said'}); give --scale-transform softplus for Pyro 1.7, exp for an older one"
+            f"{param.constraint or 'unknown'}); give --scale-transform softplus for Pyro 1.7, exp for an older one"
         )
     if found == "unit":
         return value.tril(-1) + torch.eye(len(value), dtype=value.dtype), "1 + scale_tril below its diagonal"
-    diagonal = deviations(param.name, value.diagonal(), str(found))
+    diagonal = to_std(param.name, value.diagonal(), str(found))
     return value.tril(-1) + diagonal.diag_embed(), f"scale_tril below its diagonal + {found}(its diagonal)"

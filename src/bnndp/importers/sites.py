@@ -1,6 +1,6 @@
 """Sites of a probabilistic program as layers: which of them is the weight or the bias of which layer, in which layout.
 
-A name such as ``fc1.weight``, ``nn/Dense_0.kernel`` or ``w1`` says it; others are told by a table (``--table``) with
+A name such as ``fc1.weight``, ``nn/Dense_0.kernel`` or ``w1`` says it; others are table by a table (``--table``) with
 
     layout = "in_out"                      # of weights: (inputs, outputs); or "out_in", as in torch
     ignore = ["sigma"]                     # sites that the network has no use for, such as the noise of the data
@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from bnndp.errors import ModelFileError
-from bnndp.importers.foreign import Choices
-from bnndp.importers.ignored import few
+from bnndp.errors import InputError, ModelFileError
+from bnndp.files.container import expect_known
+from bnndp.importers.foreign import Choices, quoted
 from bnndp.importers.tables import LAYOUTS
 
-__all__ = ["Layer", "Site", "Told", "layers_of", "roles", "site_of", "told_by"]
+__all__ = ["Layer", "Site", "SiteTable", "by_role", "ignored_names", "layers_of", "site_of", "site_table"]
 
 _KEYS, _SETTINGS = ("layout", "ignore", "sites"), ("site", "layer", "part", "shape", "layout")
 _PARTS = ("weight", "bias")
@@ -43,12 +43,12 @@ class Site:
     layer: str
     part: str  # "weight" or "bias"
     leaf: str = ""  # how the name ends, where that is the name of a parameter: "kernel"
-    layout: str | None = None  # None: not said
-    shape: tuple[int, ...] | None = None  # None: not said
+    layout: str | None = None  # None: unknown
+    shape: tuple[int, ...] | None = None  # None: unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SiteTable:
     """What a table says of sites."""
 
     sites: tuple[Site, ...] = ()  # none: their order is that of the file
@@ -101,12 +101,10 @@ def _part(leaf: str) -> str:
     return "bias" if leaf.lower().startswith("b") else "weight"
 
 
-def told_by(choices: Choices) -> Told:
+def site_table(choices: Choices) -> SiteTable:
     """What ``--table`` and ``--ignore`` say, checked."""
     given = {} if choices.table is None else dict(choices.table)
-    surplus = sorted(set(given) - set(_KEYS))
-    if surplus:
-        raise ModelFileError(f"the table has unknown settings: {', '.join(map(repr, surplus[:4]))}; known: {_KEYS}")
+    expect_known(given, _KEYS, f"the table must have {', '.join(_KEYS)} alone; it has")
     layout, ignore, sites = given.get("layout"), given.get("ignore", []), given.get("sites", [])
     if layout is not None and layout not in LAYOUTS:
         raise ModelFileError(f"the table has layout {layout!r:.40}; known: {', '.join(LAYOUTS)}")
@@ -118,7 +116,15 @@ def told_by(choices: Choices) -> Told:
     found = tuple(_row(index, row, aside) for index, row in enumerate(sites))
     if len({site.name for site in found}) < len(found):
         raise ModelFileError("the table names a site twice")
-    return Told(found, str(layout) if layout is not None else None, aside)
+    return SiteTable(found, str(layout) if layout is not None else None, aside)
+
+
+def ignored_names(ignore: object) -> tuple[str, ...]:
+    """The argument ``ignore`` of the functions ``from_...``, a name or a list of them, checked."""
+    names = (ignore,) if isinstance(ignore, str) else ignore
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"ignore must be a list of names of sites, got {ignore!r:.80}.")
+    return tuple(names)
 
 
 def _row(index: int, given: object, ignore: Sequence[str]) -> Site:
@@ -134,19 +140,19 @@ def _row(index: int, given: object, ignore: Sequence[str]) -> Site:
         raise ModelFileError(f"row {index} of sites must say layer and part (weight or bias) of {name!r:.80}")
     if shape is not None and not (isinstance(shape, list) and all(type(n) is int and n > 0 for n in shape)):
         raise ModelFileError(f"row {index} of sites has shape {shape!r:.80}; expected a list of whole numbers")
-    said = any(key in given for key in ("layer", "part", "layout"))
-    return Site(name, layer, part, "" if said else usual.leaf, layout, None if shape is None else tuple(shape))
+    explicit = any(key in given for key in ("layer", "part", "layout"))
+    return Site(name, layer, part, "" if explicit else usual.leaf, layout, None if shape is None else tuple(shape))
 
 
 def layers_of(
-    shapes: Mapping[str, tuple[int, ...]], told: Told, certain: Mapping[str, str], *, ordered: bool
+    shapes: Mapping[str, tuple[int, ...]], table: SiteTable, certain: Mapping[str, str], *, ordered: bool
 ) -> tuple[Layer, ...]:
     """The layers of these sites, in their order.
 
     ``certain`` is the layout that weights of a certain last name have; ``ordered`` says whether the order of the sites
     is that of the layers, else it is that of the numbers in their names, or the one that fits.
     """
-    sites = _sites(shapes, told)
+    sites = _sites(shapes, table)
     groups: dict[str, dict[str, Site]] = {}
     for site in sites:
         parts = groups.setdefault(site.layer, {})
@@ -155,10 +161,10 @@ def layers_of(
                 f"layer {site.layer!r:.80} has two sites for its {site.part}, one is {site.name!r:.80}"
             )
         parts[site.part] = site
-    layers = [_layer(name, parts, shapes, told, certain) for name, parts in groups.items()]
+    layers = [_layer(name, parts, shapes, table, certain) for name, parts in groups.items()]
     open_layout = any(layout is None for _, layout in layers)
-    said = bool(told.sites) and {site.name for site in sites} <= {site.name for site in told.sites}
-    orders = _orders([layer for layer, _ in layers], ordered=ordered or said)
+    in_table = bool(table.sites) and {site.name for site in sites} <= {site.name for site in table.sites}
+    orders = _orders([layer for layer, _ in layers], ordered=ordered or in_table)
     if not open_layout and len(orders) == 1:
         found = orders[0]
         _expect_biases(found, shapes)
@@ -166,19 +172,19 @@ def layers_of(
     return _only_fit(orders, {layer.name for layer, layout in layers if layout is None}, shapes)
 
 
-def _sites(shapes: Mapping[str, tuple[int, ...]], told: Told) -> list[Site]:
+def _sites(shapes: Mapping[str, tuple[int, ...]], table: SiteTable) -> list[Site]:
     """Every site but those to be ignored, in the order of the table if that has one."""
-    lacking = [site.name for site in told.sites if site.name not in shapes]
-    lacking += [name for name in told.ignore if name not in shapes]
+    lacking = [site.name for site in table.sites if site.name not in shapes]
+    lacking += [name for name in table.ignore if name not in shapes]
     if lacking:
         raise ModelFileError(
-            f"{lacking[0]!r:.80} of --table or --ignore is no site of the file; its sites are {few(shapes)}"
+            f"{lacking[0]!r:.80} of --table or --ignore is no site of the file; its sites are {quoted(shapes)}"
         )
-    rows = {site.name: site for site in told.sites}
+    rows = {site.name: site for site in table.sites}
     found = []
     for name in dict.fromkeys((*rows, *shapes)):
         site = rows.get(name) or site_of(name)
-        if name in told.ignore:
+        if name in table.ignore:
             continue
         if site is None:
             raise ModelFileError(
@@ -195,14 +201,18 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], told: Told) -> list[Site]:
 
 
 def _layer(
-    name: str, parts: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]], told: Told, certain: Mapping[str, str]
+    name: str,
+    parts: Mapping[str, Site],
+    shapes: Mapping[str, tuple[int, ...]],
+    table: SiteTable,
+    certain: Mapping[str, str],
 ) -> tuple[Layer, str | None]:
-    """A layer, and its layout if that is said."""
+    """A layer, and its layout if that is known."""
     weight, bias = parts.get("weight"), parts.get("bias")
     if weight is None:
         raise ModelFileError(f"layer {name!r:.80} has a bias, {next(iter(parts.values())).name!r:.80}, but no weight")
     shape = shapes[weight.name]
-    layout = weight.layout or certain.get(weight.leaf) or told.layout
+    layout = weight.layout or certain.get(weight.leaf) or table.layout
     if len(shape) != 2 and (len(shape) != 4 or layout != "out_in"):
         raise ModelFileError(
             f"the weight {weight.name!r:.80} has shape {shape}; expected two axes, or the four of a kernel of torch "
@@ -212,7 +222,7 @@ def _layer(
 
 
 def _orders(layers: Sequence[Layer], *, ordered: bool) -> list[list[Layer]]:
-    """The orders in which the layers may stand: one if it is said, or by numbers, or does not matter; else all."""
+    """The orders in which the layers may stand: one if it is known, given by numbers, or irrelevant; else all."""
     if ordered or len(layers) == 1 or any(len(layer.shape) != 2 for layer in layers):
         return [list(layers)]
     if len({_NUMBER.sub("", layer.name) for layer in layers}) == 1:
@@ -262,10 +272,10 @@ def _words(layout: str) -> str:
     return "(outputs, inputs)" if layout == "out_in" else "(inputs, outputs)"
 
 
-def roles(
+def by_role(
     layers: Iterable[Layer], means: Mapping[str, Tensor], stds: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """Means and deviations of sites as those of layers, by layer and role; a site without deviation has none."""
+    """Means and stds of sites by layer and role; a site that is not in ``stds`` has no variance."""
     found: dict[str, dict[str, Tensor]] = {}
     for layer in layers:
         parts = found.setdefault(layer.name, {})

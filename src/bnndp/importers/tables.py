@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.errors import InputError, ModelFileError
-from bnndp.importers.values import TRANSFORMS, deviations, double
+from bnndp.importers.values import TRANSFORMS, to_float64, to_std
 
 __all__ = ["FIXED", "LAYOUTS", "ROLES", "Row", "Table", "layer_tensors"]
 
@@ -62,7 +62,7 @@ class Row:
 
     def value(self, name: str, tensor: Tensor) -> Tensor:
         """What we make of the tensor: float64, in the layout of torch."""
-        tensor = deviations(name, tensor, self.transform) if self.role.endswith("_std") else double(name, tensor)
+        tensor = to_std(name, tensor, self.transform) if self.role.endswith("_std") else to_float64(name, tensor)
         if self.layout == "in_out" and self.role.startswith("weight"):
             tensor = tensor.T if tensor.ndim == 2 else tensor.permute(-1, -2, *range(tensor.ndim - 2))
         return tensor.contiguous()
@@ -93,7 +93,7 @@ class Table:
         return any(all(any(Row(sign, "unused").layer(name) for name in names) for sign in each) for each in self.signs)
 
     def layers(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], tuple[str, ...]]:
-        """Tensors by layer and role, in the order of the file, and what must be said of them."""
+        """Tensors by layer and role, in the order of the file, and remarks on them."""
         layers: dict[str, dict[str, Tensor]] = {}
         copies: list[tuple[str, str, Row]] = []
         for name, tensor in tensors.items():
@@ -136,7 +136,7 @@ def layer_tensors(layers: Mapping[str, Mapping[str, Tensor]], *, bias: bool = Tr
     """Layers by role as tensors in our names; a layer without a bias gets one of zero.
 
     So do, without ``bias``, all layers whose biases have a variance: they hold some that they do not use.
-    A mean without its deviation, or the reverse, is refused: the file is cut off, or the table is wrong.
+    A mean without its std, or the reverse, is refused: the file is cut off, or the table is wrong.
     """
     found: dict[str, Tensor] = {}
     for layer, parts in layers.items():
@@ -153,7 +153,7 @@ def layer_tensors(layers: Mapping[str, Mapping[str, Tensor]], *, bias: bool = Tr
 
 
 def _pair(layer: str, part: str, parts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-    """Mean and deviation of the weight or the bias, None if there is neither."""
+    """Mean and std of the weight or the bias, None if there is neither."""
     mean, std, fixed = (parts.get(name) for name in (f"{part}_mean", f"{part}_std", part))
     if fixed is not None and (mean is not None or std is not None):
         raise ModelFileError(f"layer {layer!r:.80} has a {part} with and one without variance: which one is used?")
@@ -162,11 +162,11 @@ def _pair(layer: str, part: str, parts: Mapping[str, Tensor]) -> tuple[Tensor, T
     if mean is not None and std is not None:
         if mean.shape != std.shape:
             shapes = f"{tuple(mean.shape)} and {tuple(std.shape)}"
-            raise ModelFileError(f"mean and deviation of the {part} of layer {layer!r:.80} have shapes {shapes}")
+            raise ModelFileError(f"mean and std of the {part} of layer {layer!r:.80} have shapes {shapes}")
         return mean, std
     if mean is None and std is None:
         return None
-    there, lacking = ("mean", "deviation") if std is None else ("deviation", "mean")
+    there, lacking = ("mean", "std") if std is None else ("std", "mean")
     raise ModelFileError(
         f"layer {layer!r:.80} has the {there} of its {part}, but not the {lacking}: a tensor is missing"
     )

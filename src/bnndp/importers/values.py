@@ -9,13 +9,13 @@ from torch import Tensor
 
 from bnndp.errors import ModelFileError
 
-__all__ = ["TRANSFORMS", "deviations", "double", "softplus"]
+__all__ = ["TRANSFORMS", "softplus", "to_float64", "to_std"]
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LARGE = 700.0  # exp of it is finite in float64, and softplus is the identity there
 
 
-def double(name: str, tensor: Tensor) -> Tensor:
+def to_float64(name: str, tensor: Tensor) -> Tensor:
     """The tensor in float64, every number as it is; refused unless it is one of finite floating point numbers."""
     if tensor.dtype not in _FLOATS:
         raise ModelFileError(f"tensor {name!r:.80} has dtype {tensor.dtype}; expected floating point of 16 to 64 bits")
@@ -46,9 +46,9 @@ TRANSFORMS: Mapping[str, Callable[[Tensor], Tensor]] = {
 """How standard deviations come from what was trained."""
 
 
-def deviations(name: str, tensor: Tensor, transform: str = "none") -> Tensor:
+def to_std(name: str, tensor: Tensor, transform: str = "none") -> Tensor:
     """Standard deviations from a tensor and a name in ``TRANSFORMS``; refused unless finite and at least zero."""
-    given = double(name, tensor)
+    given = to_float64(name, tensor)
     found = TRANSFORMS[transform](given)
     bad = ~((found >= 0) & found.isfinite())
     if not bad.any():

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from bnndp.maths.rounding import TINY, UNIT
 
-__all__ = ["logistic_tail"]
+__all__ = ["HALF_CURVATURE", "logistic_tail"]
 
-_CURVATURE = 0.0481126
+HALF_CURVATURE = 0.0481126
 r"""Half of the largest curvature of f, :math:`\tfrac12\sup|f''|=\sqrt3/36`: at least gamma(t) for every t."""
 
 _PARABOLAS = (
@@ -41,7 +41,10 @@ def logistic_tail(mean: Tensor, variance: Tensor) -> Tensor:  # (...) each
     d, v = mean.clamp_max(_PARABOLAS[-1][0])[..., None], variance[..., None]
     t, curvature = torch.tensor(_PARABOLAS, dtype=mean.dtype, device=mean.device).T
     # Where the variance is small the parabola must touch at d itself.
-    t, curvature = torch.cat([t.expand(*d.shape[:-1], -1), d], -1), torch.cat([curvature, curvature.new([_CURVATURE])])
+    t, curvature = (
+        torch.cat([t.expand(*d.shape[:-1], -1), d], -1),
+        torch.cat([curvature, curvature.new([HALF_CURVATURE])]),
+    )
     value = torch.sigmoid(-t)
     slope = value * torch.sigmoid(t)  # -f'(t)
     d = torch.minimum(d, t + 0.5 * slope / curvature)  # the parabola rises beyond its vertex: shift down to that

@@ -60,19 +60,23 @@ class Layer:
     rise: Tensor  # (n_out, n_in), at least E max(w, 0)
     fall: Tensor  # (n_out, n_in), at least E max(-w, 0)
     bias_rise: Tensor  # (n_out,), at least E max(b, 0)
+    met: Tensor  # (), at least the sum of all means and variances that a coefficient is multiplied with
 
     @classmethod
     def of(cls, linear: Linear) -> Layer:
         """The records of ``linear`` that every step of the recursion shares."""
         mean, std = linear.weight_mean, linear.weight_std
+        var_lower, var_upper = _variances(std)
         return cls(
             mean,
             linear.bias_mean,
-            *_variances(std),
+            var_lower,
+            var_upper,
             *_variances(linear.bias_std),
             _rectified_upper(mean, std),
             _rectified_upper(-mean, std),
             _rectified_upper(linear.bias_mean, linear.bias_std),
+            1 + mean.abs().sum() + var_upper.sum(),
         )
 
     @property
@@ -91,11 +95,13 @@ class Layer:
 
     def std_upper(self, z: Tensor) -> Tensor:  # z (..., n_in), the magnitudes
         r"""A value above :math:`r` at every point of magnitude at most ``z``: (..., n_out)."""
-        return up(z * z @ self.var_upper.T + self.bias_var_upper, 2 * self.n_in + 4).sqrt() * (1 + 4 * UNIT)
+        square = z * z + TINY  # it may underflow
+        return up(square @ self.var_upper.T + self.bias_var_upper, 2 * self.n_in + 4).sqrt() * (1 + 4 * UNIT)
 
     def std_lower(self, z: Tensor) -> Tensor:  # z (..., n_in), the magnitudes
         r"""A value below :math:`r` at every point of magnitude at least ``z``: (..., n_out)."""
-        return down(z * z @ self.var_lower.T + self.bias_var_lower, 2 * self.n_in + 4).sqrt() * (1 - 4 * UNIT)
+        square = (z * z - TINY).clamp_min(0)
+        return down(square @ self.var_lower.T + self.bias_var_lower, 2 * self.n_in + 4).sqrt() * (1 - 4 * UNIT)
 
     def ranges(self, region: Region) -> Ranges:
         """Intervals of ``m`` and ``r`` over each region by interval arithmetic, rounded outward."""

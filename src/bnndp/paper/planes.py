@@ -103,7 +103,8 @@ def compose(layer: Layer, base: Affine, region: Region, low: Planes, high: Plane
     offset = (plus * high_offset + minus * low_offset).sum(-1) + base.offset + extra
     total = (size @ region.magnitude[..., None])[..., 0] + base.offset.abs() + extra.abs()
     total = total + (plus * high_offset.abs() - minus * low_offset.abs()).sum(-1)
-    error = gamma(sum(layer.mean.shape) + 32) * total + TINY * (1 + region.magnitude.sum(-1, keepdim=True))
+    met = layer.met * (1 + region.magnitude.sum(-1, keepdim=True)).square()  # by coefficients that may underflow
+    error = gamma(sum(layer.mean.shape) + 32) * total + TINY * met
     return Affine(matrix, offset + error)
 
 

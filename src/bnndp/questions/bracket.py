@@ -9,18 +9,12 @@ only what the trials found: ``low`` was certified, ``high`` was not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bnndp.options import NEVER, Deadline
-
-__all__ = ["Bracket", "Value", "narrowed"]
-
-Value = Callable[[Tensor, Tensor], Tensor]
-"""Bounds (inputs,) at the radii (inputs,) of the inputs at these indices; the decision holds where positive."""
+__all__ = ["Bracket"]
 
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where to begin if nothing is known
@@ -92,6 +86,22 @@ class Bracket:
         wide = ~(self.high - self.low <= tolerance * self.low) & ~(self.high <= _LEAST * upper)
         return nothing | (self.low >= 0) & (self.low < upper) & wide
 
+    def next(self, upper: float, tolerance: float, index: int) -> tuple[Tensor, Tensor]:
+        """The inputs (some,) to try next, and their radii, in round ``index`` of the search; none: it is over.
+
+        ``tolerance`` is relative to the radius, ``upper`` is the largest tried.
+        """
+        at = (
+            self.open(upper, tolerance).nonzero()[:, 0] if index < _TRIALS else self.low.new_empty(0, dtype=torch.int64)
+        )
+        return at, self.trial(upper, tolerance, bold=index >= _USUAL and index % 2 == 0)[at]
+
+    def told(self, at: Tensor, radii: Tensor, value: Tensor) -> Bracket:
+        """What is known after trials of the inputs ``at`` (some,) at these radii that found the bounds ``value``."""
+        active = torch.zeros_like(self.low, dtype=torch.bool).index_fill(0, at, True)
+        trial, found = self.low.index_copy(0, at, radii), torch.full_like(self.low, -torch.inf).index_copy(0, at, value)
+        return self.after(trial, found, active)
+
     def trial(self, upper: float, tolerance: float, *, bold: bool) -> Tensor:
         """The radius to try next: (batch,); a ``bold`` one does not heed the log odds, which may mislead."""
         low, high = self.low, self.high
@@ -145,33 +155,6 @@ class Bracket:
         bent = x * b * c / ((a - b) * (a - c)) + y * a * c / ((b - a) * (b - c)) + z * a * b / ((c - a) * (c - b))
         falls = ((a - b) * (x - y) < 0) & ((b - c) * (y - z) < 0) & ((a - c) * (x - z) < 0)
         return torch.where(falls & (bent > self.low) & (bent < self.high), bent, line)
-
-
-def narrowed(
-    value_at: Value, state: Bracket, upper: float, tolerance: float, deadline: Deadline = NEVER
-) -> Iterator[Bracket]:
-    """Narrow the brackets of the largest radius at which ``value_at`` is positive, trial by trial.
-
-    ``tolerance`` is relative to the radius, ``upper`` is the largest tried. No trial begins after the deadline.
-    """
-    yield state
-    for index in range(_TRIALS):
-        active = state.open(upper, tolerance)
-        if not bool(active.any()) or deadline.passed:
-            break
-        trial = state.trial(upper, tolerance, bold=index >= _USUAL and index % 2 == 0)
-        state = _tried(value_at, state, trial, active)
-        yield state
-
-
-def _tried(value_at: Value, state: Bracket, trial: Tensor, active: Tensor) -> Bracket:
-    """The bracket after a trial of the ``active`` inputs."""
-    at = active.nonzero()[:, 0]
-    if at.numel() == 0:
-        return state
-    value = torch.full_like(trial, -torch.inf)
-    value[at] = value_at(trial[at], at)
-    return state.after(trial, value, active)
 
 
 def _log_odds(value: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 
@@ -75,7 +76,6 @@ def probability(network: Posterior, box: Box, a: float, b: float, options: Optio
     return last(better_probabilities(network, box, options, Between(a, b)), options.deadline)
 
 
-@torch.no_grad()
 def better_bounds(network: Posterior, box: Box, options: Options, *, quantity: str = "mean") -> Iterator[Bounds]:
     """The bounds of :func:`certify` as they get better: one pass first, then whatever ``options`` ask for.
 
@@ -93,22 +93,23 @@ def better_bounds(network: Posterior, box: Box, options: Options, *, quantity: s
         answers = (answer for how in different for answer in _softmax(network, box, how))
     else:  # a refinement goes through all coarser ones
         answers = mean(network, box, stages[-1])
-    yield from _running(answers)
+    return accumulate(answers, _met)
 
 
-@torch.no_grad()
 def better_probabilities(network: Posterior, box: Box, options: Options, between: Between) -> Iterator[Bounds]:
     """The bounds of :func:`probability` as they get better, as those of :func:`better_bounds` do."""
     _expect_question(network, box)
     how = plan(network, options.started())[-1].options
-    yield from _running(_of_intervals(lambda cells: interval_probability(network, cells, how, between), box, how))
+    return accumulate(_of_intervals(lambda cells: interval_probability(network, cells, how, between), box, how), _met)
 
 
+@torch.no_grad()
 def _of_intervals(bounds: Callable[[Box], Interval], box: Box, options: Options) -> Iterator[Bounds]:
     for ends in equal_cells(bounds, box, options):
         yield Bounds(ends.lower, ends.upper, None, ("moment",) * box.batch)
 
 
+@torch.no_grad()
 def _softmax(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
     """Bounds of the expected softmax, with more and more cells."""
     methods: list[tuple[str, ...]] = []
@@ -124,7 +125,7 @@ def _softmax(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]
 
 def _expect_question(network: object, box: object) -> None:
     module = isinstance(network, torch.nn.Module)
-    advice = "make one of it with bnndp.from_module(module)" if module else "load one with bnndp.load(path)"
+    advice = "make one of it with bnndp.from_module(module, task=...)" if module else "load one with bnndp.load(path)"
     expect("network", network, (BayesianNetwork, Ensemble), advice)
     expect("box", box, Box, "give bnndp.Box(lower, upper) or bnndp.Box.ball(x, eps)")
     if isinstance(box, Box) and box.batch == 0:
@@ -138,14 +139,9 @@ def asked_options(given: Options | None) -> Options:
     return options.started()
 
 
-def _running(answers: Iterator[Bounds]) -> Iterator[Bounds]:
-    """The intersection of all answers so far, after each of them, with the affine bounds of the latest."""
-    best = next(answers)
-    yield best
-    for found in answers:
-        lower, upper = torch.maximum(best.lower, found.lower), torch.minimum(best.upper, found.upper)
-        best = replace(found, lower=lower, upper=upper)
-        yield best
+def _met(best: Bounds, found: Bounds) -> Bounds:
+    """The intersection, with the affine bounds of the latest."""
+    return replace(found, lower=torch.maximum(best.lower, found.lower), upper=torch.minimum(best.upper, found.upper))
 
 
 def expect(name: str, value: object, kind: type | tuple[type, ...], advice: str) -> None:

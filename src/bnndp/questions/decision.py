@@ -116,7 +116,7 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
     witness, margin, error, rival = points.clone(), nothing, nothing.clone(), asked.clone()
     proved = torch.zeros_like(bound, dtype=torch.bool)
     left = ~(bound > 0)
-    if bool(left.any()):
+    if bool(left.any()) and not options.deadline.passed:
         found = evade(
             network, box[left], asked[left], losses=losses, budget=AttackBudget(seed=seed, deadline=options.deadline)
         )

@@ -202,6 +202,10 @@ def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on 
     else:
         decision, given = known.decision, known.label
         start = Radius(known.label, known.radius, known.attack, x)  # the witnesses are not asked for
-    for found in better_radii(network, x, given, domain, search=search, options=options, known=start):
-        witness, rival = (None, None) if known is not None else (found.witness, found.rival)
-        yield Evaluation(found.label, decision, found.radius, found.attack, search.upper, witness, rival)
+    first = known is None
+
+    def evaluation(found: Radius) -> Evaluation:
+        witness, rival = (found.witness, found.rival) if first else (None, None)
+        return Evaluation(found.label, decision, found.radius, found.attack, search.upper, witness, rival)
+
+    return map(evaluation, better_radii(network, x, given, domain, search=search, options=options, known=start))

@@ -114,8 +114,9 @@ def _gaussian(mean: Interval, spread: Interval, between: Between) -> tuple[Tenso
     else:
         m = mean.lower if a == -math.inf else mean.upper
     within = (m >= a) & (m <= b)
-    near, far = torch.maximum(a - m, m - b).clamp_min(TINY), torch.maximum(b - m, m - a)
-    peak = ((far - near) * (far + near) / (2 * torch.log1p((far - near) / near))).sqrt()
+    near, far = (torch.where(within, 1.0, torch.maximum(*ends)) for ends in ((a - m, m - b), (b - m, m - a)))
+    gap = far - near
+    peak = (gap / (2 * torch.log1p(gap / near))).sqrt() * (far + near).sqrt()  # a square of the distances may underflow
     peak = torch.where(within, 0.0, peak.nan_to_num(torch.inf, posinf=torch.inf)).clamp(low, high)
     inner = torch.where(low == 0, 1.0, _chance(m, low, a - blur, b + blur))
     most = torch.where(within, inner, _chance(m, peak, a, b))

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 
-from bnndp.engine.mixture import Mixture
 from bnndp.engine.passes import both_signs, finite, known
 from bnndp.geometry.bounds import Affine, AffineBounds, Interval
 from bnndp.geometry.box import Box
@@ -23,50 +22,41 @@ from bnndp.tighten.cells import union
 from bnndp.tighten.choice import chunked
 from bnndp.tighten.refinement import refine
 
-__all__ = ["mean", "one_pass", "output_bounds", "sides"]
+__all__ = ["mean", "one_pass", "sides"]
 
 
+@torch.no_grad()
 def mean(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:
     """Bounds of the mean output: of one pass, then after every round of splitting."""
-    found = one_pass(network, box, options)
+    affine, interval, methods = one_pass(network, box, options)
+    found = Bounds(interval.lower, interval.upper, affine, methods)
     yield found
-    if options.refine == 1 or found.affine is None:
+    if options.refine == 1:
         return
 
     def again(cells: Box) -> tuple[AffineBounds, Interval]:  # cells outside a ball are empty: their ends may cross
-        return _one_pass(network, cells, options)[:2]
+        return one_pass(network, cells, options)[:2]
 
-    for cells in refine(again, found.affine, Interval(found.lower, found.upper), options):
+    for cells in refine(again, affine, interval, options):
         ends = union(cells.interval, cells.owner, box.batch)
         yield replace(found, lower=ends.lower, upper=ends.upper, cells=cells)
 
 
-def one_pass(network: Posterior, box: Box, options: Options) -> Bounds:
+def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     """Affine bounds, their interval (rounded outward) and the name of the method that gave it, for each box."""
-    affine, interval, methods = _one_pass(network, box, options)
-    return Bounds(interval.lower, interval.upper, affine, methods)
-
-
-def _one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
     bounds = _nothing(box, network.n_out)
     lower, upper = (torch.full_like(bounds.lower.offset, end) for end in (-torch.inf, torch.inf))
     methods: list[str] = []
-    for part, passes in chunked(network, box, options, rows=2 * network.n_out):
-        affine, interval, names = output_bounds(passes)
-        lower[part], upper[part] = interval.lower, interval.upper
-        methods += names
+    n = network.n_out
+    for part, passes in chunked(network, box, options, rows=2 * n):
+        found = passes.affine(both_signs(n, passes.box))
+        least, affine = known(found.least), sides(found.affine, passes.box)
+        lower[part], upper[part] = least[:, :n], -least[:, n:]
+        methods += found.method
         for whole, piece in ((bounds.lower, affine.lower), (bounds.upper, affine.upper)):
             whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
     methods += ["none"] * (box.batch - len(methods))
     return bounds, Interval(lower, upper), tuple(methods)
-
-
-def output_bounds(passes: Mixture) -> tuple[AffineBounds, Interval, tuple[str, ...]]:
-    """Affine bounds of every output on the boxes of some passes, their interval, and the methods of the boxes."""
-    n, box = passes.outputs, passes.box
-    found = passes.affine(both_signs(n, box))
-    least = known(found.least)
-    return sides(found.affine, box), Interval(least[:, :n], -least[:, n:]), found.method
 
 
 def sides(found: Affine, box: Box) -> AffineBounds:

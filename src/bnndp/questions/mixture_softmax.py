@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.margins import gaussian_tails, margin_rows, without_own
+from bnndp.engine.margins import by_class, gaussian_tails, margin_rows
 from bnndp.engine.mixture import LowerSum, Mixture, Part, plane_size, summed, weighted_interval
 from bnndp.engine.passes import Margins
 from bnndp.engine.tails.tails import hoped_tails
@@ -127,7 +127,7 @@ def margin_planes(part: Part, reference: Tensor, classes: int) -> MarginPlanes: 
     bounds, reference = part.bounds, part.again(reference)
     rows, box = margin_rows(reference, classes), bounds.box
     found = bounds.affine(rows)
-    known = without_own(Margins(found.least, bounds.variance(rows)), reference, classes)
+    known = by_class(found.least, bounds.variance(rows), reference)
     own = reference[..., None] == torch.arange(classes, device=reference.device)
     planes = _on_box(found.affine, known, own, box)
     mean, variance = planes.least, planes.variance

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -23,10 +23,10 @@ from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 from bnndp.options import Deadline, Options
-from bnndp.questions.bracket import Bracket, narrowed
+from bnndp.questions.bracket import Bracket
 from bnndp.questions.decision import expect_classifier, labels_of
 from bnndp.questions.notebook import html_table
-from bnndp.questions.softmax import bound_rows, quick_rows
+from bnndp.questions.softmax import bound_rows, one_pass_rows
 from bnndp.tighten.choice import plan
 from bnndp.tighten.effort import last
 
@@ -132,17 +132,7 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
         )
     asked = labels_of(network, points, label if known is None else known.label, search.losses)
     balls = _Balls(network, points, decision_rows(asked, network.n_out, search.losses)[0], asked, domain, search)
-    first, *others = (stage.options for stage in plan(network, options))
-    if known is None:
-        start = _BEGIN * linear_radius(network, points, balls.rows, search.norm)
-        *_, found = balls.searched_first(start.clamp_max(search.upper), first)
-        unattacked = Radius(asked, found.radius, points[:, 0] * torch.nan, points)
-        known = _attacked(network, points, unattacked, domain, search, options.deadline)
-    yield known
-    for how in others:
-        for found in balls.searched(Bracket.again(known.radius, known.attack), how):
-            known = replace(known, radius=found.radius)
-            yield known
+    return _radii(balls, [stage.options for stage in plan(network, options)], known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,66 +146,75 @@ class _Balls:
     domain: tuple[float, float] | None
     search: Search
 
-    def searched(self, state: Bracket, how: Options) -> Iterator[Bracket]:
-        """The brackets as they narrow."""
-        return narrowed(partial(self._value_at, how=how), state, *self._fine, how.deadline)
+    def of(self, radius: Tensor, at: Tensor) -> Box:
+        """Those of the inputs ``at`` (some,)."""
+        return Box.ball(self.points[at], radius, domain=self.domain, norm=self.search.norm)
 
-    def searched_first(self, start: Tensor, how: Options) -> Iterator[Bracket]:  # start (batch,)
-        """The same from the start: by two moments, then from there by all bounds where these may hold further out.
 
-        All that are left are asked for together, which makes the costlier bounds cheap.
-        """
-        state = Bracket.empty(start)
-        hopeful = torch.zeros_like(self.label, dtype=torch.bool)  # more may be certified at the upper end
-        value_at = partial(self._quick_at, how=how, hopeful=hopeful)
-        for state in narrowed(value_at, state, *self._fine, how.deadline):  # noqa: B020 (the latest is what the next search begins with)
-            yield state
+@torch.no_grad()
+def _radii(balls: _Balls, stages: list[Options], known: Radius | None) -> Iterator[Radius]:
+    """Certified and attacked radii after the first stage, then after every trial of the others.
+
+    In the first stage the costly bounds are left out, and then asked for all inputs together that they may help: that
+    makes them cheap.
+    """
+    first, *others = stages
+    if known is None:
+        start = _BEGIN * linear_radius(balls.network, balls.points, balls.rows, balls.search.norm)
+        state = Bracket.empty(start.clamp_max(balls.search.upper))
+        hopeful = torch.zeros_like(balls.label, dtype=torch.bool)
+        *_, state = _trials(balls, state, first, hopeful)
         at = hopeful.nonzero()[:, 0]
         if at.numel():
             value = torch.full_like(state.low, -torch.inf)
-            value[at] = self._value_at(state.high[at], at, how)
-            yield from self.searched(state.again_at(value, hopeful), how)
-
-    @property
-    def _fine(self) -> tuple[float, float]:
-        return self.search.upper, self.search.tolerance
-
-    def _ball(self, radius: Tensor, at: Tensor) -> Box:
-        return Box.ball(self.points[at], radius, domain=self.domain, norm=self.search.norm)
-
-    def _value_at(self, radius: Tensor, at: Tensor, how: Options) -> Tensor:
-        with torch.no_grad():
-            return bound_rows(self.network, self._ball(radius, at), self.rows[at], self.label[at], how).amin(-1)
-
-    def _quick_at(self, radius: Tensor, at: Tensor, how: Options, hopeful: Tensor) -> Tensor:
-        """By two moments; ``hopeful`` (batch,) is told where these fail and more may not."""
-        with torch.no_grad():
-            bound, hope = quick_rows(self.network, self._ball(radius, at), self.rows[at], self.label[at], how)
-        value = bound.amin(-1)
-        hopeful[at] = torch.where(value > 0, hopeful[at], hope)
-        return value
+            ball = balls.of(state.high[at], at)
+            value[at] = bound_rows(balls.network, ball, balls.rows[at], balls.label[at], first).amin(-1)
+            *_, state = _trials(balls, state.again_at(value, hopeful), first)
+        unattacked = Radius(balls.label, state.radius, balls.points[:, 0] * torch.nan, balls.points)
+        known = _attacked(balls, unattacked, first.deadline)
+    yield known
+    for how in others:
+        for state in _trials(balls, Bracket.again(known.radius, known.attack), how):
+            known = replace(known, radius=state.radius)
+            yield known
 
 
-def _attacked(
-    network: Posterior,
-    x: Tensor,
-    found: Radius,
-    domain: tuple[float, float] | None,
-    search: Search,
-    deadline: Deadline,
-) -> Radius:
+def _trials(balls: _Balls, state: Bracket, how: Options, hopeful: Tensor | None = None) -> Iterator[Bracket]:
+    """The brackets of the largest radii as they narrow, trial by trial; none begins after the deadline.
+
+    With ``hopeful`` (batch,) only by what is not costly; it is set where that fails and more may not.
+    """
+    yield state
+    for index in count():
+        at, radii = state.next(balls.search.upper, balls.search.tolerance, index)
+        if at.numel() == 0 or how.deadline.passed:
+            return
+        asked = balls.network, balls.of(radii, at), balls.rows[at], balls.label[at], how
+        if hopeful is None:
+            value = bound_rows(*asked).amin(-1)
+        else:
+            bound, more = one_pass_rows(*asked, costly=False)
+            value = bound.amin(-1)
+            hopeful[at] = torch.where(value > 0, hopeful[at], more)
+        state = state.told(at, radii, value)
+        yield state
+
+
+def _attacked(balls: _Balls, found: Radius, deadline: Deadline) -> Radius:
     """With the radii of an attack, where one is asked for; what is proved up to the largest radius is not attacked.
 
     An attack that the deadline has ended before it found anything says nothing: its radius is NaN.
     """
+    x, search = balls.points, balls.search
     if not search.attack:
         return found
     at = (~(found.radius >= search.upper)).nonzero()[:, 0]
     attack, witness, rival = torch.full_like(found.attack, torch.inf), x.clone(), found.label.clone()
-    reach = Reach(domain=domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
+    reach = Reach(domain=balls.domain, norm=search.norm, upper=search.upper, tolerance=search.tolerance)
     budget = AttackBudget(seed=search.seed, deadline=deadline)
     if at.numel():
-        broken = attack_radius(network, x[at], found.label[at], losses=search.losses, reach=reach, budget=budget)
+        label = found.label[at]
+        broken = attack_radius(balls.network, x[at], label, losses=search.losses, reach=reach, budget=budget)
         radius = torch.where(broken.radius.isinf(), torch.nan, broken.radius) if deadline.passed else broken.radius
         attack[at], witness[at], rival[at] = radius, broken.x, broken.rival
     return replace(found, attack=attack, witness=witness, rival=rival)

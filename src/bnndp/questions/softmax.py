@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.margins import gaussian_tails, margins
-from bnndp.engine.mixture import Mixture
+from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins
 from bnndp.engine.passes import Branchable, Margins, Pass
 from bnndp.engine.tails.tails import hoped_tails
 from bnndp.errors import InputError
@@ -31,7 +30,7 @@ from bnndp.tighten.choice import chunked, plan
 from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
 
-__all__ = ["bound_rows", "expected_softmax", "quick_rows"]
+__all__ = ["bound_rows", "expected_softmax", "one_pass_rows"]
 
 _BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _BRANCH_STEPS = 10  # of ascent on each cell, at least
@@ -95,17 +94,6 @@ def bound_rows(
     return last(_better_rows(network, box, asked, options), options.deadline)
 
 
-def quick_rows(network: Posterior, box: Box, rows: Tensor, label: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """:func:`bound_rows` without what costs many times a pass, and where that may do better yet: (batch,).
-
-    Exponential moments through two hidden layers cost least if they are asked for many boxes at once.
-    """
-    if options.effort != "low" or options.refine > 1:
-        return bound_rows(network, box, rows, label, options), torch.zeros_like(label, dtype=torch.bool)
-    _expect_classes(network)
-    return _bound(network, box, _Asked(rows, label), options, costly=False)
-
-
 def _better_rows(network: Posterior, box: Box, asked: _Asked, options: Options) -> Iterator[Tensor]:
     """The bounds (batch, rows) after every stage of the effort; each is the best so far."""
     first, *others = plan(network, options)
@@ -122,53 +110,69 @@ def _better_rows(network: Posterior, box: Box, asked: _Asked, options: Options) 
 
 def _on_cells(network: Posterior, box: Box, asked: _Asked, options: Options) -> Tensor:
     """Bounds (batch, rows), by cells of the boxes where the options allow some and a row is not positive."""
-    whole, _ = _bound(network, box, asked, options)
+    whole, _ = one_pass_rows(network, box, asked.rows, asked.label, options)
     if options.refine == 1:
         return whole
     plain = replace(options, branch=1)  # signs and cells at once do not pay
 
     def on_cells(cells: Box, owner: Tensor) -> Tensor:
-        return _bound(network, cells, asked[owner], plain)[0]
+        part = asked[owner]
+        return one_pass_rows(network, cells, part.rows, part.label, plain)[0]
 
     return halve(on_cells, box, whole, options.refine, options.deadline)
 
 
-def _bound(
-    network: Posterior, box: Box, asked: _Asked, options: Options, *, costly: bool = True
+def one_pass_rows(
+    network: Posterior,
+    box: Box,
+    rows: Tensor,  # (batch, rows, classes)
+    label: Tensor,  # (batch,)
+    options: Options,
+    *,
+    costly: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Bounds (batch, rows), and boxes (batch,) of which more would be known by what is ``costly`` and was left out."""
-    bound = torch.full_like(asked.rows[..., 0], -torch.inf)
-    hopeful = torch.zeros_like(asked.label, dtype=torch.bool)
+    """:func:`bound_rows` of one pass, and boxes (batch,) of which more would be known by what is ``costly``.
+
+    Exponential moments through two hidden layers cost many times a pass, and least if they are asked for many boxes at
+    once; a search may leave them out at first.
+    """
+    bound = torch.full_like(rows[..., 0], -torch.inf)
+    hopeful = torch.zeros_like(label, dtype=torch.bool)
     for part, passes in chunked(network, box, options, rows=network.n_out):
+        asked = _Asked(rows[part], label[part])
         if passes.several:
-            found = mixture_rows(passes, asked.rows[part], asked.label[part])
+            found = mixture_rows(passes, asked.rows, asked.label)
         else:
-            found, hopeful[part] = _rows(passes, asked[part], options, costly=costly)
+            bounds, reference = passes.alone(), asked.label[:, None]
+            own = bounds.softmax(asked.rows)
+            found = bound[part] if own is None else own
+            if bounds.moments:
+                pairs = margin_rows(reference, network.n_out)
+                known = by_class(bounds.least(pairs), bounds.variance(pairs), reference)
+                by_moments, hopeful[part] = _by_margins(bounds, asked, known, costly=costly)
+                found = torch.fmax(found, by_moments)
+                if options.branch > 1 and bounds.branchable is not None:
+                    steps = max(options.optimise, _BRANCH_STEPS)
+                    how = Branching(options.branch, steps, passes.capacity, options.deadline)
+                    found = _branched(bounds.branchable, asked, known, found, how)
         bound[part] = found.nan_to_num(-torch.inf, neginf=-torch.inf)
     return bound, hopeful
 
 
-def _rows(passes: Mixture, asked: _Asked, options: Options, *, costly: bool) -> tuple[Tensor, Tensor]:
-    """The same for one network, on boxes that fit the memory."""
-    bounds, rows, label = passes.alone(), asked.rows, asked.label
-    own, left = bounds.softmax(rows), torch.zeros_like(label, dtype=torch.bool)
-    bound = torch.full_like(rows[..., 0], -torch.inf) if own is None else own.nan_to_num(-torch.inf, neginf=-torch.inf)
-    if not bounds.moments:
+def _by_margins(bounds: Pass, asked: _Asked, known: Margins, *, costly: bool) -> tuple[Tensor, Tensor]:
+    """Bounds (batch, rows) of one network from its margins, and boxes whose costly tails were left out: (batch,)."""
+    rows, label = asked.rows, asked.label
+    tails, left = gaussian_tails(bounds, known)[:, 0], torch.zeros_like(label, dtype=torch.bool)
+    bound = row_bound(rows, known, label, tails)
+    if not bounds.tailed:
         return bound, left
-    known = margins(bounds, label[:, None], rows.shape[-1])
-    tails = gaussian_tails(bounds, known)[:, 0]
-    bound = torch.fmax(bound, row_bound(rows, known, label, tails))
-    if bounds.tailed:
-        hopeful = ~(bound > 0).all(-1) & _hopeful(known, tails, asked)
-        at = hopeful.nonzero()[:, 0]
-        if bounds.costly_tails and not costly:
-            left = hopeful
-        elif at.numel():
-            more = torch.minimum(tails[at], bounds.tails(at, label[at], known[at].reshape(at.numel(), -1)))
-            bound[at] = torch.fmax(bound[at], row_bound(rows[at], known[at], label[at], more))
-    if options.branch > 1 and bounds.branchable is not None:
-        how = Branching(options.branch, max(options.optimise, _BRANCH_STEPS), passes.capacity, options.deadline)
-        bound = _branched(bounds.branchable, asked, known, bound, how)
+    hopeful = ~(bound > 0).all(-1) & _hopeful(known, tails, asked)
+    if bounds.costly_tails and not costly:
+        return bound, hopeful
+    at = hopeful.nonzero()[:, 0]
+    if at.numel():
+        more = torch.minimum(tails[at], bounds.tails(at, label[at], known[at].reshape(at.numel(), -1)))
+        bound[at] = torch.fmax(bound[at], row_bound(rows[at], known[at], label[at], more))
     return bound, left
 
 

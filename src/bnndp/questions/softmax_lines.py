@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bnndp.activations import Sigmoid
+from bnndp.engine.margins import LARGEST
 from bnndp.geometry.bounds import Affine
-from bnndp.maths.logistic import logistic_tail
+from bnndp.maths.logistic import HALF_CURVATURE, logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
 __all__ = ["SHARES", "Lines", "MarginPlanes", "tail_lines"]
@@ -24,7 +25,6 @@ SHARES = (0.05, 0.5)
 
 _CALM = 0.05  # up to this variance the parabolas that touch are as good as any
 _STEPS = 8  # of the grid for lines above a bound that is neither convex nor concave
-_HALF_BEND = 0.0481126  # sqrt(3) / 36, rounded up: half of the largest curvature of the logistic function
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def tail_lines(known: MarginPlanes) -> tuple[Lines, ...]:
     a, b, fine = _ends(known)
     spread = torch.where(fine, known.variance, 0.0) if known.random else torch.zeros_like(a)
     constant = known.tails.nan_to_num(1.0).clamp_max(1.0)
-    found = [(top + _HALF_BEND * spread, slope) for top, slope in _above_logistic(a, b)]
+    found = [(top + HALF_CURVATURE * spread, slope) for top, slope in _above_logistic(a, b)]
     if known.gaussian and known.random:
         found.append(_gaussian_chord(a, b, spread))
     elif known.random and bool((spread > _CALM).any()):
@@ -119,11 +119,11 @@ def _density(d: Tensor) -> Tensor:
 
 def _gaussian_chord(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """The chord of E sigma(-d - sqrt(V) xi), convex for d >= 0; infinite where a < 0 (the variance is not exact)."""
-    phi, root = Sigmoid(), variance.clamp_max(1e200).sqrt()
+    phi, root = Sigmoid(), variance.sqrt()
     ends = [phi.mean(-d, root) + phi.error(-d, root) for d in (a, b)]
     slope = ((ends[0] - ends[1]) / (b - a).clamp_min(TINY)).clamp(0.0, 0.25)
     top = torch.maximum(ends[0] + slope * a, ends[1] + slope * b)
-    return torch.where(a >= 0, top, torch.inf), slope
+    return torch.where((a >= 0) & (variance <= LARGEST), top, torch.inf), slope
 
 
 def _grid_line(a: Tensor, b: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import torch
 
 from bnndp.engine.mixture import LowerSum, Mixture, of_affine, weighted_interval
-from bnndp.engine.passes import Pass, both_signs
+from bnndp.engine.passes import both_signs
 from bnndp.geometry.bounds import Affine, AffineBounds, Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.questions.mean import output_bounds, sides
+from bnndp.questions.mean import sides
 from bnndp.questions.quantity import quantity_bounds
 
 __all__ = ["variance"]
@@ -32,18 +32,16 @@ def variance(network: Posterior, box: Box, options: Options) -> Interval:
 def _variance(passes: Mixture) -> Interval:
     if not passes.several:
         return passes.alone().output_variance()
-    whole, _, _ = output_bounds(passes)
+    rows = both_signs(passes.outputs, passes.box)
+    whole = sides(passes.affine(rows).affine, passes.box)
     within, between = [], []
     for part in passes.parts():
         within.append((part.weights, part.bounds.output_variance()))
-        between.append((part.weights, _square(_difference(_outputs(part.bounds, passes.outputs), whole))))
+        between.append(
+            (part.weights, _square(_difference(sides(part.bounds.affine(rows).affine, part.bounds.box), whole)))
+        )
     inner, outer = weighted_interval(within), weighted_interval(between)
     return Interval((inner.lower + outer.lower) * (1 - gamma(8)), (inner.upper + outer.upper) * (1 + gamma(8)))
-
-
-def _outputs(bounds: Pass, outputs: int) -> AffineBounds:
-    """Affine bounds of the mean outputs of each member of a part, on the boxes repeated for each."""
-    return sides(bounds.affine(both_signs(outputs, bounds.box)).affine, bounds.box)
 
 
 def _difference(each: AffineBounds, whole: AffineBounds) -> Interval:

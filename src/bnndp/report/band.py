@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.attack.sampling import draw_noise, estimate
@@ -17,11 +16,11 @@ from bnndp.network import Posterior
 from bnndp.questions.bounds import Bounds
 from bnndp.report.figure import expect_picture, new_figure, save_figure
 
-__all__ = ["draw_band", "sample_outputs"]
+__all__ = ["draw_band"]
 
 _POINTS = 401  # of the curves
 _NETWORKS = 30  # drawn from the posterior
-_POINTS_A_CELL = 17  # of the distances
+_POINTS_PER_CELL = 17  # of the distances
 _SAMPLES = 4096  # behind the mean
 
 
@@ -34,7 +33,7 @@ def draw_band(network: Posterior, box: Box, bounds: Bounds, path: Path, *, seed:
 
     x = torch.linspace(box.lower.min().item(), box.upper.max().item(), _POINTS, dtype=torch.float64)[:, None]
     mean = estimate(network, x, draw_noise(network, _SAMPLES, seed=seed)).mean[:, 0]
-    samples = sample_outputs(network, x, _NETWORKS, seed=seed)[..., 0]
+    samples = evaluate(draw_networks(network, _NETWORKS, seed=seed), x)[..., 0]
     figure = new_figure(8, 6.5)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     drawn = top.plot(x[:, 0].numpy(), samples.T.numpy(), color="0.8", linewidth=0.6)
@@ -56,11 +55,6 @@ def draw_band(network: Posterior, box: Box, bounds: Bounds, path: Path, *, seed:
     save_figure(figure, path, option="--out")
 
 
-def sample_outputs(network: Posterior, x: Tensor, count: int, *, seed: int) -> Tensor:
-    """Outputs at ``x`` (points, n_in) of ``count`` networks drawn from the posterior: (count, points, n_out)."""
-    return evaluate(draw_networks(network, count, seed=seed), x)
-
-
 def _rectangles(box: Box, bounds: Bounds) -> np.ndarray:
     """The certified interval over each box: (boxes, 4, 2)."""
     across = torch.cat([box.lower, box.upper, box.upper, box.lower], dim=-1)
@@ -70,7 +64,7 @@ def _rectangles(box: Box, bounds: Bounds) -> np.ndarray:
 
 def _distances(network: Posterior, cells: AffineBounds, seed: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Affine bounds less the mean, and where: (points,) each, for every box or, after a refinement, every cell."""
-    share = torch.linspace(0, 1, _POINTS_A_CELL, dtype=torch.float64)
+    share = torch.linspace(0, 1, _POINTS_PER_CELL, dtype=torch.float64)
     x = cells.region.lower + share * (cells.region.upper - cells.region.lower)  # (cells, points)
     mean = estimate(network, x.reshape(-1, 1), draw_noise(network, _SAMPLES, seed=seed)).mean.reshape(x.shape)
     low, high = (side.matrix[:, 0] * x + side.offset for side in (cells.lower, cells.upper))

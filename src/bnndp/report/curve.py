@@ -9,6 +9,7 @@ from rich.table import Table
 
 from bnndp.questions.evaluate import Curve, Evaluation
 from bnndp.report.figure import expect_picture, new_figure, save_figure
+from bnndp.report.page.scales import percent
 
 __all__ = ["curve_rows", "curve_table", "draw_curve", "expect_picture"]
 
@@ -22,9 +23,8 @@ def curve_table(curve: Curve) -> Table:
     if curve.attacked is not None:
         table.add_column("attacked accuracy")
     for eps, proved, left in _lines(curve):
-        cells = [f"{eps:g}", f"{1000 * proved // curve.points / 10:.1f} %"]
-        cells += [] if left is None else [f"{-(-1000 * left // curve.points) / 10:.1f} %"]
-        table.add_row(*cells)
+        attacked = [] if left is None else [percent(left, curve.points, up=True)]
+        table.add_row(f"{eps:g}", percent(proved, curve.points), *attacked)
     return table
 
 

@@ -34,7 +34,7 @@ def expect_picture(path: Path, *, option: str = "--plot") -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches; pyplot would choose a backend, and might open a window."""
+    """An empty figure, sizes in inches; without pyplot, which would choose a backend and might open a window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

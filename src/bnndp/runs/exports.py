@@ -11,22 +11,27 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+import tempfile
+import zipfile
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
 from bnndp.errors import ModelFileError, RunStateError
 from bnndp.files.posterior import sync_folder, write_whole
 from bnndp.runs.lines import numbers
-from bnndp.runs.witnesses import Witnesses
 
-__all__ = ["EXPORTS", "Exports", "Row", "npz", "write_summary"]
+__all__ = ["EXPORTS", "Export", "Row", "npz", "open_exports", "whole_file", "write_summary"]
 
-Row = Mapping[str, Any]
+Row: TypeAlias = Mapping[str, Any]
 """What is known of one input, in values that JSON knows; all rows of a run have the same keys."""
+
+Export: TypeAlias = Callable[[Row, Row], None]
+"""Adds a row, and its witness: that of the row, or that of the entries which are given beside it."""
 
 ROWS, TABLE, FRAME, WITNESSES, SUMMARY = (
     "rows.jsonl", "results.csv", "results.parquet", "witnesses.npz", "summary.json",
@@ -39,6 +44,7 @@ _TEXTS = ("method", "effort", "verdict")
 _TRUTHS = ("capped",)
 _LEFT_OUT = "witness"  # of the tables: an input is no cell
 _GROUP = 10_000  # rows that go into a .parquet file together
+_BLOCK = 2**20  # bytes of witnesses that are copied at once
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -48,60 +54,37 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+def write_summary(folder: Path, summary: Row) -> None:
     """Write ``summary.json``."""
     content = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     with _faults_of(folder):
         write_whole(folder / SUMMARY, content.encode())
 
 
-class Exports:
-    """A context that writes rows and witnesses into the files of a run folder and renames them at a good end.
+@contextlib.contextmanager
+def open_exports(folder: Path) -> Iterator[Export]:
+    """Write rows and witnesses into the files of a run folder, which are renamed at a good end.
 
-    Whatever else happens, older files stay as they were. ``complete`` says after that whether a .parquet file was
-    written, which needs pyarrow; without it an older one is removed, as it would be of other answers.
+    Whatever else happens, older files stay as they were. A .parquet file needs pyarrow.
     """
+    with contextlib.ExitStack() as stack:
+        with _faults_of(folder):
+            rows = stack.enter_context(whole_file(folder / ROWS))
+            tables = [stack.enter_context(_table(folder / TABLE)), stack.enter_context(_frame(folder / FRAME))]
+            add_witness = stack.enter_context(_witnesses(folder / WITNESSES))
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.complete = False
-        self._stack = contextlib.ExitStack()
+        def write(row: Row, beside: Row) -> None:
+            with _faults_of(folder):
+                rows.write(json.dumps(row, allow_nan=False) + "\n")
+                for table in tables:
+                    table({name: value for name, value in row.items() if name != _LEFT_OUT})
+                found = beside or row
+                if found.get(_LEFT_OUT) is not None:
+                    add_witness(row["index"], found["rival"], np.array(numbers(found[_LEFT_OUT])))
 
-    def __enter__(self) -> Exports:
-        with self._stack as stack, _faults_of(self.folder):
-            self._rows = stack.enter_context(_whole(self.folder / ROWS))
-            self._table = _Table(stack.enter_context(_whole(self.folder / TABLE)))
-            self._frame = stack.enter_context(_frame(self.folder / FRAME))
-            self._witnesses = stack.enter_context(_kept_witnesses(self.folder / WITNESSES))
-            self._stack = stack.pop_all()
-        return self
-
-    def write(self, row: Row) -> None:
-        """Add one row, and its witness if it has one."""
-        with _faults_of(self.folder):
-            self._rows.write(json.dumps(row, allow_nan=False) + "\n")
-            cells = {name: value for name, value in row.items() if name != _LEFT_OUT}
-            self._table.write(cells)
-            if self._frame is not None:
-                self._frame.write(cells)
-        if row.get(_LEFT_OUT) is not None:
-            self.witness(row["index"], row["rival"], np.array(numbers(row[_LEFT_OUT])))
-
-    def witness(self, index: int, rival: int, x: np.ndarray) -> None:  # x (inputs,)
-        """Add the witness of an input."""
-        with _faults_of(self.folder):
-            self._witnesses.add(index, rival, x)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with _faults_of(self.folder):
-            self._stack.__exit__(kind, error, traceback)
-            if kind is not None:
-                return
-            self.complete = self._frame is not None
-            if not self.complete:
-                (self.folder / FRAME).unlink(missing_ok=True)
+        yield write
+        with _faults_of(folder):
+            stack.close()
 
 
 @contextlib.contextmanager
@@ -134,37 +117,27 @@ def _scratch(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _whole(path: Path) -> Iterator[io.TextIOWrapper]:
-    """A text file that appears when it is whole."""
+def whole_file(path: Path) -> Iterator[io.TextIOWrapper]:
+    """A text file that appears under its name when it is whole; until then an older one stays as it was."""
     with _scratch(path) as scratch, scratch.open("x", encoding="utf-8", newline="") as file:
         yield file
 
 
 @contextlib.contextmanager
-def _kept_witnesses(path: Path) -> Iterator[Witnesses]:
-    """Witnesses, which are a file at a good end; where there are none, an older one is removed."""
-    with Witnesses(path.parent) as witnesses:
-        yield witnesses
-        if len(witnesses):
-            with _scratch(path) as scratch:
-                witnesses.write(scratch)
-        else:
-            path.unlink(missing_ok=True)
-
-
-class _Table:
+def _table(path: Path) -> Iterator[Callable[[Row], None]]:
     """Rows as comma-separated values: a list takes a column an entry, null is empty."""
+    with whole_file(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names: list[str] = []
 
-    def __init__(self, file: io.TextIOWrapper) -> None:
-        self._writer = csv.writer(file, lineterminator="\n")
-        self._names: list[str] | None = None
+        def write(row: Row) -> None:
+            cells = dict(_flat(row))
+            if not names:
+                names.extend(cells)
+                writer.writerow(names)
+            writer.writerow([cells[name] for name in names])
 
-    def write(self, row: Row) -> None:
-        cells = dict(_flat(row))
-        if self._names is None:
-            self._names = list(cells)
-            self._writer.writerow(self._names)
-        self._writer.writerow([cells[name] for name in self._names])
+        yield write
 
 
 def _flat(row: Row) -> Iterator[tuple[str, object]]:
@@ -175,63 +148,77 @@ def _flat(row: Row) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-class _Frame:
-    """Rows as a .parquet file, some thousands at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._rows: list[Row] = []
-        self._writer: Any = None
-
-    def write(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) == _GROUP:
-            self.flush()
-
-    def flush(self) -> None:
+@contextlib.contextmanager
+def _frame(path: Path) -> Iterator[Callable[[Row], None]]:
+    """Rows as a .parquet file, some thousands at a time; without pyarrow there is none, nor an older one."""
+    try:
         import pyarrow as pa
         import pyarrow.parquet as pq
+    except ImportError:
+        yield lambda _: None
+        path.unlink(missing_ok=True)
+        return
+    rows: list[Row] = []
+    with _scratch(path) as scratch, contextlib.ExitStack() as stack:
+        writer: Any = None
 
-        if not self._rows:
-            return
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(str(self._path), _schema(self._rows[0]))
-        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._writer.schema))
-        self._rows = []
+        def flush() -> None:
+            nonlocal writer
+            writer = writer or stack.enter_context(pq.ParquetWriter(str(scratch), _schema(pa, rows[0])))
+            writer.write_table(pa.Table.from_pylist(rows, schema=writer.schema))
+            rows.clear()
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        def write(row: Row) -> None:
+            rows.append(row)
+            if len(rows) == _GROUP:
+                flush()
+
+        yield write
+        if rows:
+            flush()
+
+
+def _schema(pa: Any, row: Row) -> Any:
+    """The types of the columns: by their names, and lists where the row has them."""
+    named = dict.fromkeys(_INTEGERS, pa.int64()) | dict.fromkeys(_TEXTS, pa.string())
+    named |= dict.fromkeys(_TRUTHS, pa.bool_())
+    lists, one = pa.list_(pa.float64()), pa.float64()
+    return pa.schema([(name, named.get(name, lists if isinstance(row[name], list) else one)) for name in row])
 
 
 @contextlib.contextmanager
-def _frame(path: Path) -> Iterator[_Frame | None]:
-    """The .parquet file; None where pyarrow is not there."""
-    try:
-        import pyarrow.parquet  # noqa: F401 (only to see that it is there)
-    except ImportError:
-        yield None
-        return
-    with _scratch(path) as scratch:
-        frame = _Frame(scratch)
-        try:
-            yield frame
-            frame.flush()
-        finally:
-            frame.close()
+def _witnesses(path: Path) -> Iterator[Callable[[int, int, np.ndarray], None]]:
+    """Takes inputs with their numbers and rivals, which are an .npz file at a good end; without any there is none.
+
+    They are not kept in memory, but in a temporary file of the same folder, which is gone with the process.
+    """
+    index, rival, inputs = array("q"), array("q"), 0
+    with tempfile.TemporaryFile(dir=path.parent) as file:
+
+        def add(point: int, other: int, x: np.ndarray) -> None:  # x (inputs,)
+            nonlocal inputs
+            if index and x.size != inputs:
+                raise RunStateError(f"the witness of input {point} has {x.size} numbers, those before {inputs}.")
+            inputs = x.size
+            file.write(x.astype("<f8", copy=False).tobytes())
+            index.append(point)
+            rival.append(other)
+
+        yield add
+        if not index:
+            path.unlink(missing_ok=True)
+            return
+        with _scratch(path) as scratch:
+            _write_witnesses(scratch, {"index": index, "rival": rival}, file, (len(index), inputs))
 
 
-def _schema(row: Row) -> Any:
-    """The types of the columns: by their names, and lists where the row has them."""
-    import pyarrow as pa
-
-    def kind(name: str, value: object) -> Any:
-        if name in _INTEGERS:
-            return pa.int64()
-        if name in _TEXTS:
-            return pa.string()
-        if name in _TRUTHS:
-            return pa.bool_()
-        return pa.list_(pa.float64()) if isinstance(value, list) else pa.float64()
-
-    return pa.schema([(name, kind(name, value)) for name, value in row.items()])
+def _write_witnesses(path: Path, whole: Mapping[str, array[int]], x: IO[bytes], shape: tuple[int, int]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, values in whole.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.array(values, dtype=np.int64), allow_pickle=False)
+        with archive.open("x.npy", "w", force_zip64=True) as file:
+            header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            x.seek(0)
+            shutil.copyfileobj(x, file, _BLOCK)

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bnndp.errors import CertError, RunStateError
 from bnndp.files.posterior import write_whole
-from bnndp.runs.beginning import Beginning
 from bnndp.runs.exports import EXPORTS, npz
 from bnndp.runs.identity import Identity
 from bnndp.runs.journal import Journal
 from bnndp.runs.lines import seal, unseal
 from bnndp.runs.lock import LOCK, locked
 
-__all__ = ["DESCRIPTION", "FORMAT", "INPUTS", "OWN", "RESULTS", "open_run"]
+__all__ = ["DESCRIPTION", "FORMAT", "INPUTS", "OWN", "RESULTS", "Description", "open_run"]
 
 FORMAT = "bnndp-run-1"
 DESCRIPTION = "run.json"
@@ -36,11 +38,19 @@ OWN = (*_FIRST, *EXPORTS)
 _ELSEWHERE = "choose another folder"
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """How a run was asked for: the entry ``made`` of ``run.json``, in values that JSON knows, and its inputs."""
+
+    made: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arrays of inputs.npz
+
+
 @contextlib.contextmanager
-def open_run(folder: Path, identity: Identity, beginning: Callable[[], Beginning] = Beginning) -> Iterator[Journal]:
+def open_run(folder: Path, identity: Identity, describe: Callable[[], Description] = Description) -> Iterator[Journal]:
     """The journal of a run, made or read back, for this process alone; every fault is a :class:`RunStateError`.
 
-    ``beginning`` is asked for where the run is made.
+    ``describe`` is asked where the run is made.
     """
     with _faults_of(folder):
         _expect_folder(folder)
@@ -48,7 +58,7 @@ def open_run(folder: Path, identity: Identity, beginning: Callable[[], Beginning
         with _faults_of(folder):
             _remove_scratch(folder)
             if not (folder / RESULTS).exists():
-                _begin(folder, identity, beginning())
+                _begin(folder, identity, describe())
             journal = _resume(folder / RESULTS, identity)
         with journal:
             yield journal
@@ -91,13 +101,13 @@ def _remove_scratch(folder: Path) -> None:
             path.unlink()
 
 
-def _begin(folder: Path, identity: Identity, beginning: Beginning) -> None:
+def _begin(folder: Path, identity: Identity, described: Description) -> None:
     """A new run; the journal comes last, for it is what makes the folder a run."""
     record = {"format": FORMAT} | identity.record()
-    described = record | ({"made": dict(beginning.made)} if beginning.made else {})
-    write_whole(folder / DESCRIPTION, (json.dumps(described, indent=2, allow_nan=False) + "\n").encode())
-    if beginning.inputs:
-        write_whole(folder / INPUTS, npz(beginning.inputs))
+    entries = record | ({"made": dict(described.made)} if described.made else {})
+    write_whole(folder / DESCRIPTION, (json.dumps(entries, indent=2, allow_nan=False) + "\n").encode())
+    if described.inputs:
+        write_whole(folder / INPUTS, npz(described.inputs))
     write_whole(folder / RESULTS, seal(record))
 
 

@@ -2,8 +2,8 @@
 
 A line names its point, by number, and its stage (see :mod:`bnndp.runs.work`); lines may come in any order. An answer is
 *whole* when its stage was completed; one that is not is what a stage had reached when it was stopped, kept because it
-is better than that of the stage before; the next time its stage begins anew. Of two whole answers to the same question
-the first counts, which is how nothing is done twice.
+is better than that of the stage before, or than none; the next time its stage begins anew. Of two whole answers to the
+same question the first counts, which is how nothing is done twice.
 
 In memory there are a few bytes a point: where its lines stand. The answers themselves stay in the file.
 """
@@ -89,16 +89,17 @@ class Journal:
         """The best answers of earlier stages than this one, for the points of ``part``."""
         return [self._at(self._best(point, _rank(stage, whole=False)), point) for point in part]
 
+    def answered(self, point: int) -> bool:
+        """Whether there is any answer for a point."""
+        return any(places.start[point] >= 0 for places in self._places.values())
+
     def best(self, point: int) -> tuple[int, Answer]:
-        """The last stage that was completed for a point, and the best answer, which may be of a later one."""
+        """The last stage that was completed for a point, or -1, and the best answer, which may be of a later one."""
         rank = self._best(point, _rank(self.stages, whole=False))
         return (rank - 1) // 2, self._at(rank, point)
 
     def add(self, stage: int, part: range, answers: Sequence[Answer], *, whole: bool = True) -> None:
-        """Append the answers of the points of ``part``, but for whole ones that are there already.
-
-        The first stage has whole answers only: without it there is none for a point.
-        """
+        """Append the answers of the points of ``part``, but for whole ones that are there already."""
         rank = _rank(stage, whole=whole)
         known = self._places.get(rank)
         lines = {
@@ -147,7 +148,7 @@ class Journal:
         try:
             point, stage, whole, answer = (record[key] for key in ("id", "stage", "whole", "answer"))
             fits = type(point) is int and type(stage) is int and type(whole) is bool and isinstance(answer, dict)
-            fits = fits and 0 <= point < self.points and 0 <= stage < self.stages and (whole or stage > 0)
+            fits = fits and 0 <= point < self.points and 0 <= stage < self.stages
         except KeyError:
             fits = False
         if not fits:
@@ -163,7 +164,7 @@ class Journal:
 
     def _best(self, point: int, below: int) -> int:
         """The highest rank of an answer, of those below another."""
-        for rank in range(below - 1, 0, -1):
+        for rank in range(below - 1, -1, -1):
             if rank in self._places and self._places[rank].start[point] >= 0:
                 return rank
         raise RunStateError(f"{self.name}: has no answer for point {point}; give the same command again.")

@@ -1,10 +1,7 @@
 """Going through all points of a job, stage by stage, from what a journal has to what was asked for.
 
-The first stage gives every point an answer; each later one goes on from the whole answers of the stage before. A stage
-cuts the points into parts, always the same ones, and every part is computed at once, by whatever engine: how a matrix
-product is rounded may depend on the size of the batch, so the same parts are what makes a resumed run equal to one that
-was never interrupted, bit for bit. A part of which only some answers were kept is computed whole, and the missing ones
-are added.
+The first stage gives every point an answer; each later one goes on from the answers of the stage before. A part of
+which only some answers were kept is computed whole, and the missing ones are added.
 """
 
 from __future__ import annotations
@@ -12,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bnndp.runs.engine import Done, Engine, Local, Shard
-from bnndp.runs.job import Job
-from bnndp.runs.journal import Journal
+from bnndp.errors import CertError, InputError
+from bnndp.runs.job import Job, Keep, Shard
+from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Advance", "Budget", "Show", "work"]
+__all__ = ["Advance", "Keeping", "Schedule", "Show", "Workers", "work"]
 
 
 class Advance(Protocol):
@@ -34,70 +31,105 @@ Show = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
 """Shows a progress: by its name and length; the function it gives moves it on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The time for what goes beyond the first stage; ``shared``: every part may have its share of it, and no more.
+class Workers(Protocol):
+    """Other processes that compute shards of the job they were started for, in any order."""
 
-    Sharing treats all points alike. Without it parts are completed one after the other, which a resumed run builds on.
+    @property
+    def width(self) -> int:
+        """How many shards they compute at the same time."""
+
+    def compute(self, shards: Iterator[Shard], keep: Keep) -> None:
+        """Every shard, each kept once; a shard is asked for when it can be begun, so that none wait in a queue.
+
+        An error of a shard is raised; whatever ends it, what was done before is kept.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When the work ends, on the monotonic clock, and how its time is shared.
+
+    ``shared``: beyond the first stage every part has its share of the time that is left, which treats all points alike.
+    Without it parts are completed one after the other, which a resumed run builds on.
     """
 
-    seconds: float | None = None
+    at: float = math.inf
     shared: bool = False
 
+    def until(self, stage: int, share: float) -> float | None:
+        """When to stop with a part that is such a share of what is left; None: it need not be begun."""
+        if self.at == math.inf:
+            return math.inf
+        now = time.monotonic()
+        if not now < self.at:
+            return None
+        return now + (self.at - now) * min(1.0, share) if self.shared and stage else self.at
 
-def work(
-    job: Job[Any], journal: Journal, budget: Budget, show: Show, name: str, *, engine: Engine | None = None
-) -> bool:
+
+def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, workers: Workers | None = None) -> bool:
     """Add to ``journal`` what it lacks; whether an interruption (Ctrl-C) ended that when all points had an answer.
 
-    An interruption of the first stage is passed on. When the time is over the rest is left as it is. The engine is one
-    for this job, the local one if none is given.
+    An interruption of the first stage is passed on. When the time is over the rest is left as it is. Shards are
+    computed by this process, or by ``workers`` that were started for this job.
     """
-    engine = Local(job) if engine is None else engine
-    with show(name, job.points) as advance:
-        _Stage(job, journal, 0, advance).complete(engine, _Clock())
-    clock = _Clock(math.inf if budget.seconds is None else time.monotonic() + budget.seconds, budget.shared)
-    try:
-        for stage in range(1, len(job.stages)):
-            with show(f"{name}, {job.stages[stage]} effort", job.points) as advance:
-                if not _Stage(job, journal, stage, advance).complete(engine, clock):
-                    break
-    except KeyboardInterrupt:
-        return True
+    for index in range(len(job.stages)):
+        try:
+            with show(job.title(index), job.points) as advance:
+                stage = _Stage(job, journal, index, advance)
+                shards = stage.lacking(deadline, 1 if workers is None else workers.width)
+                if workers is not None:
+                    workers.compute(shards, stage.keep)
+                    shards = iter(())
+                for shard in shards:
+                    with Keeping(job, shard, stage.keep) as keeping:
+                        for keeping.latest in job.search(shard):
+                            if shard.over:
+                                break
+                        else:
+                            keeping.whole = True
+        except KeyboardInterrupt:
+            if index == 0:
+                raise
+            return True
+        if not stage.in_time or journal.count(0) < job.points:
+            break
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    deadline: float = math.inf
-    shared: bool = False
+@dataclass(slots=True)
+class Keeping:
+    """While a shard is computed: the latest result, which is kept whatever ends the work.
 
-    def until(self, share: float) -> float | None:
-        """When to stop with a part that is such a share of what is left; None: it need not be begun."""
-        if self.deadline == math.inf:
-            return math.inf
-        left = self.deadline - time.monotonic()
-        if not left > 0:
-            return None
-        return time.monotonic() + left * min(1.0, share) if self.shared else self.deadline
+    The loop over the results of ``job.search(shard)`` sets ``latest``, and ``whole`` if it comes to its end.
+    """
+
+    job: Job[Any]
+    shard: Shard
+    keep: Keep
+    latest: Any = None
+    whole: bool = False
+
+    def __enter__(self) -> Keeping:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self.latest is not None:
+            self.keep(self.shard, self.job.answers(self.latest), self.whole)
+        if isinstance(error, CertError):
+            raise InputError(f"{self.job.where(self.shard.part)}: {error}") from error
 
 
 @dataclass(slots=True)
 class _Stage:
-    """One stage of a job: what the journal lacks of it goes to an engine, and what comes back into the journal."""
+    """One stage of a job: the shards that the journal lacks, and what comes back into the journal."""
 
     job: Job[Any]
     journal: Journal
     index: int
     advance: Advance
-    in_time: bool = True
+    in_time: bool = True  # whether there was time to begin every part
 
-    def complete(self, engine: Engine, clock: _Clock) -> bool:
-        """All points; whether there was time to begin each part."""
-        engine.compute(self._shards(clock, engine.width), self._keep)
-        return self.in_time
-
-    def _shards(self, clock: _Clock, width: int) -> Iterator[Shard]:
+    def lacking(self, deadline: Schedule, width: int) -> Iterator[Shard]:
         """What the journal lacks, made when it is asked for; ``width`` of them share the time that is left."""
         job, journal, stage = self.job, self.journal, self.index
         left = sum(len(part) for part in job.parts(stage) if not journal.has(stage, part))
@@ -105,16 +137,17 @@ class _Stage:
             if journal.has(stage, part):
                 self._advance(part, known=True)
                 continue
-            until = clock.until(width * len(part) / left)
+            until = deadline.until(stage, width * len(part) / left)
             if until is None:
                 self.in_time = False
                 return
             left -= len(part)
             yield Shard(stage, part, journal.before(stage, part) if stage else (), until)
 
-    def _keep(self, done: Done) -> None:
-        self.journal.add(self.index, done.shard.part, done.answers, whole=done.whole)
-        self._advance(done.shard.part, known=False)
+    def keep(self, shard: Shard, answers: Sequence[Answer], whole: bool) -> None:
+        """Into the journal, and on with the progress."""
+        self.journal.add(self.index, shard.part, answers, whole=whole)
+        self._advance(shard.part, known=False)
 
     def _advance(self, part: range, *, known: bool) -> None:
         """How many points of a part are certified by the best answers there are goes into the progress."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.margins import margin_rows, without_own
+from bnndp.engine.chunks import timed_chunks
+from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.passes import Branchable, Margins, Slopes
 from bnndp.options import Deadline
 from bnndp.tighten.slopes import climb
@@ -120,12 +121,11 @@ class _Claim:
 
     def bounded(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells | None:
         """The bounds on all cells, a chunk at a time; None if the deadline passes before all are known."""
-        parts = []
-        for i in torch.arange(owner.shape[0], device=owner.device).split(self.how.chunk):
-            if self.how.deadline.passed:
-                return None
+        parts, done = [], 0
+        for i in timed_chunks(owner.shape[0], self.how.chunk, owner.device, self.how.deadline):
             parts.append(self._chunk(owner[i], tuple(s[i] for s in signs), None if before is None else before[i]))
-        return _joined(parts)
+            done = i.stop
+        return _joined(parts) if done == owner.shape[0] else None
 
     def _chunk(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells:
         bounds, label = self.bounds.restricted(owner, signs), self.label[owner]
@@ -137,7 +137,7 @@ class _Claim:
         with torch.no_grad():
             found = Margins(planes.least, bounds.variance(rows))
             margins = _merged(before, found, classes) if before is not None else found
-            margins = without_own(margins, label[:, None], self.classes)
+            margins = by_class(margins.mean, margins.variance, label[:, None])
             value = torch.where(bounds.empty, torch.inf, self.value(margins, owner).nan_to_num(-torch.inf))
         layer, neuron = _next(bounds, rows, slopes, found.mean)
         return _Cells(owner, signs, margins.reshape(owner.shape[0], -1), value, layer, neuron)

@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 
 from bnndp.engine.certain import CertainPass
-from bnndp.engine.chunks import chunks, device_size
+from bnndp.engine.chunks import device_size, timed_chunks
 from bnndp.engine.combined import Best, Shifted
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.linear_pass import LinearPass
@@ -52,9 +52,7 @@ def chunked(network: Posterior, box: Box, options: Options, rows: int) -> Iterat
         )
     memory = options.memory if "memory" in options.own else device_size(options.memory, box.lower.device)
     size = max(1, memory // max(_footprint(member, options, rows) for member in _examples(network)))
-    for part in chunks(box.batch, size, box.lower.device):
-        if options.deadline.passed:
-            return
+    for part in timed_chunks(box.batch, size, box.lower.device, options.deadline):
         yield part, _mixture(network, box[part], options, size, memory)
 
 

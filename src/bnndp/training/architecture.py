@@ -16,9 +16,9 @@ from bnndp.activations.activation import Activation
 from bnndp.errors import InputError
 from bnndp.layers import AveragePool, Dropout, Flatten, MaxPool
 from bnndp.layers.convolution import window_shape
-from bnndp.training.chain import Fixed, Step
+from bnndp.training.forward import Fixed, Stage
 
-__all__ = ["NAMED_ACTIVATIONS", "Convolution", "Frame", "Pooling", "frames", "parse"]
+__all__ = ["NAMED_ACTIVATIONS", "Convolution", "LayerSpec", "Pooling", "layer_specs", "parse"]
 
 NAMED_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "piecewise_affine")
 _CONVOLUTION = re.compile(r"([1-9]\d{0,3})x([1-9]\d?)(?:s([1-9]\d?))?(?:p(\d{1,2}))?")
@@ -44,16 +44,16 @@ class Pooling:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """A layer of weights before it has any."""
+class LayerSpec:
+    """The shape of a layer of weights, and what surrounds it."""
 
     shape: tuple[int, ...]  # of the weights
-    step: Step
+    stage: Stage
     fixed: bool  # without variance
 
     @property
     def fan_in(self) -> int:
-        """How many weights an output has."""
+        """Number of weights per output."""
         return math.prod(self.shape[1:])
 
 
@@ -80,7 +80,7 @@ def parse(text: str) -> tuple[Convolution | Pooling, ...]:
     return tuple(found)
 
 
-def frames(  # noqa: PLR0913 (all that decides the layers)
+def layer_specs(  # noqa: PLR0913 (all that decides the layers)
     n_in: int,
     hidden: tuple[int, ...],
     n_out: int,
@@ -91,7 +91,7 @@ def frames(  # noqa: PLR0913 (all that decides the layers)
     dropout: Dropout | None = None,
     dropout_last: bool = False,
     gaussian: str = "all",
-) -> tuple[Frame, ...]:
+) -> tuple[LayerSpec, ...]:
     """The layers of weights, first to last.
 
     ``gaussian`` says which have variances: all, none, or dense: only those that are no convolutions. Dropout comes
@@ -100,28 +100,28 @@ def frames(  # noqa: PLR0913 (all that decides the layers)
     phi = ACTIVATIONS[activation]()
     found, n_in = _convolutions(n_in, conv, image, phi, fixed=gaussian != "all") if conv else ([], n_in)
     for width in hidden:
-        found.append(Frame((width, n_in), Step((phi,)), gaussian == "none"))
+        found.append(LayerSpec((width, n_in), Stage((phi,)), gaussian == "none"))
         n_in = width
     if dropout is not None:
-        wanted = [k for k, frame in enumerate(found) if frame.fixed]
+        wanted = [k for k, spec in enumerate(found) if spec.fixed]
         for k in wanted[-1:] if dropout_last else wanted:
             found[k] = _dropped(found[k], dropout)
     if conv:  # from images to vectors
-        last = max(k for k, frame in enumerate(found) if len(frame.shape) == 4)
+        last = max(k for k, spec in enumerate(found) if len(spec.shape) == 4)
         found[last] = _followed(found[last], Flatten())
-    return (*found, Frame((n_out, n_in), Step(), gaussian == "none"))
+    return (*found, LayerSpec((n_out, n_in), Stage(), gaussian == "none"))
 
 
 def _convolutions(
     n_in: int, conv: str, image: tuple[int, int, int] | None, phi: Activation, *, fixed: bool
-) -> tuple[list[Frame], int]:
+) -> tuple[list[LayerSpec], int]:
     """The convolutions, each with its activation and pooling, and how many values come out of the last."""
     if image is None or math.prod(image) != n_in:
         raise InputError(
             f"conv={conv!r} needs images, but the inputs have {n_in} values and image is {image}; "
             "give image=(channels, rows, columns) of a set of images, or leave conv out."
         )
-    found: list[Frame] = []
+    found: list[LayerSpec] = []
     shape: tuple[int, ...] = image
     for item in parse(conv):
         try:
@@ -130,20 +130,20 @@ def _convolutions(
                 shape = record.out_shape(shape)
                 found[-1] = _followed(found[-1], record)
                 continue
-            step = Step((phi,), (item.stride,) * 2, (item.padding,) * 2, None if found else image)
+            step = Stage((phi,), (item.stride,) * 2, (item.padding,) * 2, None if found else image)
             kernel = (item.kernel, item.kernel)
             rows, columns = window_shape(shape, kernel, step.stride, step.padding)
         except InputError as error:
             raise InputError(f"conv={conv!r} does not fit images of shape {image}: {error}") from error
-        found.append(Frame((item.channels, shape[0], *kernel), step, fixed))
+        found.append(LayerSpec((item.channels, shape[0], *kernel), step, fixed))
         shape = (item.channels, rows, columns)
     return found, math.prod(shape)
 
 
-def _dropped(frame: Frame, dropout: Dropout) -> Frame:
+def _dropped(spec: LayerSpec, dropout: Dropout) -> LayerSpec:
     """With dropout after it; of units where there are no channels."""
-    return _followed(frame, dropout if len(frame.shape) == 4 else replace(dropout, channels=False))
+    return _followed(spec, dropout if len(spec.shape) == 4 else replace(dropout, channels=False))
 
 
-def _followed(frame: Frame, record: Fixed) -> Frame:
-    return replace(frame, step=replace(frame.step, after=(*frame.step.after, record)))
+def _followed(spec: LayerSpec, record: Fixed) -> LayerSpec:
+    return replace(spec, stage=replace(spec.stage, after=(*spec.stage.after, record)))

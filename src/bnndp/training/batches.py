@@ -1,4 +1,4 @@
-"""Which points a step sees: all of them, or pieces of a fresh permutation in each epoch."""
+"""Which points a step sees: all of them, or chunks of a fresh permutation in each epoch."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.errors import InputError
 from bnndp.training.elbo import FITS
 from bnndp.training.likelihoods import likelihood_of
-from bnndp.training.mean_field import FreeLayer, divergence, start
-from bnndp.training.method import Pace
+from bnndp.training.mean_field import FreeLayer, divergence, initial_layers
+from bnndp.training.method import StepSettings
 from bnndp.training.options import TrainingOptions
-from bnndp.training.robust import mixed
+from bnndp.training.robust import robust_objective
 
 __all__ = ["BayesByBackprop"]
 
@@ -41,25 +41,23 @@ class BayesByBackprop:
 
     __slots__ = ("_fit", "_generator", "_layers", "_likelihood", "_optimiser", "_options", "_points")
 
-    def __init__(
-        self, data: RegressionData | ClassificationData, options: TrainingOptions, generator: torch.Generator
-    ) -> None:
+    def __init__(self, data: Data, options: TrainingOptions, generator: torch.Generator) -> None:
         self._likelihood, self._fit = likelihood_of(data, options), FITS[options.sampling]
-        self._layers = start(options, data.n_in, data.n_out, generator)
+        self._layers = initial_layers(options, data.n_in, data.n_out, generator)
         self._optimiser = torch.optim.Adam(self._parameters(), lr=options.learning_rate)
         self._points, self._generator, self._options = data.points, generator, options
         if options.robust is not None and self._likelihood.task != "classification":
             raise InputError(f"robust={options.robust} is for classification, the data are {data}; leave it out.")
 
     @torch.enable_grad()
-    def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
+    def step(self, x: Tensor, y: Tensor, schedule: StepSettings) -> Tensor:  # x (points, n_in)
         """A step of Adam; the estimate of the mean log-likelihood is the one whose gradient was taken."""
         for group in self._optimiser.param_groups:
-            group["lr"] = pace.rate
+            group["lr"] = schedule.learning_rate
         gain = self._fit(self._likelihood, self._layers, x, y, self._generator).mean()
         if self._options.robust is not None:
-            gain = mixed(gain, self._layers, x, y, self._options.robust, pace.step / self._options.steps)
-        objective = gain * self._points - pace.weight * divergence(self._layers)
+            gain = robust_objective(gain, self._layers, x, y, self._options.robust, schedule.step / self._options.steps)
+        objective = gain * self._points - schedule.kl_weight * divergence(self._layers)
         self._optimiser.zero_grad(set_to_none=True)
         (-objective / self._points).backward()
         self._optimiser.step()
@@ -88,4 +86,4 @@ class BayesByBackprop:
         self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": memory})
 
     def _parameters(self) -> list[Tensor]:
-        return [parameter for layer in self._layers for parameter in layer.free]
+        return [parameter for layer in self._layers for parameter in layer.parameters]

@@ -8,20 +8,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bnndp.attack.sampling import draw_noise, estimate
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data, RegressionData
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training.elbo import elbo
 from bnndp.training.options import TrainingOptions
-from bnndp.training.predictive import (
-    TargetPredictive,
-    calibration_error,
-    coverage_error,
-    predict,
-    predict_targets,
-)
+from bnndp.training.predictive import calibration_error, coverage_error, predict, predict_targets
 
-__all__ = ["Card", "ClassificationCard", "RegressionCard", "Scores", "evaluate", "scores"]
+__all__ = [
+    "Card", "ClassificationCard", "RegressionCard", "Scores", "TargetScores", "evaluate", "scores", "target_scores",
+]  # fmt: skip
 
 _POINTS, _DRAWS = 1024, 256  # of a card of regression
 _LABELLED_POINTS, _LABELLED_DRAWS = 10_000, 128  # of a card of classification
@@ -47,10 +43,21 @@ class RegressionCard:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetScores:
+    """How well the predictive distribution f(x) + noise predicts real targets, in their units."""
+
+    points: int
+    rmse: float  # of E f(x), without the part that is sampling error of E f
+    nll: float  # mean of -log of the predictive density
+    calibration_error: float  # of the quantiles of the predictive distribution
+    output_std: float  # standard deviation of f(x), mean over points
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
     """How well E softmax predicts the labels of a set."""
 
-    points: int  # the first so many of the set
+    points: int  # the first ones of the set
     accuracy: float  # of argmax E softmax
     nll: float  # mean of -log E softmax of the right class
     calibration_error: float  # expected calibration error, 15 bins
@@ -72,10 +79,10 @@ Card = RegressionCard | ClassificationCard
 
 def evaluate(
     network: BayesianNetwork,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
-    held_out: RegressionData | ClassificationData | None = None,
+    held_out: Data | None = None,
     seconds: float = 0.0,
 ) -> Card:
     """The card of a posterior trained on ``data`` with ``options``."""
@@ -92,19 +99,23 @@ def evaluate(
             elbo=bound,
             seconds=seconds,
         )
-    fitted = _targets(network, data, options)
-    other = _targets(network, held_out, options) if isinstance(held_out, RegressionData) else None
+
+    def first_scores(x: Tensor, y: Tensor) -> TargetScores:
+        return target_scores(network, RegressionData(x[:_POINTS], y[:_POINTS]), options.noise_std)
+
+    train = first_scores(data.x, data.y)
+    other = first_scores(held_out.x, held_out.y) if isinstance(held_out, RegressionData) else None
     return RegressionCard(
-        rmse_train=_rmse(network, data.x, data.y),
-        rmse_clean=None if data.clean is None else _rmse(network, data.x, data.clean),
-        rmse_held_out=_rmse(network, held_out.x, held_out.y) if isinstance(held_out, RegressionData) else None,
+        rmse_train=train.rmse,
+        rmse_clean=None if data.clean is None else first_scores(data.x, data.clean).rmse,
+        rmse_held_out=None if other is None else other.rmse,
         elbo=bound,
         seconds=seconds,
-        nll_train=float(-fitted.log_density.mean()),
-        nll_held_out=None if other is None else float(-other.log_density.mean()),
-        calibration_error_train=coverage_error(fitted.level),
-        calibration_error_held_out=None if other is None else coverage_error(other.level),
-        output_std=float(fitted.output_std.mean()),
+        nll_train=train.nll,
+        nll_held_out=None if other is None else other.nll,
+        calibration_error_train=train.calibration_error,
+        calibration_error_held_out=None if other is None else other.calibration_error,
+        output_std=train.output_std,
     )
 
 
@@ -129,14 +140,15 @@ def scores(
     )
 
 
-def _rmse(network: BayesianNetwork, x: Tensor, y: Tensor) -> float:
-    """Root mean square of E f(x) - y, less the share of it that is the sampling error of E f (none if K <= 1)."""
-    mean = estimate(network, x[:_POINTS], draw_noise(network, _DRAWS, seed=0))
-    square = (mean.mean - y[:_POINTS]).square() - mean.std_error.square()
-    return math.sqrt(max(0.0, float(square.mean())))
-
-
-def _targets(network: BayesianNetwork, data: RegressionData, options: TrainingOptions) -> TargetPredictive:
-    """The predictive distribution at the first 1024 points."""
-    part = RegressionData(data.x[:_POINTS], data.y[:_POINTS])
-    return predict_targets(network, part, options.noise_std, draws=_DRAWS)
+def target_scores(network: BayesianNetwork | Ensemble, data: RegressionData, noise_std: float) -> TargetScores:
+    """Scores on all points of ``data``, in its units."""
+    mean = estimate(network, data.x, draw_noise(network, _DRAWS, seed=0))
+    square = (mean.mean - data.y).square() - mean.std_error.square()
+    found = predict_targets(network, data, noise_std, draws=_DRAWS)
+    return TargetScores(
+        points=data.points,
+        rmse=math.sqrt(max(0.0, float(square.mean()))),
+        nll=float(-found.log_density.mean()),
+        calibration_error=coverage_error(found.level),
+        output_std=float(found.output_std.mean()),
+    )

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.errors import InputError
 from bnndp.files.posterior import read_tensors, write_whole
 from bnndp.training.options import TrainingOptions
@@ -29,9 +29,9 @@ _AGAIN = "give another checkpoint, or resume=False to begin again"
 
 
 def identity(
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
-    held_out: RegressionData | ClassificationData | None,
+    held_out: Data | None,
 ) -> dict[str, Any]:
     """What two trainings have to share for one to go on from the other's checkpoint, as JSON gives it back."""
     watched = held_out if options.stopping is not None else None
@@ -75,10 +75,10 @@ def _difference(found: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     return "its data are other data" if found.get("data") != own["data"] else "its held-out data are other data"
 
 
-def _digest(data: RegressionData | ClassificationData) -> str:
+def _digest(data: Data) -> str:
     """SHA-256 of inputs and targets and of their shapes."""
     digest = hashlib.sha256(repr(data).encode())
     for tensor in (data.x, data.y):
-        for piece in tensor.split(4096):
-            digest.update(piece.contiguous().numpy().tobytes())
+        for chunk in tensor.split(4096):
+            digest.update(chunk.contiguous().numpy().tobytes())
     return digest.hexdigest()

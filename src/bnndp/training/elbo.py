@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.network import BayesianNetwork
 from bnndp.training.likelihoods import Likelihood, likelihood_of
 from bnndp.training.mean_field import FreeLayer, divergence, free_layers, output_moments, sampled_output
@@ -19,15 +19,15 @@ from bnndp.training.options import TrainingOptions
 __all__ = ["FITS", "Fit", "elbo"]
 
 Fit = Callable[[Likelihood, Sequence[FreeLayer], Tensor, Tensor, torch.Generator], Tensor]
-"""Unbiased estimate of :math:`\\mathbb E_q\\log p(y\\mid f_w(x))`, one a point: (points,)."""
+"""Unbiased estimate of :math:`\\mathbb E_q\\log p(y\\mid f_w(x))`, one per point: (points,)."""
 
-_PIECE = 8192  # points at a time in ``elbo``
+_CHUNK = 8192  # points at a time in ``elbo``
 
 
 @torch.no_grad()
 def elbo(
     network: BayesianNetwork,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
     samples: int = 8,
@@ -40,10 +40,10 @@ def elbo(
     generator = torch.Generator().manual_seed(options.seed + 1)
     likelihood = likelihood_of(data, options)
     layers = free_layers(network, options)
-    pieces = list(zip(data.x.split(_PIECE), data.y.split(_PIECE), strict=True))
+    chunks = list(zip(data.x.split(_CHUNK), data.y.split(_CHUNK), strict=True))
     exact = likelihood.closed_form and network.depth == 0
     draws = [
-        torch.stack([_local(likelihood, layers, x, y, generator).sum() for x, y in pieces]).sum()
+        torch.stack([_local(likelihood, layers, x, y, generator).sum() for x, y in chunks]).sum()
         for _ in range(1 if exact else samples)
     ]
     return float(torch.stack(draws).mean() - divergence(layers))

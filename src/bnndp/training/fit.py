@@ -21,19 +21,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bnndp.attack.sampling import draw_noise, estimate
-from bnndp.data import ClassificationData, DataStandardisation, Description, RegressionData, Store, describe, load
+from bnndp.data import ClassificationData, Data, DataStandardisation, Description, RegressionData, Store, describe, load
 from bnndp.errors import InputError
 from bnndp.layers import Dropout
 from bnndp.network import BayesianNetwork, Ensemble
-from bnndp.training.cards import Scores, scores
+from bnndp.training.cards import Scores, TargetScores, scores, target_scores
 from bnndp.training.defaults import default_options
 from bnndp.training.laplace import check_size, last_layer
 from bnndp.training.loop import Trained, train
 from bnndp.training.options import Robust, Stopping, TrainingOptions
-from bnndp.training.predictive import coverage_error, predict_targets
 from bnndp.training.stopping import hold_out
 
-__all__ = ["LAPLACE", "Fitted", "Parts", "Plan", "TargetScores", "Watcher", "checkpoint_paths", "fit", "target_scores"]
+__all__ = ["LAPLACE", "Fitted", "Parts", "Plan", "Watcher", "checkpoint_paths", "fit"]
 
 _SINE_NOISE = 0.1  # of noisy_sine
 _FIRST_NOISE, _LEAST_NOISE, _MOST_NOISE = 0.25, 0.01, 1.0  # in standardised units
@@ -41,7 +40,6 @@ LAPLACE = ("last-layer",)
 _MOST_HELD_OUT = 5000
 _DRAWS = 256
 
-Data = RegressionData | ClassificationData
 Watcher = Callable[[Literal["noise", "train"], int], None]
 """Told after every step which pass it belongs to, and how many steps of that pass are done."""
 
@@ -95,7 +93,7 @@ class Plan:
                 raise InputError(f"noise_std must be finite and positive, got {self.noise_std!r}.")
         options = self.options()
         if self.laplace is not None:
-            n_out, n_in = options.frames(described.inputs, described.outputs)[-1].shape
+            n_out, n_in = options.layer_specs(described.inputs, described.outputs)[-1].shape
             check_size(n_out, n_in)
 
     @property
@@ -134,7 +132,7 @@ class Plan:
         shape = self.described.shape
         image = (shape[0], shape[1], shape[2]) if self.conv else None
         found = replace(usual, seed=self.seed, image=image, **given)
-        found.frames(self.described.inputs, self.described.outputs)  # refuses what does not fit
+        found.layer_specs(self.described.inputs, self.described.outputs)  # refuses what does not fit
         rule = Stopping(every=max(1, min(200, found.steps // 20))) if self.stop_early else None
         return replace(found, stopping=rule)
 
@@ -150,17 +148,6 @@ class Parts:
     def load(cls, plan: Plan, folder: str | os.PathLike[str] | Store | None = None) -> Parts:
         """Those of the plan; ``folder`` is that of :func:`bnndp.data.load`."""
         return cls(*(load(plan.data, part, folder=folder, fold=plan.fold) for part in ("train", "test")))
-
-
-@dataclass(frozen=True, slots=True)
-class TargetScores:
-    """How well the predictive distribution f(x) + noise predicts real targets, in their units."""
-
-    points: int
-    rmse: float  # of E f(x), less the share that is the sampling error of E f
-    nll: float  # mean of -log of the predictive density
-    calibration_error: float  # of the quantiles of the predictive distribution
-    output_std: float  # standard deviation of f(x), mean over points
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,26 +168,17 @@ class Fitted:
         Errors and likelihoods of the training part are in the units of the training, those under ``test`` in the
         user's. Seconds are left out: the same plan gives the same record.
         """
-        units = self.units
-        found = self.trained.record(self.plan.data)
-        del found["seconds"]
-        return (
-            found
-            | {
-                "fold": self.plan.fold,
-                "noise_std": self.noise_std,
-                "standardisation": None if units is None else _lists(units),
-                "test": asdict(self.test),
-            }
-            | self._combined()
-        )
-
-    def _combined(self) -> dict[str, Any]:
-        """What is known of an ensemble and of a last layer by Laplace."""
-        found: dict[str, Any] = {} if self.plan.ensemble is None else {"ensemble": self.plan.ensemble}
-        return found | (
-            {"laplace": self.plan.laplace, "prior_precision": self.prior_precision} if self.plan.laplace else {}
-        )
+        plan, units, record = self.plan, self.units, self.trained.record(self.plan.data)
+        del record["seconds"]
+        record |= {"fold": plan.fold, "noise_std": self.noise_std, "standardisation": None, "test": asdict(self.test)}
+        if units is not None:
+            targets = None if units.targets is None else units.targets.to_lists()
+            record["standardisation"] = {"inputs": units.inputs.to_lists(), "targets": targets}
+        if plan.ensemble is not None:
+            record["ensemble"] = plan.ensemble
+        if plan.laplace:
+            record |= {"laplace": plan.laplace, "prior_precision": self.prior_precision}
+        return record
 
 
 def fit(
@@ -231,7 +209,7 @@ def fit(
             fitted,
             replace(options, seed=plan.seed + k),
             held_out=held_out if plan.stop_early else None,
-            progress=_told(watcher, "train", k * options.steps),
+            progress=_progress(watcher, "train", k * options.steps),
             checkpoint=None if checkpoint is None else checkpoint_paths(plan, checkpoint)[k],
             resume=resume,
         )
@@ -258,20 +236,6 @@ def checkpoint_paths(plan: Plan, checkpoint: str | os.PathLike[str]) -> list[Pat
     return [first, *(first.with_name(f"{first.name}-{k}") for k in range(1, plan.members))]
 
 
-def target_scores(network: BayesianNetwork | Ensemble, data: RegressionData, noise_std: float) -> TargetScores:
-    """Scores on all points of ``data``, in its units."""
-    mean = estimate(network, data.x, draw_noise(network, _DRAWS, seed=0))
-    square = (mean.mean - data.y).square() - mean.std_error.square()
-    found = predict_targets(network, data, noise_std, draws=_DRAWS)
-    return TargetScores(
-        points=data.points,
-        rmse=math.sqrt(max(0.0, float(square.mean()))),
-        nll=float(-found.log_density.mean()),
-        calibration_error=coverage_error(found.level),
-        output_std=float(found.output_std.mean()),
-    )
-
-
 def _given_noise(plan: Plan, units: DataStandardisation | None) -> float | None:
     """The noise in the units of the training, unless it has to be estimated."""
     if plan.noise_std is not None:
@@ -282,13 +246,13 @@ def _given_noise(plan: Plan, units: DataStandardisation | None) -> float | None:
 def _residuals(plan: Plan, rest: Data, held_out: Data, watcher: Watcher | None) -> float:
     """The noise in standardised units, by the first pass of the module's text."""
     options = replace(plan.options(), noise_std=_FIRST_NOISE, steps=plan.first_steps, stopping=None)
-    first = train(rest, options, progress=_told(watcher, "noise"))
+    first = train(rest, options, progress=_progress(watcher, "noise"))
     mean = estimate(first.network, held_out.x, draw_noise(first.network, _DRAWS, seed=0)).mean
     found = float((mean - held_out.y).square().mean().sqrt())
     return min(_MOST_NOISE, max(_LEAST_NOISE, found))
 
 
-def _told(
+def _progress(
     watcher: Watcher | None, stage: Literal["noise", "train"], before: int = 0
 ) -> Callable[[int, float], None] | None:
     return None if watcher is None else lambda step, _objective: watcher(stage, before + step + 1)
@@ -302,8 +266,3 @@ def _in_units(network: BayesianNetwork, units: DataStandardisation) -> BayesianN
 def _target_scale(units: DataStandardisation | None) -> float:
     """What a unit of the training is in the user's; every set of the registry for regression has one target."""
     return 1.0 if units is None or units.targets is None else units.targets.scale.item()
-
-
-def _lists(units: DataStandardisation) -> dict[str, Any]:
-    targets = units.targets
-    return {"inputs": units.inputs.to_lists(), "targets": None if targets is None else targets.to_lists()}

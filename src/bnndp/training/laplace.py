@@ -22,16 +22,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data
 from bnndp.errors import InputError
 from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork
-from bnndp.training.chain import follow
+from bnndp.training.forward import apply_fixed
 from bnndp.training.mean_field import free_layers
 
 __all__ = ["Laplace", "check_size", "evidence", "features", "gauss_newton", "last_layer"]
 
-_PIECE = 4096  # points at a time
+_CHUNK = 4096  # points at a time
 _MOST = 4096  # weights and biases of a last layer, whose covariance has as many rows
 _GRID = torch.logspace(-6, 6, 481, dtype=torch.float64)  # prior precisions
 
@@ -45,9 +45,7 @@ class Laplace:
 
 
 @torch.no_grad()
-def last_layer(
-    network: BayesianNetwork, data: RegressionData | ClassificationData, *, noise_std: float, temperature: float = 1.0
-) -> Laplace:
+def last_layer(network: BayesianNetwork, data: Data, *, noise_std: float, temperature: float = 1.0) -> Laplace:
     """The posterior of the module's text for a trained network without variances, on its training set."""
     last = network.layers[-1]
     if network.random or not isinstance(last, Linear):
@@ -76,10 +74,10 @@ def check_size(n_out: int, n_in: int) -> None:
 def features(network: BayesianNetwork, x: Tensor) -> Tensor:  # (points, n_in)
     """What the last layer sees of each point, and a one: (points, n_last + 1)."""
     found = []
-    for piece in x.split(_PIECE):
-        z = piece
+    for chunk in x.split(_CHUNK):
+        z = chunk
         for layer in free_layers(network)[:-1]:
-            z = follow(layer.step.after, layer.mean(z), None)
+            z = apply_fixed(layer.stage.after, layer.mean(z), None)
         found.append(torch.cat([z, z.new_ones(z.shape[0], 1)], 1))
     return torch.cat(found)
 

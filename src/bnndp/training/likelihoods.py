@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data
 from bnndp.training.mean_field import draw
 from bnndp.training.options import TrainingOptions
 
@@ -28,15 +28,15 @@ class Likelihood(Protocol):
     closed_form: ClassVar[bool]  # whether ``expected`` draws nothing
 
     def log_probability(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Log-probability of the targets given the outputs (points, n_out), one a point: (points,)."""
+        """Log-probability of the targets given the outputs (points, n_out), one per point: (points,)."""
 
     def expected(self, mean: Tensor, variance: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The expectation of it, or an unbiased estimate, for outputs N(mean, variance) (points, n_out): (points,)."""
 
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def output_gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Gradient of the log-probability of each point with respect to its outputs: (points, n_out)."""
 
-    def targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    def sample_targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """Targets drawn given the outputs (points, n_out), of the shape of ``y``."""
 
 
@@ -65,11 +65,11 @@ class Gaussian:
         """The expected log-density in closed form."""
         return -((y - mean).square() + variance).sum(-1) / (2 * self.noise_std**2) - self._constant(y)
 
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def output_gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(y - outputs) / noise_std^2."""
         return (y - outputs) / self.noise_std**2
 
-    def targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    def sample_targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """The outputs with noise."""
         return outputs + self.noise_std * torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
 
@@ -98,16 +98,16 @@ class Categorical:
         """The log-softmax of the right class at one draw of the logits a point: unbiased."""
         return self.log_probability(draw(mean, variance, generator), y)
 
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def output_gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The indicator of the right class less softmax(outputs)."""
         slope = outputs.softmax(-1).neg_()
         return slope.scatter_add_(-1, y[:, None], slope.new_ones(y.numel(), 1))
 
-    def targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    def sample_targets(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         """Labels with the probabilities softmax(outputs): (points,)."""
         return torch.multinomial(outputs.softmax(-1), 1, generator=generator)[:, 0]
 
 
-def likelihood_of(data: RegressionData | ClassificationData, options: TrainingOptions) -> Likelihood:
+def likelihood_of(data: Data, options: TrainingOptions) -> Likelihood:
     """The likelihood that belongs to a kind of data."""
     return Categorical() if isinstance(data, ClassificationData) else Gaussian(options.noise_std)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import Data
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork
 from bnndp.training import checkpoints
@@ -21,18 +21,18 @@ from bnndp.training.bayes_by_backprop import BayesByBackprop
 from bnndp.training.cards import Card, evaluate
 from bnndp.training.likelihoods import likelihood_of
 from bnndp.training.mean_field import divergence, freeze
-from bnndp.training.method import Method, Pace
+from bnndp.training.method import Method, StepSettings
 from bnndp.training.noisy_adam import NoisyAdam
 from bnndp.training.options import DTYPES, TrainingOptions
-from bnndp.training.stopping import Watch
+from bnndp.training.stopping import EarlyStopping
 from bnndp.training.vogn import Vogn
 
 __all__ = ["METHODS", "Trained", "train"]
 
-METHODS: dict[str, Callable[[RegressionData | ClassificationData, TrainingOptions, torch.Generator], Method]] = {
+METHODS: dict[str, Callable[[Data, TrainingOptions, torch.Generator], Method]] = {
     "bbb": BayesByBackprop,
-    "vogn": Vogn,
-    "noisy-adam": NoisyAdam,
+    "vogn": Vogn.begin,
+    "noisy-adam": NoisyAdam.begin,
     "map": BayesByBackprop,
 }
 _SECONDS = 10.0  # of training between two checkpoints
@@ -72,7 +72,7 @@ class _Run:
     method: Method
     batches: Batches
     generator: torch.Generator
-    watch: Watch | None
+    watch: EarlyStopping | None
     step: int = 0
     seconds: float = 0.0  # of training, evaluation of the card aside
     _since: float = field(default_factory=time.perf_counter)
@@ -106,10 +106,10 @@ class _Run:
 
 
 def train(
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
-    held_out: RegressionData | ClassificationData | None = None,
+    held_out: Data | None = None,
     progress: Callable[[int, float], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
@@ -135,30 +135,30 @@ def train(
     written, since = run.step, time.perf_counter()
     while run.step < options.steps and not (run.watch and run.watch.done):
         rows = run.batches.next()
-        pace = Pace(run.step, options.learning_rate * _rate(options, run.step), _weight(options, run.step))
-        gain = run.method.step(x[rows], y[rows], pace)
+        schedule = StepSettings(run.step, options.learning_rate * _rate(options, run.step), _weight(options, run.step))
+        gain = run.method.step(x[rows], y[rows], schedule)
         _check_finite(gain, run.step, options)
         run.step += 1
         if run.watch is not None:
-            run.watch.look(run.step, run.method.layers(), likelihood.task)
+            run.watch.update(run.step, run.method.layers(), likelihood.task)
         if checkpoint is not None and time.perf_counter() - since >= _SECONDS:
             checkpoints.write(checkpoint, own, run.state())
             written, since = run.step, time.perf_counter()
         if progress is not None:
-            progress(run.step - 1, _objective(run, gain, pace, data.points))
+            progress(run.step - 1, _objective(run, gain, schedule, data.points))
     if checkpoint is not None and written < run.step:
         checkpoints.write(checkpoint, own, run.state())
     return _finish(run, data, options, held_out)
 
 
 def _begin(
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
-    held_out: RegressionData | ClassificationData | None,
+    held_out: Data | None,
 ) -> _Run:
     generator = torch.Generator().manual_seed(options.seed)
     method = METHODS[options.inference](data, options, generator)
-    watch = Watch(held_out, options, options.stopping) if held_out is not None and options.stopping else None
+    watch = EarlyStopping(held_out, options, options.stopping) if held_out is not None and options.stopping else None
     return _Run(method, Batches(data.points, options.batch, generator), generator, watch)
 
 
@@ -174,9 +174,9 @@ def _continue(run: _Run, checkpoint: str | os.PathLike[str], own: Mapping[str, A
 
 def _finish(
     run: _Run,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
-    held_out: RegressionData | ClassificationData | None,
+    held_out: Data | None,
 ) -> Trained:
     layers, steps = run.method.layers(), run.step
     if run.watch is not None and run.watch.step:
@@ -195,9 +195,9 @@ def _check_finite(gain: Tensor, step: int, options: TrainingOptions) -> None:
         )
 
 
-def _objective(run: _Run, gain: Tensor, pace: Pace, points: int) -> float:
+def _objective(run: _Run, gain: Tensor, schedule: StepSettings, points: int) -> float:
     with torch.no_grad():
-        return float(gain * points - pace.weight * divergence(run.method.layers()))
+        return float(gain * points - schedule.kl_weight * divergence(run.method.layers()))
 
 
 def _rate(options: TrainingOptions, step: int) -> float:

@@ -4,13 +4,13 @@ Given the layer below, the pre-activations of a dense layer are independent Gaus
 the weights, afresh for every point: local reparametrisation (Kingma, Salimans and Welling 2015, arXiv:1506.02557).
 
 A kernel is the same at all positions, so the pre-activations of a convolution are correlated and are not drawn one by
-one. With one draw :math:`\Delta` of the deviations of all kernels, and signs :math:`r,s` drawn for every point, one for
+one. With one draw :math:`\Delta` of the noise of all kernels, and signs :math:`r,s` drawn for every point, one for
 each channel out and in,
 
 .. math:: \mu*z+r\circ\bigl(\Delta*(s\circ z)\bigr)
 
 has for every point the law of a network drawn for it alone, as :math:`r_o\Delta_{oc}s_c` has that of
-:math:`\Delta_{oc}` (flipout: Wen et al. 2018, arXiv:1803.04386). Points share the sizes of the deviations, so a mean
+:math:`\Delta_{oc}` (flipout: Wen et al. 2018, arXiv:1803.04386). Points share the sizes of the noise, so a mean
 over points is unbiased, and for many draws of one point the kernels are drawn anew for each.
 
 A layer may be fixed: then it has no standard deviations, and in the place of its KL term stands
@@ -31,8 +31,7 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers import Conv2d, Linear, Record
 from bnndp.network import BayesianNetwork
-from bnndp.training.architecture import Frame
-from bnndp.training.chain import Fixed, Step, convolve, follow
+from bnndp.training.forward import Fixed, Stage, affine, apply_fixed
 from bnndp.training.options import DTYPES, TrainingOptions
 
 __all__ = [
@@ -41,10 +40,10 @@ __all__ = [
     "draw",
     "free_layers",
     "freeze",
-    "known_layers",
+    "initial_layers",
+    "is_mean_field",
     "output_moments",
     "sampled_output",
-    "start",
 ]
 
 
@@ -58,11 +57,11 @@ class FreeLayer:
     bias_log_std: Tensor | None  # (n_out,)
     weight_prior_std: float
     bias_prior_std: float
-    step: Step = field(default_factory=Step)
+    stage: Stage = field(default_factory=Stage)
 
     @property
-    def free(self) -> tuple[Tensor, ...]:
-        """What training moves: weights, their log-deviations, biases, theirs; means alone of a fixed layer."""
+    def parameters(self) -> tuple[Tensor, ...]:
+        """What training moves: weight means and log-stds, bias means and log-stds; only the means of a fixed layer."""
         if self.weight_log_std is None or self.bias_log_std is None:
             return self.weight_mean, self.bias_mean
         return self.weight_mean, self.weight_log_std, self.bias_mean, self.bias_log_std
@@ -73,11 +72,11 @@ class FreeLayer:
         return self.weight_log_std is None
 
     @property
-    def kernel(self) -> bool:
+    def is_convolution(self) -> bool:
         """Whether it is a convolution."""
         return self.weight_mean.ndim == 4
 
-    def holding(self, free: Sequence[Tensor]) -> FreeLayer:
+    def with_parameters(self, free: Sequence[Tensor]) -> FreeLayer:
         """The same layer with other values of what training moves."""
         if self.fixed:
             return replace(self, weight_mean=free[0], bias_mean=free[1])
@@ -88,28 +87,28 @@ class FreeLayer:
 
     def mean(self, z: Tensor) -> Tensor:  # z (points, ...)
         """Mean of the pre-activations given ``z``."""
-        return convolve(self.step, self.weight_mean, self.bias_mean, self.step.seen(z))
+        return affine(self.stage, self.weight_mean, self.bias_mean, self.stage.as_image(z))
 
     def moments(self, z: Tensor) -> tuple[Tensor, Tensor]:  # z (points, ...)
         """Mean and variance of the pre-activations given ``z``, each position by itself: (points, n_out) each."""
         mean = self.mean(z)
         if self.weight_log_std is None or self.bias_log_std is None:
             return mean, torch.zeros_like(mean)
-        z = self.step.seen(z)
+        z = self.stage.as_image(z)
         squares = (2 * self.weight_log_std).exp(), (2 * self.bias_log_std).exp()
-        return mean, convolve(self.step, *squares, z * z)
+        return mean, affine(self.stage, *squares, z * z)
 
-    def drawn(self, z: Tensor, generator: torch.Generator) -> Tensor:  # z (points, ...)
+    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:  # z (points, ...)
         """Pre-activations drawn for every point, see the module."""
         if self.weight_log_std is None or self.bias_log_std is None:
             return self.mean(z)
-        if not self.kernel:
+        if not self.is_convolution:
             return draw(*self.moments(z), generator)
-        z, mean = self.step.seen(z), self.mean(z)
+        z, mean = self.stage.as_image(z), self.mean(z)
         change = self.weight_log_std.exp() * _noise(self.weight_mean.shape, z, generator)
         into, out = (_signs((z.shape[0], n, 1, 1), z, generator) for n in (z.shape[1], mean.shape[1]))
         lift = self.bias_log_std.exp() * _noise((z.shape[0], mean.shape[1]), z, generator)  # (points, channels)
-        return mean + out * convolve(self.step, change, None, into * z) + lift[..., None, None]
+        return mean + out * affine(self.stage, change, None, into * z) + lift[..., None, None]
 
     def divergence(self) -> Tensor:
         """KL from the prior, of weights and biases together; of a fixed layer see the module."""
@@ -122,31 +121,32 @@ class FreeLayer:
     def record(self) -> Linear | Conv2d:
         """The frozen layer, in float64."""
         if self.fixed:
-            weight, bias = (t.detach().to(torch.float64) for t in self.free)
-            return self.step.record(weight, torch.zeros_like(weight), bias, torch.zeros_like(bias))
-        mean, log_std, bias, bias_log_std = (t.detach().to(torch.float64) for t in self.free)
-        return self.step.record(mean, log_std.exp(), bias, bias_log_std.exp())
+            weight, bias = (t.detach().to(torch.float64) for t in self.parameters)
+            return self.stage.record(weight, torch.zeros_like(weight), bias, torch.zeros_like(bias))
+        mean, log_std, bias, bias_log_std = (t.detach().to(torch.float64) for t in self.parameters)
+        return self.stage.record(mean, log_std.exp(), bias, bias_log_std.exp())
 
 
-def start(options: TrainingOptions, n_in: int, n_out: int, generator: torch.Generator) -> list[FreeLayer]:
+def initial_layers(options: TrainingOptions, n_in: int, n_out: int, generator: torch.Generator) -> list[FreeLayer]:
     """Layers at their starting values: means uniform in +-gain/sqrt(fan in), every standard deviation ``init_std``."""
-    return [_started(frame, options, generator) for frame in options.frames(n_in, n_out)]
+    layers = []
+    for spec in options.layer_specs(n_in, n_out):
+        scale = options.init_gain / math.sqrt(spec.fan_in)
+        weight, bias = (
+            ((2 * torch.rand(shape, generator=generator, dtype=DTYPES[options.dtype]) - 1) * scale).requires_grad_()
+            for shape in (spec.shape, spec.shape[:1])
+        )
+        stds = (
+            None if spec.fixed else torch.full_like(t, math.log(options.init_std)).requires_grad_()
+            for t in (weight, bias)
+        )
+        weight_log_std, bias_log_std = stds
+        priors = _prior_stds(options, spec.fan_in)
+        layers.append(FreeLayer(weight, weight_log_std, bias, bias_log_std, *priors, spec.stage))
+    return layers
 
 
-def _started(frame: Frame, options: TrainingOptions, generator: torch.Generator) -> FreeLayer:
-    scale = options.init_gain / math.sqrt(frame.fan_in)
-    weight, bias = (
-        ((2 * torch.rand(shape, generator=generator, dtype=DTYPES[options.dtype]) - 1) * scale).requires_grad_()
-        for shape in (frame.shape, frame.shape[:1])
-    )
-    weight_log_std, bias_log_std = (
-        None if frame.fixed else torch.full_like(t, math.log(options.init_std)).requires_grad_() for t in (weight, bias)
-    )
-    priors = _prior_stds(options, frame.fan_in)
-    return FreeLayer(weight, weight_log_std, bias, bias_log_std, *priors, frame.step)
-
-
-def known_layers(network: BayesianNetwork) -> bool:
+def is_mean_field(network: BayesianNetwork) -> bool:
     """Whether :func:`free_layers` knows all layers: independent weights, such a layer first, a dense one last."""
     weights = [isinstance(layer, Linear | Conv2d) for layer in network.layers]
     return (
@@ -160,7 +160,7 @@ def known_layers(network: BayesianNetwork) -> bool:
 
 def free_layers(network: BayesianNetwork, options: TrainingOptions | None = None) -> list[FreeLayer]:
     """The parameters of a finished posterior of independent weights, with the prior of ``options``."""
-    if not known_layers(network):
+    if not is_mean_field(network):
         raise InputError(f"{network} has layers that are not trained by one of the methods; give independent weights.")
     given = options or TrainingOptions()
     layers: list[FreeLayer] = []
@@ -168,15 +168,15 @@ def free_layers(network: BayesianNetwork, options: TrainingOptions | None = None
         if isinstance(record, Linear | Conv2d):
             layers.append(_freed(record, given, None if layers else network.input_shape))
         else:
-            step = layers[-1].step
-            layers[-1] = replace(layers[-1], step=replace(step, after=(*step.after, cast(Fixed, record))))
+            stage = layers[-1].stage
+            layers[-1] = replace(layers[-1], stage=replace(stage, after=(*stage.after, cast(Fixed, record))))
     return layers
 
 
 def _freed(record: Linear | Conv2d, options: TrainingOptions, shape: tuple[int, ...] | None) -> FreeLayer:
-    step = Step()
+    step = Stage()
     if isinstance(record, Conv2d):
-        step = Step(stride=record.stride, padding=record.padding, image=shape)  # type: ignore[arg-type]
+        step = Stage(stride=record.stride, padding=record.padding, image=shape)  # type: ignore[arg-type]
     stds = (record.weight_std.log(), record.bias_std.log()) if record.random else (None, None)
     priors = _prior_stds(options, math.prod(record.weight_mean.shape[1:]))
     return FreeLayer(record.weight_mean, stds[0], record.bias_mean, stds[1], *priors, step)
@@ -184,9 +184,9 @@ def _freed(record: Linear | Conv2d, options: TrainingOptions, shape: tuple[int, 
 
 def freeze(layers: Sequence[FreeLayer], task: str) -> BayesianNetwork:
     """The finished posterior of these layers."""
-    chain = tuple(cast(Record, record) for layer in layers for record in (layer.record(), *layer.step.after))
+    chain = tuple(cast(Record, record) for layer in layers for record in (layer.record(), *layer.stage.after))
     try:
-        return BayesianNetwork(chain, task, input_shape=layers[0].step.image)
+        return BayesianNetwork(chain, task, input_shape=layers[0].stage.image)
     except InputError as error:
         raise InputError(f"training diverged: {error} Give a smaller learning_rate.") from error
 
@@ -212,11 +212,13 @@ def output_moments(
 
     Draws of a point follow one another. What the first layer gives is the same for all of them and computed once.
     """
-    if draws > 1 and any(layer.kernel and not layer.fixed for layer in layers):
-        return _outputs_by_draws(layers, x, generator, draws)
+    if draws > 1 and any(layer.is_convolution and not layer.fixed for layer in layers):
+        drawn = [output_moments(layers, x, generator) for _ in range(draws)]  # with kernels drawn anew each time
+        mean, variance = (torch.stack(moments, 1).flatten(0, 1) for moments in zip(*drawn, strict=True))
+        return mean, variance
     first, *rest = layers
-    if first.kernel:  # fixed, if there is more than one draw
-        z = first.drawn(x, generator)
+    if first.is_convolution:  # fixed, if there is more than one draw
+        z = first.sample(x, generator)
         z = z if draws == 1 else z.repeat_interleave(draws, dim=0)
     else:
         mean, variance = first.moments(x)
@@ -225,19 +227,10 @@ def output_moments(
         if not rest:
             return mean, variance
         z = mean if first.fixed else draw(mean, variance, generator)
-    z = follow(first.step.after, z, generator)
+    z = apply_fixed(first.stage.after, z, generator)
     for layer in rest[:-1]:
-        z = follow(layer.step.after, layer.drawn(z, generator), generator)
+        z = apply_fixed(layer.stage.after, layer.sample(z, generator), generator)
     return rest[-1].moments(z)
-
-
-def _outputs_by_draws(
-    layers: Sequence[FreeLayer], x: Tensor, generator: torch.Generator, draws: int
-) -> tuple[Tensor, Tensor]:
-    """The same with kernels drawn anew for every draw."""
-    found = [output_moments(layers, x, generator) for _ in range(draws)]
-    mean, variance = (torch.stack(moments, 1).flatten(0, 1) for moments in zip(*found, strict=True))
-    return mean, variance
 
 
 def sampled_output(layers: Sequence[FreeLayer], x: Tensor, generator: torch.Generator) -> Tensor:  # x (points, n_in)
@@ -251,7 +244,7 @@ def sampled_output(layers: Sequence[FreeLayer], x: Tensor, generator: torch.Gene
         if layer.weight_log_std is not None and layer.bias_log_std is not None:
             weight = weight + layer.weight_log_std.exp() * _noise(weight.shape, weight, generator)
             bias = bias + layer.bias_log_std.exp() * _noise(bias.shape, bias, generator)
-        z = follow(layer.step.after, convolve(layer.step, weight, bias, layer.step.seen(z)), generator)
+        z = apply_fixed(layer.stage.after, affine(layer.stage, weight, bias, layer.stage.as_image(z)), generator)
     return z
 
 

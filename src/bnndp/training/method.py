@@ -10,16 +10,16 @@ from torch import Tensor
 
 from bnndp.training.mean_field import FreeLayer
 
-__all__ = ["Method", "Pace"]
+__all__ = ["Method", "StepSettings"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepSettings:
     """What the schedules say about a step."""
 
     step: int  # from 0
-    rate: float  # learning rate
-    weight: float  # of the KL term: the temperature, or less during the warm-up
+    learning_rate: float
+    kl_weight: float  # the temperature, or less during the warm-up
 
 
 class Method(Protocol):
@@ -28,7 +28,7 @@ class Method(Protocol):
     A step after ``restore(state())`` is, bit for bit, the step that would have followed.
     """
 
-    def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:
+    def step(self, x: Tensor, y: Tensor, schedule: StepSettings) -> Tensor:
         """One step on a batch (points, n_in) and its targets; the mean log-likelihood of the batch, estimated: ()."""
 
     def layers(self) -> list[FreeLayer]:

@@ -23,28 +23,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bnndp.training.method import Pace
-from bnndp.training.natural import NaturalMethod
+from bnndp.training.method import StepSettings
+from bnndp.training.natural_gradient import NaturalPosterior
 
 __all__ = ["NoisyAdam"]
 
 
-class NoisyAdam(NaturalMethod):
+class NoisyAdam(NaturalPosterior):
     """The method ``noisy-adam``."""
 
+    __slots__ = ()
+
     @torch.no_grad()
-    def step(self, x: Tensor, y: Tensor, pace: Pace) -> Tensor:  # x (points, n_in)
+    def step(self, x: Tensor, y: Tensor, schedule: StepSettings) -> Tensor:  # x (points, n_in)
         """The update of the module's text; the log-likelihood is that at the drawn weights."""
-        q, own = self.posterior, self.posterior.settings
-        weights = [q.draw(pace) for _ in range(own.samples)]
-        found = [q.slopes(w, x, y, "batch") for w in weights]
-        correction = 1 - own.momentum ** (pace.step + 1)
-        for i, block in enumerate(q.blocks):
-            intrinsic = block.prior_precision * pace.weight / q.points
+        own = self.settings
+        weights = [self.draw(schedule) for _ in range(own.samples)]
+        found = [self.gradients(w, x, y, "batch") for w in weights]
+        correction = 1 - own.momentum ** (schedule.step + 1)
+        for i, block in enumerate(self.blocks):
+            intrinsic = block.prior_precision * schedule.kl_weight / self.points
             v = torch.stack([at.gradient[i] - intrinsic * w[i] for at, w in zip(found, weights, strict=True)]).mean(0)
             square = torch.stack([at.square[i] for at in found]).mean(0)
             block.momentum.lerp_(v, 1 - own.momentum)
             block.square.lerp_(square, 1 - own.decay)
             shared = block.square + (intrinsic + (own.damping or 0.0))
-            block.mean.addcdiv_(block.momentum, shared, value=pace.rate / correction)
+            block.mean.addcdiv_(block.momentum, shared, value=schedule.learning_rate / correction)
         return torch.stack([at.gain for at in found]).mean()

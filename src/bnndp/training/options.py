@@ -10,19 +10,19 @@ import torch
 
 from bnndp.errors import InputError
 from bnndp.layers import Dropout
-from bnndp.training.architecture import NAMED_ACTIVATIONS, Frame, frames, parse
+from bnndp.training.architecture import NAMED_ACTIVATIONS, LayerSpec, layer_specs, parse
 
-__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Robust", "Stopping", "TrainingOptions", "deciding"]
+__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Robust", "Stopping", "TrainingOptions", "options_for_digest"]
 
 INFERENCES = ("bbb", "vogn", "noisy-adam", "map")
-BESIDE = ("dropout", "ensemble", "laplace")  # they go with map
+MODIFIERS = ("dropout", "ensemble", "laplace")  # they go with map
 CURVATURES = ("examples", "batch", "fisher")
 
 PRIORS = ("unit", "fan_in")
 SCHEDULES = ("constant", "cosine", "warm_cosine")
 SAMPLINGS = ("local", "weights")
-BENT_BACK = ("gelu", "silu")  # activations that are not increasing
-_YOUNG = ("activation", "conv", "image", "dropout", "dropout_last", "robust")
+NON_MONOTONE = ("gelu", "silu")  # activations that are not increasing
+_LATER_OPTIONS = ("activation", "conv", "image", "dropout", "dropout_last", "robust")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -164,16 +164,16 @@ class TrainingOptions:
                 f"dropout is trained by map, and by bbb after convolutions, not by {self.inference!r}"
                 f"{'' if self.conv else ' without conv'}; choose inference map."
             )
-        if self.robust is not None and (self.inference not in ("bbb", "map") or self.activation in BENT_BACK):
+        if self.robust is not None and (self.inference not in ("bbb", "map") or self.activation in NON_MONOTONE):
             raise InputError(
                 f"robust is for bbb and map with an increasing activation, got inference {self.inference!r} and "
                 f"activation {self.activation!r}; leave it out."
             )
 
-    def frames(self, n_in: int, n_out: int) -> tuple[Frame, ...]:
+    def layer_specs(self, n_in: int, n_out: int) -> tuple[LayerSpec, ...]:
         """The layers of weights of a network with so many inputs and outputs."""
         gaussian = "none" if self.inference == "map" else "all" if self.dropout is None else "dense"
-        return frames(
+        return layer_specs(
             n_in,
             self.hidden,
             n_out,
@@ -186,18 +186,18 @@ class TrainingOptions:
         )
 
 
-def deciding(options: TrainingOptions) -> dict[str, Any]:
+def options_for_digest(options: TrainingOptions) -> dict[str, Any]:
     """The options by name, without those younger than the first networks where they have their defaults.
 
     Files of trained networks are named by a digest of this; a new option must not give old networks new names.
     """
-    usual = {field.name: field.default for field in fields(options) if field.name in _YOUNG}
+    usual = {field.name: field.default for field in fields(options) if field.name in _LATER_OPTIONS}
     return {name: value for name, value in asdict(options).items() if name not in usual or value != usual[name]}
 
 
 def _check_method(inference: str, natural: NaturalGradient | None) -> None:
     if inference not in INFERENCES:
-        reason = "is an option beside the method" if inference in BESIDE else "is unknown"
+        reason = "is an option beside the method" if inference in MODIFIERS else "is unknown"
         raise InputError(f"inference {inference!r} {reason}; choose one of {', '.join(INFERENCES)}.")
     if inference in ("bbb", "map") and natural is not None:
         raise InputError(f"natural={natural} belongs to vogn and noisy-adam, inference is {inference!r}; leave it out.")

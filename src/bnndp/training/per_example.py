@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from bnndp.activations import Relu
-from bnndp.training.chain import Step, convolve, follow
+from bnndp.training.forward import Stage, affine, apply_fixed
 from bnndp.training.likelihoods import Likelihood
 
-__all__ = ["Slopes", "slopes"]
+__all__ = ["BatchGradients", "batch_gradients"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slopes:
+class BatchGradients:
     """Of the log-likelihood of a batch at given weights; lists go weight, bias, weight, bias, ... as the parameters."""
 
     gain: Tensor  # (): mean log-likelihood of a point
@@ -40,15 +40,15 @@ class _Forward:
 
 
 @torch.no_grad()
-def slopes(  # noqa: PLR0913 (the likelihood of a batch at given weights)
+def batch_gradients(  # noqa: PLR0913 (the likelihood of a batch at given weights)
     likelihood: Likelihood,
     parameters: Sequence[Tensor],
     x: Tensor,  # (points, n_in)
     y: Tensor,  # (points, n_out) or (points,)
     curvature: str,
     generator: torch.Generator,
-    steps: Sequence[Step] | None = None,
-) -> Slopes:
+    steps: Sequence[Stage] | None = None,
+) -> BatchGradients:
     """Mean gradient and curvature of the log-likelihood of a batch; see :class:`NaturalGradient` for the curvatures.
 
     ``steps`` say what the layers are and what follows each; None: dense layers with ReLU between them.
@@ -57,7 +57,7 @@ def slopes(  # noqa: PLR0913 (the likelihood of a batch at given weights)
     steps = _relu_steps(len(parameters) // 2) if steps is None else steps
     forward = _forward(parameters, steps, x)
     outputs = forward.outputs.detach()
-    deltas = _backward(forward, likelihood.slope(outputs, y))
+    deltas = _backward(forward, likelihood.output_gradient(outputs, y))
     layers = [_Layer(step, weight) for step, weight in zip(steps, parameters[::2], strict=True)]
     gradient = [
         total / points for layer, a, d in zip(layers, forward.inputs, deltas, strict=True) for total in layer.sums(a, d)
@@ -66,16 +66,16 @@ def slopes(  # noqa: PLR0913 (the likelihood of a batch at given weights)
         square = [value.square() for value in gradient]
     else:
         if curvature == "fisher":
-            drawn = likelihood.targets(outputs, generator)
-            deltas = _backward(forward, likelihood.slope(outputs, drawn))
+            drawn = likelihood.sample_targets(outputs, generator)
+            deltas = _backward(forward, likelihood.output_gradient(outputs, drawn))
         found = zip(layers, forward.inputs, deltas, strict=True)
         square = [total / points for layer, a, d in found for total in layer.squares(a, d)]
-    return Slopes(likelihood.log_probability(outputs, y).mean(), gradient, square)
+    return BatchGradients(likelihood.log_probability(outputs, y).mean(), gradient, square)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    step: Step
+    step: Stage
     weight: Tensor
 
     def sums(self, a: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,26 +91,26 @@ class _Layer:
         return self._each(a, delta).square().sum(0), delta.sum((2, 3)).square().sum(0)
 
     def _each(self, a: Tensor, delta: Tensor) -> Tensor:  # (points, channels, rows, columns) each
-        """Gradients for the kernels, one a point: (points, *kernels)."""
+        """Gradients for the kernels, one per point: (points, *kernels)."""
         step, kernel = self.step, tuple(self.weight.shape[2:])
         windows = functional.unfold(a, kernel, padding=step.padding, stride=step.stride)  # (points, window, positions)
         return (delta.flatten(2) @ windows.mT).reshape(a.shape[0], *self.weight.shape)
 
 
-def _relu_steps(layers: int) -> list[Step]:
-    return [Step((Relu(),))] * (layers - 1) + [Step()]
+def _relu_steps(layers: int) -> list[Stage]:
+    return [Stage((Relu(),))] * (layers - 1) + [Stage()]
 
 
 @torch.enable_grad()
-def _forward(parameters: Sequence[Tensor], steps: Sequence[Step], x: Tensor) -> _Forward:  # x (points, n_in)
+def _forward(parameters: Sequence[Tensor], steps: Sequence[Stage], x: Tensor) -> _Forward:  # x (points, n_in)
     inputs: list[Tensor] = []
     sums: list[Tensor] = []
     z = x
     for step, weight, bias in zip(steps, parameters[::2], parameters[1::2], strict=True):
-        inputs.append(step.seen(z).detach())
-        found = convolve(step, weight, bias, step.seen(z))
+        inputs.append(step.as_image(z).detach())
+        found = affine(step, weight, bias, step.as_image(z))
         sums.append(found if found.requires_grad else found.requires_grad_())
-        z = follow(step.after, sums[-1], None)
+        z = apply_fixed(step.after, sums[-1], None)
     return _Forward(inputs, sums, z)
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bnndp.attack.draws import draw_networks, evaluate
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data, RegressionData
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Ensemble
-from bnndp.training.mean_field import draw, free_layers, known_layers, output_moments
+from bnndp.training.mean_field import draw, free_layers, is_mean_field, output_moments
 from bnndp.training.options import TrainingOptions
 
 __all__ = [
@@ -51,26 +51,25 @@ def predict(
     draws: int,
     seed: int = 0,
 ) -> Predictive:
-    """Predictions of ``network`` from ``draws`` draws a point, determined by ``seed``."""
+    """Predictions of ``network`` from ``draws`` draws per point and member, determined by ``seed``."""
     _check_draws(draws)
-    if isinstance(network, Ensemble):
-        return _mixed([predict(member, x, draws=draws, seed=seed) for member in network.members], network)
+    members = [_predicted(member, x, draws, seed) for member in network.members]
+    weight = network.probabilities[:, None, None]
+    probability = torch.stack([member.log_probability for member in members]) + weight.log()
+    means, stds = (torch.stack([getattr(m, name) for m in members]) for name in ("logit_mean", "logit_std"))
+    return Predictive(probability.logsumexp(0), *_mixed_moments(weight, means, stds))
+
+
+def _predicted(network: BayesianNetwork, x: Tensor, draws: int, seed: int) -> Predictive:
     generator = torch.Generator().manual_seed(seed)
-    probabilities, means, deviations = [], [], []
+    probabilities, means, stds = [], [], []
     for mean, variance in _moments(network, x, draws, generator):  # (points, draws, classes)
         logits = draw(mean, variance, generator)
         probabilities.append(logits.log_softmax(-1).logsumexp(1) - math.log(mean.shape[1]))
         means.append(mean.mean(1))
         # law of total variance, given the hidden layers: only the second term is left to the draws of the logits
-        deviations.append((variance.mean(1) + mean.var(1)).sqrt())
-    return Predictive(torch.cat(probabilities), torch.cat(means), torch.cat(deviations))
-
-
-def _mixed(members: list[Predictive], network: Ensemble) -> Predictive:
-    weight = network.probabilities[:, None, None]
-    probability = torch.stack([member.log_probability for member in members]) + weight.log()
-    means, stds = (torch.stack([getattr(m, name) for m in members]) for name in ("logit_mean", "logit_std"))
-    return Predictive(probability.logsumexp(0), *_mixed_moments(weight, means, stds))
+        stds.append((variance.mean(1) + mean.var(1)).sqrt())
+    return Predictive(torch.cat(probabilities), torch.cat(means), torch.cat(stds))
 
 
 def _mixed_moments(weight: Tensor, means: Tensor, stds: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,17 +94,21 @@ def predict_targets(
 ) -> TargetPredictive:
     """The distribution of f(x) + N(0, noise_std^2); given drawn hidden layers that of a mean-field output is exact."""
     _check_draws(draws)
-    if isinstance(network, Ensemble):
-        found = [predict_targets(member, data, noise_std, draws=draws, seed=seed) for member in network.members]
-        weight = network.probabilities
-        density = (torch.stack([member.log_density for member in found]) + weight[:, None].log()).logsumexp(0)
-        weight = weight[:, None, None]
-        level = (weight * torch.stack([member.level for member in found])).sum(0)
-        moments = (torch.stack([getattr(m, name) for m in found]) for name in ("output_mean", "output_std"))
-        return TargetPredictive(density, level, *_mixed_moments(weight, *moments))
+    found = [_predicted_targets(member, data, noise_std, draws, seed) for member in network.members]
+    weight = network.probabilities
+    density = (torch.stack([member.log_density for member in found]) + weight[:, None].log()).logsumexp(0)
+    weight = weight[:, None, None]
+    level = (weight * torch.stack([member.level for member in found])).sum(0)
+    moments = (torch.stack([getattr(m, name) for m in found]) for name in ("output_mean", "output_std"))
+    return TargetPredictive(density, level, *_mixed_moments(weight, *moments))
+
+
+def _predicted_targets(
+    network: BayesianNetwork, data: RegressionData, noise_std: float, draws: int, seed: int
+) -> TargetPredictive:
     generator = torch.Generator().manual_seed(seed)
-    densities, levels, means, deviations = [], [], [], []
-    targets = data.y.split(_piece(network, _draws(network, draws)))
+    densities, levels, means, stds = [], [], [], []
+    targets = data.y.split(_chunk_size(network, _draws(network, draws)))
     for y, (mean, variance) in zip(targets, _moments(network, data.x, draws, generator), strict=True):
         std = (variance + noise_std**2).sqrt()
         scaled = (y[:, None] - mean) / std
@@ -113,20 +116,20 @@ def predict_targets(
         densities.append(density.logsumexp(1) - math.log(mean.shape[1]))
         levels.append(torch.special.ndtr(scaled).mean(1))
         means.append(mean.mean(1))
-        deviations.append((variance.mean(1) + mean.var(1)).sqrt())
-    return TargetPredictive(torch.cat(densities), torch.cat(levels), torch.cat(means), torch.cat(deviations))
+        stds.append((variance.mean(1) + mean.var(1)).sqrt())
+    return TargetPredictive(torch.cat(densities), torch.cat(levels), torch.cat(means), torch.cat(stds))
 
 
 def _moments(
     network: BayesianNetwork, x: Tensor, draws: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Mean and variance of the outputs given drawn hidden layers, piece by piece: (points, draws, n_out) each."""
+    """Mean and variance of the outputs given drawn hidden layers, chunk by chunk: (points, draws, n_out) each."""
     draws = _draws(network, draws)
     x = network.centred(x.to(torch.float64))
     network = network.unshifted()
-    known = free_layers(network) if known_layers(network) else None
+    known = free_layers(network) if is_mean_field(network) else None
     drawn = None if known else draw_networks(network, draws, seed=generator.initial_seed())
-    for points in x.split(_piece(network, draws)):
+    for points in x.split(_chunk_size(network, draws)):
         shape = (points.shape[0], draws, network.n_out)
         if known is not None:
             mean, variance = output_moments(known, points, generator, draws=draws)
@@ -143,7 +146,7 @@ def _draws(network: BayesianNetwork, draws: int) -> int:
 
 def negative_log_likelihood(
     network: BayesianNetwork | Ensemble,
-    data: RegressionData | ClassificationData,
+    data: Data,
     options: TrainingOptions,
     *,
     draws: int,
@@ -191,7 +194,7 @@ def _check_draws(draws: int) -> None:
         raise InputError(f"draws must be at least 2 for a standard deviation, got {draws}.")
 
 
-def _piece(network: BayesianNetwork, draws: int) -> int:
+def _chunk_size(network: BayesianNetwork, draws: int) -> int:
     """Points at a time, so that no layer's values exceed the memory meant for them."""
     widest = max(network.sizes[1:]) if network.plain else network.widest
     return max(1, _VALUES // (draws * widest))

@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bnndp.training.chain import convolve, follow
+from bnndp.training.forward import affine, apply_fixed
 from bnndp.training.mean_field import FreeLayer
 from bnndp.training.options import Robust
 
-__all__ = ["mixed", "worst_log_probability"]
+__all__ = ["robust_objective", "worst_log_probability"]
 
 _RISE = 0.5  # share of the steps
 
 
-def mixed(gain: Tensor, layers: Sequence[FreeLayer], x: Tensor, y: Tensor, robust: Robust, progress: float) -> Tensor:
+def robust_objective(
+    gain: Tensor, layers: Sequence[FreeLayer], x: Tensor, y: Tensor, robust: Robust, progress: float
+) -> Tensor:
     """The mean log-likelihood ``gain`` with its share of the worst case, after ``progress`` in [0, 1] of the steps."""
     risen = min(1.0, progress / _RISE)
     if risen == 0:
@@ -37,11 +39,11 @@ def worst_log_probability(layers: Sequence[FreeLayer], x: Tensor, y: Tensor, eps
     """The log-softmax of the labels (points,) at the worst ends of the logits, for the network of mean weights."""
     centre, radius = x, torch.full_like(x, eps)
     for k, layer in enumerate(layers):
-        step = layer.step
-        radius = convolve(step, layer.weight_mean.abs(), None, step.seen(radius))
+        step = layer.stage
+        radius = affine(step, layer.weight_mean.abs(), None, step.as_image(radius))
         centre = layer.mean(centre)
         if k < len(layers) - 1:
-            low, high = (follow(step.after, end, None) for end in (centre - radius, centre + radius))
+            low, high = (apply_fixed(step.after, end, None) for end in (centre - radius, centre + radius))
             centre, radius = 0.5 * (low + high), 0.5 * (high - low)
     right = functional.one_hot(y, centre.shape[-1]).bool()
     worst = torch.where(right, centre - radius, centre + radius)

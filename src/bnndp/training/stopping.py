@@ -9,20 +9,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bnndp.data import ClassificationData, RegressionData
+from bnndp.data import ClassificationData, Data
 from bnndp.errors import InputError
 from bnndp.training.mean_field import FreeLayer, freeze
 from bnndp.training.options import Stopping, TrainingOptions
 from bnndp.training.predictive import negative_log_likelihood
 
-__all__ = ["Watch", "hold_out"]
+__all__ = ["EarlyStopping", "hold_out"]
 
 _POINTS = 2048
 
 
-def hold_out(
-    data: RegressionData | ClassificationData, points: int, *, seed: int = 0
-) -> tuple[RegressionData | ClassificationData, RegressionData | ClassificationData]:
+def hold_out(data: Data, points: int, *, seed: int = 0) -> tuple[Data, Data]:
     """The data without ``points`` random points, and those: to stop early, or choose options, without a test set."""
     if not 1 <= points < data.points:
         raise InputError(f"points held out must be at least 1 and leave some of {data.points}, got {points}.")
@@ -30,12 +28,12 @@ def hold_out(
     return _rows(data, order[points:].sort().values), _rows(data, order[:points].sort().values)
 
 
-class Watch:
+class EarlyStopping:
     """The best posterior so far, by the likelihood of held-out points, and whether to go on."""
 
     __slots__ = ("_best", "_data", "_failures", "_loss", "_options", "_rule", "_step")
 
-    def __init__(self, data: RegressionData | ClassificationData, options: TrainingOptions, rule: Stopping) -> None:
+    def __init__(self, data: Data, options: TrainingOptions, rule: Stopping) -> None:
         self._data, self._options, self._rule = _rows(data, slice(_POINTS)), options, rule
         self._loss, self._failures, self._step = math.inf, 0, 0
         self._best: list[Tensor] = []
@@ -50,14 +48,14 @@ class Watch:
         """Number of steps after which the best posterior was seen."""
         return self._step
 
-    def look(self, step: int, layers: Sequence[FreeLayer], task: str) -> None:
+    def update(self, step: int, layers: Sequence[FreeLayer], task: str) -> None:
         """After ``step`` steps: estimate the likelihood, if it is time, always with the same draws."""
         if step % self._rule.every and step < self._options.steps:
             return
         loss = negative_log_likelihood(freeze(layers, task), self._data, self._options, draws=self._rule.draws)
         if loss < self._loss:
             self._loss, self._failures, self._step = loss, 0, step
-            self._best = [tensor.detach().clone() for layer in layers for tensor in layer.free]
+            self._best = [tensor.detach().clone() for layer in layers for tensor in layer.parameters]
         else:
             self._failures += 1
 
@@ -66,7 +64,7 @@ class Watch:
         if not self._best:
             return list(layers)
         values = iter(self._best)
-        return [layer.holding([next(values) for _ in layer.free]) for layer in layers]
+        return [layer.with_parameters([next(values) for _ in layer.parameters]) for layer in layers]
 
     def state(self) -> dict[str, Tensor]:
         """All that was seen."""
@@ -81,7 +79,7 @@ class Watch:
         self._best = [state[f"best.{i}"] for i in range(sum(name.startswith("best.") for name in state))]
 
 
-def _rows(data: RegressionData | ClassificationData, rows: slice | Tensor) -> RegressionData | ClassificationData:
+def _rows(data: Data, rows: slice | Tensor) -> Data:
     if isinstance(data, ClassificationData):
         return replace(data, x=data.x[rows], y=data.y[rows])
     return replace(data, x=data.x[rows], y=data.y[rows], clean=None if data.clean is None else data.clean[rows])

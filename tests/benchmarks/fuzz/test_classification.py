@@ -10,8 +10,8 @@ import torch
 from benchmarks.fuzz.classification import MARGINS, certify, examine, main
 from benchmarks.fuzz.classification_cases import FAMILIES, make_classifier
 from benchmarks.fuzz.classification_judge import Claim, Questions, ask, gather
+from benchmarks.fuzz.margins_judge import Bound, bounds_of, judge_margins
 from benchmarks.fuzz.regression_cases import Case
-from benchmarks.fuzz.tails import Bound, bounds_of, judge_margins
 
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -61,7 +61,7 @@ def test_the_command_reports_and_ends_with_success(capsys: pytest.CaptureFixture
     out = f"{tmp_path}/log.jsonl"
     assert main(["--only", "1", "--samples", "256", "--methods", "moment,margins", "--out", out]) == 0
     text = capsys.readouterr().out
-    assert "5 network x box pairs on 1 classifiers" in text
+    assert "5 network x box pairs on 1 networks" in text
     with open(out, encoding="utf-8") as lines:
         assert len(lines.readlines()) == 2
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.fuzz import classification_oracle as oracle
-from benchmarks.fuzz.tails import sampled_margins
+from benchmarks.fuzz.margins_judge import sampled_margins
 from flint import arb
 
 from bnndp.layers import Linear

@@ -14,7 +14,7 @@ from benchmarks.fuzz.formulas import __main__ as campaign
 from benchmarks.fuzz.formulas import activations
 from benchmarks.fuzz.formulas.judge import Judge
 from flint import arb, ctx
-from tests.activations.truths import TRUTHS
+from support.activation_truths import TRUTHS
 from torch import Tensor
 
 from bnndp.activations import Elu, Gelu, Sigmoid

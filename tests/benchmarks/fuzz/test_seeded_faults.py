@@ -10,10 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.fuzz.seeded_faults.catalogue import CatalogueError, Fault, faulty, parse, read_all
-from benchmarks.fuzz.seeded_faults.journal import Entry, Journal, key_of
-from benchmarks.fuzz.seeded_faults.mutants import own_tests
+from benchmarks.fuzz.seeded_faults.catalogue import CatalogueError, Fault, faulty, own_tests, parse, read_all
 from benchmarks.fuzz.seeded_faults.mutator import mutants, sample
+from benchmarks.fuzz.seeded_faults.runner import Entry, Journal, key_of
 from benchmarks.fuzz.seeded_faults.sandbox import ROOT, Outcome, Sandbox
 
 FAULTS = read_all()
@@ -31,7 +30,7 @@ def test_every_fault_applies(fault: Fault) -> None:
 def test_the_faults_are_spread_over_the_project() -> None:
     parts = Counter(fault.file.removeprefix("src/bnndp/").split("/")[0] for fault in FAULTS)
     assert len(FAULTS) >= 100
-    for part, least in {"maths": 15, "moment": 15, "partition": 15, "propagation": 8, "activations": 3}.items():
+    for part, least in {"maths": 15, "engine": 15, "paper": 15, "questions": 8, "activations": 3}.items():
         assert parts[part] >= least, part
     assert sum(fault.file.startswith("src/bnndp_checker/") for fault in FAULTS) >= 12
 

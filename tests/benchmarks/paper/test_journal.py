@@ -7,10 +7,8 @@ import math
 from pathlib import Path
 
 import pytest
-from benchmarks.paper.grid import Cell
+from benchmarks.paper.columns import Cell
 from benchmarks.paper.journal import Journal
-
-from bnndp.errors import InputError
 
 CELL = Cell((0.1, 1 / 3, math.nan, math.inf), 0.7)
 
@@ -76,15 +74,10 @@ def test_restart_forgets(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_folder_in_its_place_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        Journal(tmp_path)
-
-
 def test_means() -> None:
     assert Cell((1.0, math.nan), 1.0).radius == 0.5  # what is not certified is worth nothing
     assert math.isnan(Cell((1.0, math.nan), 1.0).width)
     assert Cell((1.0, math.inf), 1.0).width == math.inf
     assert Cell((1.0, 3.0, math.inf), 1.0).broken == 2.0
     assert math.isnan(Cell((math.inf,), 1.0).broken)
-    assert Cell((1.0, 2.0), 3.0).seconds_a_point == 1.5
+    assert Cell((1.0, 2.0), 3.0).seconds_per_point == 1.5

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.paper import paper
-from benchmarks.paper.columns import ATTACK, CLIPPED, INSIDE, MOMENT, NO_DOMAIN, PARTITION, POINT
-from benchmarks.paper.grid import Cell, Column
-from benchmarks.paper.rows import Measured, Row
-from benchmarks.paper.tables import csv_text, headings_1a, headings_1b, headings_2, markdown, rows_1a, rows_1b, rows_2
+from benchmarks.paper.columns import ATTACK, CLIPPED, INSIDE, MOMENT, NO_DOMAIN, PARTITION, POINT, Cell, Column
+from benchmarks.paper.published import TABLE_1A, TABLE_1B, TABLE_2
+from benchmarks.paper.rows import Measured, Row, rows_of
+from benchmarks.paper.tables import csv_text, headings_1a, headings_1b, headings_2, markdown
 
 from bnndp.layers import Dropout
 from bnndp.training.fit import Plan
@@ -21,16 +20,20 @@ from bnndp.training.fit import Plan
 EXTRA = (Column("cut", lambda subject: torch.zeros(subject.x.shape[0]), whole=False, points=1),)
 
 
-def measured_1a() -> Measured[paper.Width]:
-    row = rows_1a(Plan("sine2d", "vogn"), points=2)[0]
+def rows(table: Any, data: str, *, quick: bool = False) -> list[Row]:
+    return rows_of(table, Plan(data, "vogn", temperature=0.5), {}, quick=quick)
+
+
+def measured_1a() -> Measured:
+    row = rows(TABLE_1A, "sine2d")[0]
     widths = {MOMENT: 0.06, PARTITION: 0.08, INSIDE: 0.05, CLIPPED: 0.03, POINT: 0.001, "cut": 12.0}
     cells = {name: Cell((value, value), 0.02) for name, value in widths.items()}
     card = {"test": {"rmse": 0.1, "output_std": 0.0234}, "seconds": 7.6}
     return Measured(row, card, cells, 1e-4)
 
 
-def measured_1b() -> Measured[paper.Radius]:
-    row = rows_1b(Plan("mnist", "vogn"), points=3)[0]
+def measured_1b() -> Measured:
+    row = rows(TABLE_1B, "mnist")[0]
     cells = {
         MOMENT: Cell((0.02, math.nan, 0.04), 0.03),
         PARTITION: Cell((0.01, 0.01, 0.01), 1.0),
@@ -93,37 +96,36 @@ def test_large_and_missing_numbers() -> None:
 
 
 def test_quick_rows_are_the_narrow_ones_of_every_data_set_and_depth() -> None:
-    plan = Plan("sine2d", "vogn", temperature=0.5)
-    quick = rows_1a(plan, quick=True)
+    quick = rows(TABLE_1A, "sine2d", quick=True)
     assert [row.name for row in quick] == [f"{data} {k}x64" for data in ("sine2d", "kin8nm") for k in (1, 2, 3)]
     assert {row.points for row in quick} == {10}
     assert all(row.plan.temperature == 0.5 and row.plan.hidden == row.published.hidden for row in quick)
-    assert {row.points for row in rows_1b(plan)} == {100}
-    assert len(rows_1a(plan)) == len(rows_1b(plan)) == 18
+    assert {row.points for row in rows(TABLE_1B, "mnist")} == {100}
+    assert len(rows(TABLE_1A, "sine2d")) == len(rows(TABLE_1B, "mnist")) == 18
+    assert rows(TABLE_1B, "mnist")[-1].name == "fashion_mnist 3x256"
 
 
 def test_the_paper_is_better_than_what_it_compares_with() -> None:
     """In every row of Table 1 that it prints in bold: a slip in copying the figures would show."""
-    assert all(row.bnn_dp < min(row.fl_3, row.fl_5) for row in paper.TABLE_1A)
-    assert all(row.bnn_dp >= max(row.fl_3, row.fl_5) for row in paper.TABLE_1B)
-    assert all(row.bnn_dp < row.fl_5 < row.fl_3 for row in paper.TABLE_2)
+    assert all(row.bnn_dp < min(row.fl_3, row.fl_5) for row in TABLE_1A)
+    assert all(row.bnn_dp >= max(row.fl_3, row.fl_5) for row in TABLE_1B)
+    assert all(row.bnn_dp < row.fl_5 < row.fl_3 for row in TABLE_2)
 
 
 def test_rows_of_convolutions() -> None:
     plan = Plan("fashion_mnist", "bbb", (), conv="2x4", dropout=Dropout(0.1))
-    rows = rows_2(plan, {"cifar10": "cifar10_subset"}, points=7)
-    assert [row.plan.conv for row in rows] == ["2x4", "2x4,2x4", "4x4,4x4", "3x4,3x4,3x4"]
-    assert [row.plan.hidden for row in rows] == [(64,), (64,), (), ()]
-    assert [row.plan.data for row in rows] == ["fashion_mnist"] * 2 + ["cifar10_subset"] * 2
-    assert [row.published.data for row in rows] == ["fashion_mnist"] * 2 + ["cifar10"] * 2
-    assert rows[1].name == "fashion_mnist 2x4-2x4-1x64"
-    assert {row.points for row in rows} == {7}
-    assert all(row.plan.dropout == Dropout(0.1) for row in rows)
-    assert rows_2(plan, {})[2].plan.data == "cifar10"
+    found = rows_of(TABLE_2, plan, {"cifar10": "cifar10_subset"}, quick=True)
+    assert [row.plan.conv for row in found] == ["2x4", "2x4,2x4", "4x4,4x4", "3x4,3x4,3x4"]
+    assert [row.plan.hidden for row in found] == [(64,), (64,), (), ()]
+    assert [row.plan.data for row in found] == ["fashion_mnist"] * 2 + ["cifar10_subset"] * 2
+    assert [row.published.data for row in found] == ["fashion_mnist"] * 2 + ["cifar10"] * 2
+    assert found[1].name == "fashion_mnist 2x4-2x4-1x64"
+    assert all(row.plan.dropout == Dropout(0.1) for row in found)
 
 
 def test_headings_of_convolutions() -> None:
-    row = rows_2(Plan("fashion_mnist", "bbb", (), conv="2x4"), {"cifar10": "cifar10_subset"}, points=3)[3]
+    plan = Plan("fashion_mnist", "bbb", (), conv="2x4")
+    row = rows_of(TABLE_2, plan, {"cifar10": "cifar10_subset"}, quick=False)[3]
     cells = {name: cell for name, cell in measured_1b().cells.items() if name != PARTITION}
     card = {"test": {"accuracy": 0.4, "logit_std": 0.0151}, "seconds": 30.0}
     found = only_row(headings_2(), Measured(row, card, cells, 1e-3))
@@ -136,8 +138,3 @@ def test_headings_of_convolutions() -> None:
     assert float(found["gain"]) == pytest.approx(0.02 / 0.00011)
     assert float(found["paper_seconds"]) == 1.8
     assert float(found["ratio"]) == pytest.approx(0.25)
-
-
-def test_rows_have_names() -> None:
-    row: Row[Any] = rows_1b(Plan("mnist", "vogn"))[-1]
-    assert row.name == "fashion_mnist 3x256"

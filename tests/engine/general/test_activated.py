@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
-from benchmarks.fuzz.layers_cases import ACTS, activation
-from tests.engine.general.laws import Law, given, laws, of_gaussian, quadrature
+from support.dice import Dice
+from support.layer_networks import ACTS, activation
+from tests.engine.general.explicit_laws import Law, given, laws, of_gaussian, quadrature
+from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.activations import PiecewiseAffine
 from bnndp.engine.general.activated import activated, activated_signal
 from bnndp.engine.general.expectation import around
 from bnndp.engine.general.planes import planes
@@ -37,8 +41,7 @@ def _at_most(truth: Tensor, claim: Tensor, what: str) -> None:
     )
 
 
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("wide", [0.0, 0.4])
+@pytest.mark.parametrize(("act", "wide"), slow_but(itertools.product(ACTS, (0.0, 0.4)), ("relu", 0.4), ("gelu", 0.0)))
 def test_moments_after_an_activation(act: str, wide: float) -> None:
     phi = activation(act)
     for seed, scale in enumerate(SCALES):
@@ -81,19 +84,17 @@ def _rests(phi: Any, x: Pre, p: Tensor, rest: Any, law: Law, values: Tensor, wei
     assert bool((steady | (rest.loose >= widest * (1 - 1e-12))).all())
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", slow_but(ACTS, "relu", "tanh", "gelu"))
 @pytest.mark.parametrize("width", [0.0, 0.3])
 def test_rests_of_gaussians(act: str, width: float) -> None:
     """X is Gaussian with a mean and a variance anywhere in their ranges."""
-    phi, generator = activation(act), torch.Generator().manual_seed(8)
+    phi, dice = activation(act), Dice(8)
     count = 60 if act == "piecewise_affine" else 300
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-    m, s = 5 * uniform(count, 1) - 2.5, 10 ** (5 * uniform(count, 1) - 4)
-    spread = Interval(s * (1 - 0.9 * width * uniform(count, 1)), s * (1 + 2 * width))
-    x = of_gaussian(Interval(m - width * uniform(count, 1), m + width * uniform(count, 1)), spread)
+    m, s = 5 * dice.uniform(shape=(count, 1)) - 2.5, 10 ** (5 * dice.uniform(shape=(count, 1)) - 4)
+    spread = Interval(s * (1 - 0.9 * width * dice.uniform(shape=(count, 1))), s * (1 + 2 * width))
+    x = of_gaussian(
+        Interval(m - width * dice.uniform(shape=(count, 1)), m + width * dice.uniform(shape=(count, 1))), spread
+    )
     signal, linear = activated(phi, x, planes(phi, x, around(phi, x)), independent=True)
     assert signal.source
     p, rest = linear.slope, linear.rest
@@ -120,13 +121,13 @@ def test_rests_of_gaussians(act: str, width: float) -> None:
 @pytest.mark.parametrize("act", ACTS)
 def test_rests_where_the_mean_is_gaussian_too(act: str) -> None:
     """m is N(M, a^2): its tails are said to be sub-Gaussian with nothing left, so the exponential bounds are used."""
-    phi, generator = activation(act), torch.Generator().manual_seed(9)
+    phi, dice = activation(act), Dice(9)
     count = 20 if act == "piecewise_affine" else 60
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-    m, a, s = 8 * uniform(count, 1) - 4, 10 ** (2 * uniform(count, 1) - 2), 10 ** (4 * uniform(count, 1) - 4)
+    m, a, s = (
+        8 * dice.uniform(shape=(count, 1)) - 4,
+        10 ** (2 * dice.uniform(shape=(count, 1)) - 2),
+        10 ** (4 * dice.uniform(shape=(count, 1)) - 4),
+    )
     zero, point = torch.zeros_like(m), Interval(m, m)
     none = zero[..., None].expand(count, 1, len(POWERS))
     norms = a[..., None] * torch.tensor(GAUSSIAN, dtype=torch.float64)
@@ -238,8 +239,6 @@ def _signal(law: Law) -> Signal:
 
 def test_a_user_function_with_steep_pieces_has_sound_rests() -> None:
     """Between the knots the slope of the function is not that of its surrogate: sin 50x, known at steps of 0.02."""
-    from bnndp.activations import PiecewiseAffine
-
     phi = PiecewiseAffine.of(lambda x: torch.sin(50 * x), 50.0, reach=2.0, pieces=200, curvature=2500.0)
     m = torch.linspace(0.7, 0.72, 21, dtype=torch.float64)[:, None]
     s = torch.full_like(m, 1e-10)

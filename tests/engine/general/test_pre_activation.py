@@ -11,14 +11,20 @@ from support import records
 from torch import Tensor
 
 from bnndp.activations import Tanh
-from bnndp.engine.general.forward import hidden
+from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.nodes import Activated
-from bnndp.engine.general.signal import POWERS
+from bnndp.engine.general.signal import POWERS, Pre
 from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Flatten, Linear
 from bnndp.network import BayesianNetwork
 
 KINDS = sorted(name for name in records.RANDOM if "dropout" not in name)
+
+
+def last_pre(network: BayesianNetwork, box: Box) -> Pre:
+    node = GeneralPass.of(network, box).passed.last
+    assert isinstance(node, Activated)
+    return node.linear.pre
 
 
 def _law(kind: str, rate: float, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -46,9 +52,7 @@ def test_moments_of_what_goes_into_an_activation(kind: str, rate: float) -> None
     centre = records.normal(1, math.prod(shape), seed=31)
     for width in (0.0, 0.2):
         box = Box(centre - width, centre + width)
-        node = hidden(network, box).chain[-1]
-        assert isinstance(node, Activated)
-        x = node.linear.pre
+        x = last_pre(network, box)
         for share in (0.0, 0.5, 1.0):
             chance, m, s = _law(kind, rate, (box.lower + share * (box.upper - box.lower))[0])
             mean, spread, root = chance @ m, chance @ s, s.sqrt()
@@ -93,9 +97,7 @@ def test_spreads_of_coordinates_that_share_a_factor(kind: str) -> None:
     layer = make[kind](3, 18, 4)
     layers = (Dropout(0.4, channels=True), Flatten(), layer, Tanh(), Linear.fixed(torch.ones(1, 3)))
     x = 1 + records.uniform(1, 18, seed=5)
-    node = hidden(BayesianNetwork(layers, input_shape=(2, 3, 3)), Box(x, x)).chain[-1]
-    assert isinstance(node, Activated)
-    pre = node.linear.pre
+    pre = last_pre(BayesianNetwork(layers, input_shape=(2, 3, 3)), Box(x, x))
     assert not pre.source
     chances, means, spreads = [], [], []
     for bits in itertools.product((0.0, 1.0), repeat=2):
@@ -120,9 +122,7 @@ def test_the_deviation_of_a_spread_under_gaussian_factors(flat: bool) -> None:
     inner = (Flatten(), layer, Tanh()) if flat else (layer, Tanh(), Flatten())
     network = BayesianNetwork((drop, *inner, Linear.fixed(torch.ones(1, 3))), input_shape=(2, 3, 3))
     x = 1 + records.uniform(1, 18, seed=5)
-    node = hidden(network, Box(x, x)).chain[-1]
-    assert isinstance(node, Activated)
     held = layer.weight_std.reshape(3, 2, 9).square() * x.reshape(2, 9).square()
     alpha = 0.01 / 0.99
     truth = (4 * alpha + 2 * alpha**2) ** 0.5 * torch.linalg.vector_norm(held.sum(-1), dim=-1)
-    _at_most(truth, node.linear.pre.spread_deviation, "deviation of the spread")
+    _at_most(truth, last_pre(network, Box(x, x)).spread_deviation, "deviation of the spread")

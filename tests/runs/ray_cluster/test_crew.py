@@ -1,4 +1,4 @@
-"""The engine of a cluster: every shard is kept once whoever dies, and what kills its workers is never answered."""
+"""The workers of a cluster: every shard is kept once whoever dies, and what kills its workers is never answered."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from tests.runs.jobs import Squares, answers_of, silent
 from tests.runs.ray_cluster.pretended import PretendedRay
 
 from bnndp.errors import InputError, RunStateError
-from bnndp.runs.engine import Done, Local, Shard
 from bnndp.runs.identity import program
+from bnndp.runs.job import Shard
 from bnndp.runs.journal import Journal
 from bnndp.runs.ray_cluster import crew as crews
 from bnndp.runs.ray_cluster import worker as workers
 from bnndp.runs.ray_cluster.crew import Crew, open_crew
 from bnndp.runs.ray_cluster.worker import Badge, Parcel, Worker
-from bnndp.runs.work import Budget, work
+from bnndp.runs.work import Schedule, work
 
+Kept = tuple[Shard, Sequence[Any], bool]
 JOB = Squares(points=40, sizes=(4, 3, 5))
 
 
@@ -47,25 +48,22 @@ def crew_of(ray: PretendedRay, width: int = 2, job: Squares = JOB) -> Crew:
 
 def local() -> list[Any]:
     with Journal.scratch(JOB.points, 3) as journal:
-        work(JOB, journal, Budget(), silent, "squares", engine=Local(JOB))
+        work(JOB, journal, silent, Schedule())
         return answers_of(JOB, journal)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 100])
-def test_answers_are_those_of_the_local_engine(journal: Journal, width: int) -> None:
-    assert work(JOB, journal, Budget(), silent, "squares", engine=crew_of(PretendedRay(), width)) is False
+def test_answers_are_those_of_this_process(journal: Journal, width: int) -> None:
+    assert work(JOB, journal, silent, Schedule(), crew_of(PretendedRay(), width)) is False
     assert answers_of(JOB, journal) == local()
 
 
 def kept(ray: PretendedRay, shards: Sequence[Shard], width: int = 2) -> Counter[int]:
     """How often each shard was kept, by its first point."""
-    found: list[Done] = []
-    try:
-        crew_of(ray, width).compute(iter(shards), found.append)
-    finally:
-        starts = Counter(done.shard.part.start for done in found)
-    assert all(done.whole for done in found)
-    return starts
+    found: list[Kept] = []
+    crew_of(ray, width).compute(iter(shards), lambda *kept: found.append(kept))
+    assert all(whole for *_, whole in found)
+    return Counter(shard.part.start for shard, *_ in found)
 
 
 SHARDS = [Shard(0, part) for part in JOB.parts(0)]
@@ -95,9 +93,9 @@ def test_a_shard_that_kills_its_workers_is_left_and_the_others_are_done(journal:
     with pytest.raises(
         RunStateError, match=r"the inputs 8 to 11 lack answers of stage 0: 3 workers died .* was killed"
     ):
-        work(JOB, journal, Budget(), silent, "squares", engine=crew_of(ray))
+        work(JOB, journal, silent, Schedule(), crew_of(ray))
     assert [point for point in range(40) if not journal.has(0, range(point, point + 1))] == [8, 9, 10, 11]
-    assert work(JOB, journal, Budget(), silent, "squares") is False  # the local engine goes on
+    assert work(JOB, journal, silent, Schedule()) is False  # this process goes on
     assert answers_of(JOB, journal) == local()
 
 
@@ -112,7 +110,7 @@ def test_no_more_shards_are_made_than_are_computed(width: int) -> None:
             assert waiting <= width + 1  # those of all workers, and one whose answers are just being kept
             yield shard
 
-    def keep(_: Done) -> None:
+    def keep(*_: object) -> None:
         nonlocal waiting, done
         waiting -= 1
         done += 1
@@ -129,7 +127,7 @@ def test_where_nothing_is_to_be_done_nobody_is_hired() -> None:
 
 def test_workers_stay_for_the_next_stage(journal: Journal) -> None:
     ray = PretendedRay()
-    work(JOB, journal, Budget(), silent, "squares", engine=crew_of(ray))
+    work(JOB, journal, silent, Schedule(), crew_of(ray))
     assert len(ray.hired) == 2
 
 
@@ -141,12 +139,11 @@ def test_an_interruption_keeps_what_is_done_and_ends_the_rest() -> None:
             raise KeyboardInterrupt
 
     ray = PretendedRay(before_wait=interrupt)
-    found: list[Done] = []
-    crew = crew_of(ray)
+    found: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        crew.compute(iter(SHARDS), found.append)
+        crew_of(ray).compute(iter(SHARDS), lambda shard, *_: found.append(shard.part.start))
     # Two have joined and three shards were kept one by one; the two that were under way are done, as all are here.
-    assert len({done.shard.part.start for done in found}) == len(found) == 5
+    assert len(set(found)) == len(found) == 5
 
 
 class Fault(Exception):
@@ -208,16 +205,11 @@ def test_a_worker_takes_as_many_cpus_as_there_are_threads(
         assert (crew.width, crew.threads) == (width, 2)
 
 
-def test_a_shard_whose_time_is_over_gives_what_it_reached() -> None:
-    found: list[Done] = []
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_shard_whose_time_is_over_gives_what_it_reached(stage: int) -> None:
+    found: list[Kept] = []
     known = [{"value": 0.0}] * 3
-    crew_of(PretendedRay()).compute(iter([Shard(1, range(3), known, until=0.0)]), found.append)
-    assert [done.whole for done in found] == [False]
-    assert [answer["part"] for answer in found[0].answers] == [[1, 0]] * 3
-
-
-def test_a_shard_that_reached_nothing_keeps_nothing() -> None:
-    """Of the first stage nothing is kept before it is complete: no worker and no journal trips over that."""
-    found: list[Done] = []
-    crew_of(PretendedRay()).compute(iter([Shard(0, range(3), (), until=0.0)]), found.append)
-    assert not found
+    crew_of(PretendedRay()).compute(iter([Shard(stage, range(3), known, 0.0)]), lambda *kept: found.append(kept))
+    ((_, answers, whole),) = found
+    assert not whole
+    assert [answer["part"] for answer in answers] == [[stage, 0]] * 3

@@ -1,6 +1,6 @@
 """The networks that come with the package, both trained by Bayes by backprop.
 
-``NAME``: 1D noisy sine, two hidden layers of 32, made by ``python benchmarks/networks.py --demo`` (family ``paper``,
+``NAME``: 1D noisy sine, two hidden layers of 32, made by ``python -m benchmarks.networks --demo`` (family ``paper``,
 see there for the settings). ``CLASSIFIER``: two moons, one hidden layer of 32, made by ``python tools/make_moons.py``.
 """
 

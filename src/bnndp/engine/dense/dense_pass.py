@@ -13,10 +13,11 @@ from torch import Tensor
 from bnndp.activations import Relu
 from bnndp.engine.dense.backward import Choice, least, lower_bound
 from bnndp.engine.dense.conditional import Layers
-from bnndp.engine.dense.forward import HiddenLayers, Parameters, hidden_layers, with_last
+from bnndp.engine.dense.first import first_layer
+from bnndp.engine.dense.forward import HiddenLayers, Parameters, deeper_layers, with_last
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows, row_variance
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.passes import Branchable, Margins, Planes, Slopes
+from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, movable
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
@@ -25,7 +26,6 @@ from bnndp.network import BayesianNetwork
 
 __all__ = ["DensePass"]
 
-_START = 2.0  # tangents of neurons that may be on either side start within this, where the slope still moves
 _TAILED = 2  # hidden layers up to which exponential moments are known
 
 
@@ -43,7 +43,8 @@ class DensePass:
     @cached_property
     def layers(self) -> HiddenLayers:
         """The hidden layers on the boxes."""
-        return hidden_layers(self.linears[:-1], self.box, Parameters(signs=self.signs))
+        first = first_layer(self.linears[0], self.box, signs=self.signs[0] if self.signs else None)
+        return deeper_layers(first, self.linears[:-1], self.box, Parameters(signs=self.signs))
 
     @cached_property
     def given(self) -> Layers:
@@ -103,7 +104,7 @@ class DensePass:
         """The better of both passes from above; the general one from below."""
         found = self._general.output_variance()
         unit = torch.eye(self.linears[-1].n_out, dtype=torch.float64, device=self.box.lower.device)
-        high = torch.fmin(found.upper, self.variance(unit))
+        high = torch.minimum(found.upper, self.variance(unit))
         return Interval(torch.minimum(found.lower, high), high)
 
     def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:
@@ -120,7 +121,7 @@ class DensePass:
         points = [layers.first.tangent, *(h.relaxation.tangent for h in layers.chain)]
         usual = [u[:, None].expand(-1, count, -1) for u in points]
         zeros = [torch.zeros_like(u) for u in usual[: len(self.signs)]]
-        start = [_within(u, m).clone() for u, m in zip(usual, layers.ranges, strict=True)]
+        start = [movable(u, m).clone() for u, m in zip(usual, layers.ranges, strict=True)]
         return Slopes(usual, zeros), Slopes(start, [zero.clone() for zero in zeros])
 
     def multiplier_scale(self, rows: Tensor) -> float:
@@ -183,9 +184,3 @@ class DensePass:
     def _general(self) -> GeneralPass:
         layers = [record for layer in self.linears[:-1] for record in (layer, Relu())]
         return GeneralPass.of(BayesianNetwork((*layers, self.linears[-1])), self.box)
-
-
-def _within(tangent: Tensor, mean: Interval) -> Tensor:
-    """Tangent points (batch, rows, n) pulled to where the slope still moves, if the mean may have either sign."""
-    either = ((mean.lower < 0) & (mean.upper > 0))[:, None]
-    return torch.where(either, tangent.clamp(-_START, _START), tangent)

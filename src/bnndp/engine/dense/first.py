@@ -45,6 +45,7 @@ class Planes:
     lower: Plane  # (batch, 1, n) each, or (batch, rows, n): every row of a sum may have its own
     upper: Plane
     size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
+    met: Tensor  # (batch, 1): at least the sum of all that coefficients of a plane, or of x, are multiplied with
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class FirstLayer:
     ranges: Ranges
     upper: Plane
     size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
+    met: Tensor  # (batch, 1): see ``Planes``
     latent: Latent
     sources: Sources
 
@@ -77,7 +79,8 @@ class FirstLayer:
 
     def planes(self, tangent: Tensor | None = None) -> Planes:  # tangent (batch, rows, n)
         """Both sides, below at the default tangent points or at those of each row."""
-        return Planes(self.lower_at(self.tangent[:, None] if tangent is None else tangent), self.upper, self.size)
+        lower = self.lower_at(self.tangent[:, None] if tangent is None else tangent)
+        return Planes(lower, self.upper, self.size, self.met)
 
     def lower_at(self, u: Tensor) -> Plane:  # u (batch, n) or (batch, rows, n)
         r"""``g(m, r) >= Phi(u) m + phi(u) r`` (g is convex and of degree one), ``r(x) >= (q(x) + sigma_b^2)/r(c)``.
@@ -90,7 +93,8 @@ class FirstLayer:
         if u.ndim == 3:
             r_centre, root, slack = r_centre[:, None], root[:, None], slack[:, None]
         beta = torch.where(r_centre > 0, pdf(u) / root, 0.0)
-        return Plane(cdf(u), beta, beta * self.layer.bias_std.square() - slack, None)
+        constant = (self.layer.bias_std.square() - TINY).clamp_min(0)  # the squares may underflow
+        return Plane(cdf(u), beta, beta * constant - slack, None)
 
 
 def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: Tensor | None = None) -> FirstLayer:
@@ -110,7 +114,8 @@ def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: T
     size = torch.maximum(any_lower, _size(high, m_size, q_size, box))
     above = replace(ranges, r=Interval(ranges.r.lower, ranges.r.upper + SMALL))
     ends = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, above.r.upper)
-    return FirstLayer(layer, box.centre, u, ranges, high, size, _latent(*ends, above), _sources(*ends, above))
+    met = 1 + (m_size + q_size).sum(-1, keepdim=True) + (1 + box.magnitude.sum(-1, keepdim=True)).square()
+    return FirstLayer(layer, box.centre, u, ranges, high, size, met, _latent(*ends, above), _sources(*ends, above))
 
 
 def first_ranges(layer: Linear, box: Box) -> Ranges:
@@ -118,11 +123,13 @@ def first_ranges(layer: Linear, box: Box) -> Ranges:
     m = Interval(*box.range(layer.weight_mean, layer.bias_mean))
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
     least = torch.maximum(box.lower, -box.upper).clamp_min(0).square()  # min x_j^2: zero where the box holds 0
-    s_low = down(apply_rows(variance, least) + constant, box.n + 2)
-    s_high = up(apply_rows(variance, box.magnitude.square()) + constant, box.n + 2)
+    most = box.magnitude.square()
+    vanished = TINY * (1 + variance.sum(-1) + most.sum(-1, keepdim=True))  # of a sum, where either square underflows
+    s_low = down((apply_rows(variance, least) - vanished).clamp_min(0) + constant, box.n + 2)
+    s_high = up(apply_rows(variance, most) + vanished + constant, box.n + 3)
     r = Interval(down(s_low.sqrt(), 1), up(s_high.sqrt(), 1))
     m_centre = apply_rows(layer.weight_mean, box.centre) + layer.bias_mean
-    r_centre = (apply_rows(variance, box.centre.square()) + constant).sqrt()
+    r_centre = (apply_rows(variance, box.centre.square()) + vanished + constant).sqrt()
     return Ranges(m, r, m_centre, r_centre)
 
 
@@ -189,7 +196,9 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
     corner = corner.reshape(-1, box.n)  # (vertices, n_in)
     points = torch.where(corner[:, None, :] > 0, box.upper, box.lower)  # (vertices, batch, n_in)
     m = points @ layer.weight_mean.mT + layer.bias_mean
-    s = points.square() @ layer.weight_std.square().mT + layer.bias_std.square() + TINY  # squares may underflow
+    s = (
+        (points.square() + TINY) @ (layer.weight_std.square() + TINY).mT + layer.bias_std.square() + TINY
+    )  # squares may underflow
     scale = points.abs() @ layer.weight_mean.abs().mT + layer.bias_mean.abs() + s.sqrt()
     value = expected_relu(m, s.sqrt()) + (ELEMENTARY + gamma(box.n + 8)) * scale
     weight = (2 * corner - 1) / corner.shape[0]
@@ -197,7 +206,7 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
     matrix = torch.einsum("vj,vbi->bij", weight, value) * 2 / width.clamp_min(TINY)[:, None, :]
     matrix = torch.where(width[:, None, :] > 0, matrix, 0.0)
     flat = torch.einsum("bij,vbj->vbi", matrix, points)
-    lost = gamma(box.n + 8) * torch.einsum("bij,bj->bi", matrix.abs(), box.magnitude)
+    lost = gamma(box.n + 8) * torch.einsum("bij,bj->bi", matrix.abs(), box.magnitude) + TINY
     return matrix, (value - flat).amax(0) + lost
 
 

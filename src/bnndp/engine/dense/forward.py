@@ -18,7 +18,16 @@ from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.rounding import LARGE, TINY, gamma
 
-__all__ = ["Hidden", "HiddenLayers", "Parameters", "hidden_layers", "interval_means", "mean_ranges", "with_last"]
+__all__ = [
+    "Hidden",
+    "HiddenLayers",
+    "Parameters",
+    "deeper_layers",
+    "hidden_layers",
+    "interval_means",
+    "mean_ranges",
+    "with_last",
+]
 
 _DEAD = 32.0  # standard deviations: means further below zero are not asked for, in the second layer, of known tails
 
@@ -112,6 +121,11 @@ class HiddenLayers:
 def hidden_layers(layers: Sequence[Linear], box: Box, parameters: Parameters) -> HiddenLayers:
     """The forward pass over the hidden layers."""
     first = first_layer(layers[0], box, parameters.tangent(0), parameters.sign(0))
+    return deeper_layers(first, layers, box, parameters)
+
+
+def deeper_layers(first: FirstLayer, layers: Sequence[Linear], box: Box, parameters: Parameters) -> HiddenLayers:
+    """The same from the first hidden layer on the boxes."""
     ground = Ground.of(first, box)
     chain: list[Hidden] = []
     given: Layers = []

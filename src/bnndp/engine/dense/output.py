@@ -19,7 +19,7 @@ from bnndp.engine.dense.variance import linear_variance
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear
-from bnndp.maths.rounding import TINY, UNIT, gamma, up
+from bnndp.maths.rounding import SMALL, TINY, UNIT, gamma, up
 
 __all__ = ["OutputRows", "interval_mean", "lowered_bias", "output_rows", "row_variance"]
 
@@ -38,18 +38,18 @@ class OutputRows:
 
 def output_rows(output: Linear, rows: Tensor) -> OutputRows:  # rows (rows, outputs) or (batch, rows, outputs)
     """The law of the rows of a layer; that of a single output is exact."""
-    some, size = rows != 0, rows.abs()
-    products = (some & (size != 1)).sum(-1, keepdim=True)  # (..., rows, 1)
-    roundings = ((some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * products).to(rows.dtype)
-    factor, tiny = 4 * UNIT * roundings, TINY * (roundings > 0).to(rows.dtype)  # in float32 it would be zero
-    squares, any_of = rows.square(), some.any(-1, keepdim=True).to(rows.dtype)
+    size, squares = rows.abs(), rows.square()
+    some = (size != 0).to(rows.dtype)  # times a mask of booleans TINY would be a float32, and zero
+    scaled = some * (size != 1)
+    roundings = (some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * scaled.sum(-1, keepdim=True)  # (..., rows, 1)
+    factor, tiny, any_of = 4 * UNIT * roundings, TINY * roundings, some.amax(-1, keepdim=True)
     return OutputRows(
         weight=rows @ output.weight_mean,
         weight_error=factor * (size @ output.weight_mean.abs()) + tiny,
         variance=squares @ output.weight_std.square() + TINY * any_of,  # the squares may underflow
         bias=rows @ output.bias_mean,
         bias_error=factor[..., 0] * (size @ output.bias_mean.abs()) + tiny[..., 0],
-        bias_variance=squares @ output.bias_std.square() + TINY * any_of[..., 0],
+        bias_variance=squares @ output.bias_std.square() + SMALL**2 * any_of[..., 0],  # and those of z
     )
 
 
@@ -77,5 +77,5 @@ def row_variance(rows: OutputRows, layers: HiddenLayers, given: Layers, outputs:
     spread = up(apply_rows(rows.variance, latents[-1].second.upper) + rows.bias_variance, n + 2 * outputs + 8)
     through = up(linear_variance(rows.weight, given, latents, layers.first.sources), n + 20)
     error = apply_rows(rows.weight_error, latents[-1].variance.sqrt())  # standard deviations add up
-    found = spread + (through.sqrt() + 2 * error).square() * (1 + gamma(8))
+    found = spread + (through.sqrt() + 2 * error).square() * (1 + gamma(8)) + SMALL**2  # terms may underflow
     return torch.where(layers.fine & found.isfinite(), found, torch.inf)

@@ -86,7 +86,7 @@ def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> t
         noise_deviation=zero if x.fixed else torch.minimum(drift, steep**2 * x.spread_square.sqrt()) * UP,
         third=third,
         noise_fourth=3 * steep**4 * x.spread_square * UP,
-        fixed=x.fixed and not bool((x.spread.upper > 0).any()),
+        fixed=x.fixed and bool((x.spread.upper == 0).all()),
         source=x.fixed,
     )
     if not (independent or signal.fixed):
@@ -111,7 +111,7 @@ def activated_signal(phi: Activation, z: Signal, x: Pre, found: Planes) -> tuple
         norms=2 * steep * z.norms * UP,
         noise=Interval(torch.zeros_like(noise), noise),
         noise_deviation=steep**2 * each.sqrt() * UP,
-        third=(noise * noise_fourth).sqrt() * UP,
+        third=noise.sqrt() * noise_fourth.sqrt() * UP,
         noise_fourth=noise_fourth,
         fixed=z.fixed,
         source=z.source,

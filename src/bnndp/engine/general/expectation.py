@@ -23,12 +23,12 @@ from torch import Tensor
 from bnndp.activations.activation import Activation, Shape
 from bnndp.engine.general.signal import UP, Pre
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY
+from bnndp.maths.rounding import SMALL, TINY
+from bnndp.maths.tails import MEAN_ABOVE, MEAN_BELOW
 
 __all__ = ["Around", "around"]
 
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
-_ABOVE, _BELOW = 0.0412, 0.1996  # second order in s of g: maths/tails.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _candidates(shape: Shape, x: Pre) -> list[Around]:
     found = [_plain(shape, x)]
     if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
         found.append(_curvature(shape, x))
-    if not x.fixed and bool((x.noise.upper > 0).any()):
+    if not x.fixed and bool((x.noise.upper > 2 * SMALL**2).any()):
         found.append(_replacement(shape, x))
     return found
 
@@ -169,7 +169,7 @@ def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) 
 
     First order: :math:`\mathbb E(s-S)_\pm\le\tfrac12\operatorname{sd}s`, and below S the curvature counts at most twice
     (:math:`\int_s^S t^{-1/2}dt\le2(S-s)/\sqrt S`). Second order: the rest of
-    g is within :math:`-0.1996` and :math:`0.0412` times :math:`(s-S)^2S^{-3/2}`, so that of a mixture of shifted g is
+    g is within ``-MEAN_BELOW`` and ``MEAN_ABOVE`` times :math:`(s-S)^2S^{-3/2}`, so that of a mixture of shifted g is
     within the mixtures; or an eighth of the fourth derivative; and the linear term is a covariance, at most
     :math:`\tfrac12\sup|G_{mmm}|\operatorname{sd}m\operatorname{sd}s`.
     """
@@ -183,8 +183,8 @@ def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) 
     scale = square / (least * r).clamp_min(TINY)
     smooth = _times(torch.full_like(r, shape.fourth), square) / 8
     mixed = 0.5 * _times(_times(shape.cubic(r), other), deviation)
-    low = torch.minimum(_weighted(shape.rise, _BELOW, shape.fall, _ABOVE, scale), smooth) + mixed
-    high = torch.minimum(_weighted(shape.rise, _ABOVE, shape.fall, _BELOW, scale), smooth) + mixed
+    low = torch.minimum(_weighted(shape.rise, MEAN_BELOW, shape.fall, MEAN_ABOVE, scale), smooth) + mixed
+    high = torch.minimum(_weighted(shape.rise, MEAN_ABOVE, shape.fall, MEAN_BELOW, scale), smooth) + mixed
     none = deviation == 0
     return (
         torch.where(none, 0.0, torch.minimum(first_low, low)),

@@ -19,7 +19,16 @@ from bnndp.engine.general.activated import Linearised, activated, activated_sign
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import hinge_of
 from bnndp.engine.general.laws.residual import added
-from bnndp.engine.general.nodes import Activated, Input, Node, Weighted, deviation, interval_means, lower_bound
+from bnndp.engine.general.nodes import (
+    Activated,
+    Input,
+    Node,
+    Weighted,
+    deviation,
+    interval_means,
+    lower_bound,
+    vanished,
+)
 from bnndp.engine.general.planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.pre_activation import pre_of_signal, pre_of_weights
 from bnndp.engine.general.remainders import Rests
@@ -27,13 +36,13 @@ from bnndp.engine.general.rows import DenseRows, minimum
 from bnndp.engine.general.signal import UP, Tails, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
-from bnndp.engine.general.weights import Weights, expect_squares, weights_of
+from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.engine.general.weights import row_variance as noise_of_rows
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import WEIGHTED, Residual
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, gamma
 from bnndp.network import Layer, is_activation
 
 __all__ = ["Passed", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
@@ -81,7 +90,6 @@ def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: lis
                 continue
             chain.append(_activated(Identity(), chain, pending, box))
         if isinstance(layer, _WEIGHTED):
-            expect_squares(layer)
             weighted = _weighted(weights_of(layer, shape), chain[-1])
         elif isinstance(layer, Residual):
             chain.append(_block(layer, shape, chain, box))
@@ -118,14 +126,15 @@ def interval_rows(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows,
     found = weights.pull(u).dense()
     low = found.map(lambda v: v.clamp_min(0)).dot(mean.lower) + found.map(lambda v: v.clamp_max(0)).dot(mean.upper)
     lost = u.abs().dot(passed.output.scale)
-    return low + u.dot(weights.bias) - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - TINY
+    return low + u.dot(weights.bias) - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - vanished(mean)
 
 
 def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
     """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
     inner = deviation(below, weights.pull(u))
-    return (noise_of_rows(weights, u, below.signal) + inner.square()) * UP
+    found = (noise_of_rows(weights, u, below.signal) + inner.square()) * UP
+    return found + SMALL**2 if weights.random or not below.signal.fixed else found  # terms may underflow
 
 
 def _weighted(weights: Weights, below: Node) -> Weighted:

@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.forward import Passed, hidden_layers, interval_rows, mean_rows, row_variance
-from bnndp.engine.general.nodes import Activated, Bound
+from bnndp.engine.general.magnitudes import expect_magnitudes
+from bnndp.engine.general.nodes import Activated, Bound, vanished
 from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.signal import UP
-from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, known
+from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import SMALL, gamma
 from bnndp.network import BayesianNetwork, Layer
 
 __all__ = ["GeneralPass"]
-
-_START = 2.0  # tangents of neurons that may be on either side start within this, where the slope still moves
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +46,7 @@ class GeneralPass:
     @cached_property
     def passed(self) -> Passed:
         """All layers but the last on the boxes."""
+        expect_magnitudes(self.layers, self.box)
         return hidden_layers(self.layers, self.shapes, self.box)
 
     @property
@@ -86,7 +86,7 @@ class GeneralPass:
         low = weights.power(z.noise.lower, 2)
         if weights.random:
             low = low + weights.mean_spread(z).lower
-        low = low.nan_to_num(0.0).clamp_min(0) / UP
+        low = torch.where(low >= SMALL**2, low / UP, 0.0)  # below may be rounding alone; NaN says nothing
         return Interval(torch.minimum(low, high), high)
 
     def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:
@@ -101,13 +101,10 @@ class GeneralPass:
         """Tangent points of the hinges, at first pulled to where the slope still moves."""
         usual, start = [], []
         for node in self._hinges.values():
-            hinge, mean = node.hinge, node.linear.pre.mean
-            if hinge is None:
+            if node.hinge is None:
                 continue
-            either = (mean.lower < 0) & (mean.upper > 0)
-            near = torch.where(either, hinge.start.clamp(-_START, _START), hinge.start)
-            usual.append(hinge.start[:, None].expand(-1, rows.shape[-2], -1))
-            start.append(near[:, None].repeat(1, rows.shape[-2], 1))
+            usual.append(node.hinge.start[:, None].expand(-1, rows.shape[-2], -1))
+            start.append(movable(usual[-1], node.linear.pre.mean).clone())
         return (Slopes(usual), Slopes(start)) if usual else None
 
     def multiplier_scale(self, rows: Tensor) -> float:
@@ -146,6 +143,6 @@ def _through(node: Activated, rows: Rows, constant: Tensor, points: Tensor) -> B
     beta = positive * tilt + negative * planes.upper_beta[:, None]
     offset = (positive * level).sum(-1) + DenseRows(negative).dot(planes.upper_offset)
     lost = DenseRows(values.abs()).dot(torch.maximum(planes.size, hinge.size)) + constant.abs()
-    constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - TINY
+    constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - vanished(node.linear.pre.mean)
     sloped = bool((hinge.tilt != 0).any() | (planes.upper_beta != 0).any())
     return node.weighted.lower(DenseRows(alpha), DenseRows(beta) if sloped else None, constant)

@@ -18,10 +18,9 @@ from bnndp.engine.general.expectation import Around
 from bnndp.engine.general.signal import UP, Pre
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.tails import PEAK
 
 __all__ = ["Hinge", "hinge_of"]
-
-_PEAK = 0.39894228040143276  # phi(0), rounded up
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +60,5 @@ def hinge_of(phi: Activation, x: Pre, near: Around) -> Hinge | None:
     middle = 0.5 * (x.mean.lower + x.mean.upper)
     typical = root + tilt * x.spread.upper
     start = (middle / typical.clamp_min(TINY)).clamp(-8.0, 8.0)
-    size = (abs(low) + jump) * x.mean.magnitude + jump * _PEAK * (root + tilt * x.spread.upper) + error
+    size = (abs(low) + jump) * x.mean.magnitude + jump * PEAK * (root + tilt * x.spread.upper) + error
     return Hinge(low, jump, root, tilt, error, start, size * UP + TINY)

@@ -20,9 +20,19 @@ from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import GAUSSIAN, POWERS, UP, Pre, Signal, Tails, no_tails
 from bnndp.engine.general.weights import Weights, row_variance
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, gamma
 
-__all__ = ["Activated", "Input", "Node", "Weighted", "deviation", "interval_means", "lower_bound", "nothing"]
+__all__ = [
+    "Activated",
+    "Input",
+    "Node",
+    "Weighted",
+    "deviation",
+    "interval_means",
+    "lower_bound",
+    "nothing",
+    "vanished",
+]
 
 Bound = tuple[Rows, Tensor]
 """Rows and constants (batch, rows) of a lower bound."""
@@ -92,11 +102,11 @@ class Weighted:
             slope = weights.spread_pull(beta, middle)
             constant = constant + beta.dot(at) - slope.dot(middle)
             constant = constant + beta.map(_negative).dot(excess * UP)
-            lost = (
-                lost + 8 * beta.abs().dot(weights.spread_size(z.mean.magnitude)) + 2 * slope.abs().dot(z.mean.magnitude)
-            )
+            size = weights.spread_size(z.mean.magnitude) + SMALL**2  # its terms may underflow
+            lost = lost + 8 * beta.abs().dot(size) + 2 * slope.abs().dot(z.mean.magnitude)
+            constant = constant - vanished(z.mean) * z.mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
             found = found.plus(slope)  # type: ignore[arg-type]
-        return found, constant - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - TINY
+        return found, constant - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - vanished(z.mean)
 
     def deviation_below(self, rows: Rows) -> Tensor:
         """Standard deviation of ``rows . m``, m = E[X | z]."""
@@ -119,7 +129,7 @@ class Activated:
         alpha = positive.times(found.lower_alpha).plus(negative.times(found.upper_alpha))  # type: ignore[arg-type]
         offset = positive.dot(found.lower_offset) + negative.dot(found.upper_offset)
         lost = rows.abs().dot(found.size) + constant.abs()
-        constant = constant + offset - gamma(2 * found.size.shape[-1] + 8) * lost - TINY
+        constant = constant + offset - gamma(2 * found.size.shape[-1] + 8) * lost - vanished(self.linear.pre.mean)
         if self.weighted is None:
             return alpha, constant
         beta = None
@@ -208,6 +218,11 @@ def _positive(values: Tensor) -> Tensor:
 
 def _negative(values: Tensor) -> Tensor:
     return values.clamp_max(0)
+
+
+def vanished(met: Interval) -> Tensor:  # (batch, n) -> (batch, 1)
+    """What a bound may lose where coefficients of these values underflow: TINY of each."""
+    return TINY * (1 + met.magnitude.sum(-1, keepdim=True))
 
 
 def interval_means(weights: Weights, mean: Interval, scale: Tensor) -> Interval:

@@ -1,8 +1,14 @@
-"""Moments of what goes into an activation, from those of the signal below."""
+"""Moments of what goes into an activation, from those of the signal below.
+
+Powers and products of small numbers underflow, which would make an upper bound zero (``magnitudes.py``). So ``SMALL``
+is added to every standard deviation from above, and its powers to what is of higher degree; lower bounds below them are
+zero. Where a value or a deviation is above ``LARGE``, and powers may overflow, nothing is a number: there is no bound.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,16 +16,16 @@ from torch import Tensor
 from bnndp.engine.general.signal import POWERS, UP, Pre, Signal, Tails, no_tails
 from bnndp.engine.general.weights import Weights, spread_around
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.rounding import LARGE, SMALL
 
 __all__ = ["pre_of_signal", "pre_of_weights"]
 
 
 def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], tuple[Tensor, Tails]]) -> Pre:
     """X = W z + b, given the range of E X; ``through`` gives Var E[m | Y] and the tails of m where z is random."""
-    spread = _spread_of_fixed(weights, z) if z.fixed else weights.mean_spread(z)
-    zero = torch.zeros_like(mean.lower)
-    if not weights.random:
-        spread = Interval(zero, zero)
+    zero, spread = torch.zeros_like(mean.lower), _spread(weights, z)
+    least = _least_deviation(z, mean.magnitude, spread.upper.sqrt())
+    spread = _variances(spread, least) if weights.random else Interval(zero, zero)
     root = spread.upper.sqrt()[..., None]
     if z.fixed:
         none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
@@ -33,13 +39,13 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     added = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
     away, gap = torch.zeros_like(added), zero
     if weights.random:  # sqrt(s) is a norm of (z, 1): it moves by at most that of z - E z
-        away = torch.stack([weights.spread_excess(norm).sqrt() for norm in z.norms.unbind(-1)], -1)
-        least = (spread.lower - weights.spread_excess(z.variance.sqrt()) * UP).clamp_min(0)  # s(E z)
-        gap = spread.upper.sqrt() - least.sqrt()
-    return Pre(
+        away = torch.stack([weights.spread_excess(norm).sqrt() for norm in z.norms.unbind(-1)], -1) + least[..., None]
+        lowest = (spread.lower - weights.spread_excess(z.variance.sqrt()) * UP).clamp_min(0)  # s(E z)
+        gap = spread.upper.sqrt() - lowest.sqrt()
+    found = Pre(
         mean=mean,
         spread=spread,
-        spread_deviation=weights.spread_deviation(z) if weights.random else zero,
+        spread_deviation=weights.spread_deviation(z) + least**2 if weights.random else zero,
         noise=noise,
         noise_deviation=weights.power(z.noise_deviation, 2) * UP,
         central=zero if z.source else torch.minimum(central, weights.power(z.variance.sqrt(), 1).square() * UP),
@@ -52,6 +58,12 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         fixed=False,
         source=z.source,
     )
+    return _at_least(found, least)
+
+
+def _spread(weights: Weights, z: Signal) -> Interval:
+    """Range of E s(z)."""
+    return _spread_of_fixed(weights, z) if z.fixed else weights.mean_spread(z)
 
 
 def _spread_of_fixed(weights: Weights, z: Signal) -> Interval:
@@ -67,7 +79,7 @@ def pre_of_signal(z: Signal) -> Pre:
     """X = z itself, for an activation that does not follow weights: nothing is Gaussian."""
     zero = torch.zeros_like(z.variance)
     noise = z.noise.upper.square() + z.noise_deviation.square()
-    return Pre(
+    found = Pre(
         mean=z.mean,
         spread=Interval(zero, zero),
         spread_deviation=zero,
@@ -82,4 +94,32 @@ def pre_of_signal(z: Signal) -> Pre:
         spread_away=torch.zeros_like(z.norms),
         fixed=z.fixed,
         source=z.source,
+    )
+    return found if z.fixed else _at_least(found, _least_deviation(z))
+
+
+def _least_deviation(z: Signal, *others: Tensor) -> Tensor:  # (batch, n) each -> (batch, 1)
+    """SMALL, the least standard deviation from above; no number for boxes on which a size is above LARGE."""
+    sizes = (z.mean.magnitude, z.norms[..., -1], *others)
+    fine = torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)
+    return torch.where(fine, sizes[0].new_tensor(SMALL), torch.nan)[:, None]
+
+
+def _variances(found: Interval, least: Tensor) -> Interval:
+    """With what may be missing above, and nothing below where only rounding may be left."""
+    return Interval(torch.where(found.lower >= SMALL**2, found.lower, 0.0), found.upper + least**2)
+
+
+def _at_least(x: Pre, least: Tensor) -> Pre:
+    """With ``least`` (batch, 1), or its power, added to each moment of the mean from above."""
+    norms, constant, left = x.tails.norms, x.tails.constant, x.tails.left
+    return replace(
+        x,
+        noise=_variances(x.noise, least),
+        noise_deviation=x.noise_deviation + least**2,
+        central=x.central + least**2,
+        third=x.third + least**3,
+        absolute_third=x.absolute_third + least**3,
+        quartic=x.quartic + least**4,
+        tails=Tails(norms + least[..., None], constant + least, left + least[..., None]),
     )

@@ -145,13 +145,13 @@ class LocalRows:
 
     def windows_of(self, images: Tensor) -> Tensor:  # (batch, any channels, height, width) -> (batch, c * window, p)
         """The windows of images of the same height and width."""
-        pads: list[int] = []
-        for axis in (1, 0):
-            size, window = images.shape[2 + axis], self.window[axis]
-            before = self.offset[axis]
-            after = (self.grid[axis] - 1) * self.stride[axis] + window - before - size
-            pads += [before, after]
-        return functional.unfold(functional.pad(images, pads), self.window, stride=self.stride)
+        high, wide = ((self.grid[axis] - 1) * self.stride[axis] + self.window[axis] for axis in (0, 1))  # all windows
+        top, left = self.offset
+        below, right = (
+            max(0, end - size) for end, size in ((high - top, images.shape[2]), (wide - left, images.shape[3]))
+        )
+        around = functional.pad(images, (left, right, top, below))[..., :high, :wide]  # cut where no window reaches
+        return functional.unfold(around, self.window, stride=self.stride)
 
     def dense(self) -> DenseRows:
         """The same rows over all coordinates of the image."""

@@ -86,7 +86,7 @@ class Signal:
     @property
     def absolute_third(self) -> Tensor:
         """E |z_j - E[z_j | Y]|^3, by Cauchy and Schwarz."""
-        return (self.noise.upper * self.noise_fourth).sqrt() * UP
+        return self.noise.upper.sqrt() * self.noise_fourth.sqrt() * UP  # of sixth degree: the product may underflow
 
     def without_history(self) -> Signal:
         """The same with Y = z: nothing is said to be independent."""

@@ -15,14 +15,11 @@ from torch import Tensor
 
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import UP, Signal
-from bnndp.errors import InputError, UnsupportedLayerError
+from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Interval
-from bnndp.layers import Record
 from bnndp.maths.rounding import gamma
 
-__all__ = ["Weights", "expect_squares", "row_variance", "spread_around", "weights_of"]
-
-_LEAST = 1e-100  # its square is far from where float64 loses digits
+__all__ = ["Weights", "row_variance", "spread_around", "weights_of"]
 
 
 class Weights(Protocol):
@@ -113,19 +110,6 @@ def row_variance(weights: Weights, rows: Rows, z: Signal) -> Tensor:  # (batch, 
     """E of the variance of ``rows . X`` given z, at most: that at E z plus that of z - E z."""
     at, away = weights.row_parts(rows, z, z.variance.sqrt()[..., None])
     return (at.square() + away[..., 0].square()) * UP
-
-
-def expect_squares(layer: Record) -> None:
-    """Refuse deviations whose squares underflow: they would count as zero, and the next weights may be large."""
-    for name in layer.tensors:
-        if name.endswith(("std", "factor")):
-            sizes = getattr(layer, name).abs()
-            tiny = (sizes > 0) & (sizes < _LEAST)
-            if bool(tiny.any()):
-                raise InputError(
-                    f"{name} of {layer.kind} holds {sizes[tiny].min().item():.3g}: deviations must be 0 or at least "
-                    f"{_LEAST:g}, as their squares are computed. Set it to 0, or scale the weights."
-                )
 
 
 def spread_around(weights: Weights, z: Interval) -> tuple[Tensor, Tensor]:  # (batch, n_in) -> (batch, n_out) each

@@ -7,11 +7,23 @@
   const axes = [$("x0"), $("x1")].filter(Boolean);
   let moved = points === 0; // whether the input is where it was put, not one of the list
   let wanted = null, busy = false, timer = 0, open = false;
+  let refused = false; // whether a field has a value that cannot be asked about
 
-  const question = (attack) => {
-    const eps = Math.min(Math.max($("eps").valueAsNumber || 0, 0), largest);
-    return moved ? { x: axes.map((axis) => Number(axis.value)), eps, attack }
-      : { index: Math.min(Math.max($("index").valueAsNumber || 0, 0), points - 1), eps, attack };
+  const mark = (field, fault) => {
+    $(`${field.id}-fault`).textContent = fault;
+    field.setAttribute("aria-invalid", String(fault !== ""));
+    return fault === "";
+  };
+  const good = (field, whole) => {
+    const value = field.valueAsNumber; // NaN where there is no number
+    const fits = value >= Number(field.min) && value <= Number(field.max) && (!whole || Number.isInteger(value));
+    return mark(field, fits ? "" : `Give a ${whole ? "whole number" : "number"} from ${field.min} to ${field.max}.`);
+  };
+  const question = (attack) => { // of the values that the fields show, or null
+    const known = moved || good($("index"), true);
+    if (!good($("eps"), false) || !known) return null;
+    const eps = $("eps").valueAsNumber;
+    return moved ? { x: axes.map((axis) => Number(axis.value)), eps, attack } : { index: $("index").valueAsNumber, eps, attack };
   };
   const show = (answer) => {
     $("sentence").innerHTML = answer.sentence; // markup of our own server, escaped there; the policy runs no script in it
@@ -41,27 +53,34 @@
     try {
       const reply = await fetch("ask", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) });
       const answer = await reply.json();
-      if (reply.ok) show(answer); else fail(`No answer: ${answer.error}`);
+      if (!refused && reply.ok) show(answer); else if (!refused) fail(`No answer: ${answer.error}`);
     } catch {
-      fail("No answer: the program behind this page does not reply; start bnndp explore again.");
+      if (!refused) fail("No answer: the program behind this page does not reply; start bnndp explore again.");
     }
     busy = false;
     if (wanted === null) document.body.removeAttribute("aria-busy");
     work();
   };
-  const ask = () => {
-    wanted = question(false);
+  const ask = (attack = false) => {
     clearTimeout(timer);
-    timer = setTimeout(() => { wanted = question(true); $("state").textContent = "attacking …"; work(); }, REST);
+    wanted = question(attack);
+    refused = wanted === null;
+    if (refused) return fail("No answer: the marked field has no value that can be used.");
+    if (attack) $("state").textContent = "attacking …"; else timer = setTimeout(() => ask(true), REST);
     work();
+  };
+  const move = () => {
+    moved = true;
+    if ($("index")) { $("index").value = ""; mark($("index"), ""); } // it is no longer one of the list
+    ask();
   };
 
   if ($("index")) $("index").addEventListener("input", () => { moved = false; ask(); });
-  for (const axis of axes) axis.addEventListener("input", () => { moved = true; ask(); });
+  for (const axis of axes) axis.addEventListener("input", move);
   const follow = () => { $("eps-range").value = Math.cbrt(Math.min(($("eps").valueAsNumber || 0) / largest, 1)); };
   $("eps").addEventListener("input", () => { follow(); ask(); });
   $("eps-range").addEventListener("input", () => { // cubed, so that small radii have room
-    $("eps").value = Number((largest * Number($("eps-range").value) ** 3).toPrecision(3));
+    $("eps").value = Math.min(Number((largest * Number($("eps-range").value) ** 3).toPrecision(3)), largest);
     ask();
   });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
@@ -76,8 +95,7 @@
       const [low, high, start, end] = svg.dataset[index === 0 ? "x" : "y"].split(" ").map(Number);
       axis.value = low + (high - low) * Math.min(Math.max((at[index] - start) / (end - start), 0), 1);
     });
-    moved = true;
-    ask();
+    move();
   };
   if (free) {
     const view = $("view");

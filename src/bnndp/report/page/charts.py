@@ -114,8 +114,8 @@ def band_chart(
     heights += [] if band is None else [*band.low, *band.high]
     heights += [y for line in lines for _, y in line]
     finite = [height for height in heights if math.isfinite(height)] or [0.0]
-    room = 0.05 * (max(finite) - min(finite))
-    frame = Frame.over(x, (min(finite) - room, max(finite) + room), ("x", "output"))
+    margin = 0.05 * (max(finite) - min(finite))
+    frame = Frame.over(x, (min(finite) - margin, max(finite) + margin), ("x", "output"))
     parts = []
     if band is not None:
         outline = [*zip(band.x, band.low, strict=True), *reversed(list(zip(band.x, band.high, strict=True)))]
@@ -131,9 +131,9 @@ def band_chart(
 def distance_chart(lower: Sequence[Point], upper: Sequence[Point], *, text: str) -> Chart:
     """Affine bounds over one box less the mean of the network, which is the line at zero."""
     heights = [y for _, y in (*lower, *upper, (0.0, 0.0))]
-    room = 0.08 * (max(heights) - min(heights))
+    margin = 0.08 * (max(heights) - min(heights))
     across = (lower[0][0], lower[-1][0])
-    frame = Frame.over(across, (min(heights) - room, max(heights) + room), ("x", "bound less mean"))
+    frame = Frame.over(across, (min(heights) - margin, max(heights) + margin), ("x", "bound less mean"))
     return frame.chart(
         text,
         tag("path", d=frame.path([*lower, *reversed(upper)], closed=True), class_="gap"),
@@ -147,8 +147,8 @@ def plane_chart(x: np.ndarray, radius: np.ndarray, witness: np.ndarray, *, squar
     known = np.nan_to_num(radius, nan=0.0, posinf=0.0)[:, None]
     ends = np.concatenate([x - known, x + known, witness])
     low, high = np.nanmin(ends, 0), np.nanmax(ends, 0)
-    room = 0.04 * (high - low)
-    (left, bottom), (right, top) = (low - room).tolist(), (high + room).tolist()
+    margin = 0.04 * (high - low)
+    (left, bottom), (right, top) = (low - margin).tolist(), (high + margin).tolist()
     frame = Frame.over((left, right), (bottom, top), ("first input", "second input"))
     regions, ways = [], []
     for (a, b), r, (c, d) in zip(x.tolist(), known[:, 0].tolist(), witness.tolist(), strict=True):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterable, Sequence
 from importlib import resources
 
 from bnndp.report.page.markup import Child, Markup, tag
 
-__all__ = ["asset", "document", "page_style", "policy", "section"]
+__all__ = ["asset", "document", "number_table", "page_style", "policy", "section"]
 
 
 def asset(name: str, package: str = "bnndp.report") -> Markup:
@@ -49,3 +50,10 @@ def document(title: str, body: Child, *, style: Markup, script: Markup, more: st
 def section(name: str, title: str, *content: Child) -> Markup:
     """A part of the page under its title."""
     return tag("section", tag("h2", title, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title")
+
+
+def number_table(names: Sequence[str], rows: Iterable[Sequence[str]], name: str | None = None) -> Markup:
+    """A table of numbers that opens on demand: a chart for those who would rather read it."""
+    head = tag("thead", tag("tr", (tag("th", text, scope="col", class_="number") for text in names)))
+    body = tag("tbody", (tag("tr", (tag("td", cell, class_="number") for cell in row)) for row in rows))
+    return tag("details", tag("summary", "As numbers"), tag("table", head, body), id=name)

@@ -44,7 +44,7 @@ class Frame:
         whole: str = "",
     ) -> Frame:
         """A frame for these ranges; one that is a point is widened."""
-        across, upward = _wide(*x), _wide(*y)
+        across, upward = _widened(*x), _widened(*y)
         return cls(
             Scale(*across, _LEFT, WIDTH - _RIGHT),
             Scale(*upward, HEIGHT - _BOTTOM, _TOP),
@@ -58,7 +58,7 @@ class Frame:
         found: list[Point] = []
         for x, y in points:
             at = (round(self.x(x), 1), round(self.y(y), 1))
-            if len(found) > 1 and _on_the_way(found[-2], found[-1], at):
+            if len(found) > 1 and _on_segment(found[-2], found[-1], at):
                 found.pop()
             if not found or found[-1] != at:
                 found.append(at)
@@ -69,7 +69,7 @@ class Frame:
         left, bottom, right, top = self.x(low[0]), self.y(low[1]), self.x(high[0]), self.y(high[1])
         return f"M{left:.1f} {bottom:.1f}H{right:.1f}V{top:.1f}H{left:.1f}Z"
 
-    def drawn(self, label: str, *parts: Child) -> Markup:
+    def svg(self, label: str, *parts: Child) -> Markup:
         """The chart as a part of a page; ``label`` says in words what is to be seen."""
         return self.chart(label, *parts).inline()
 
@@ -127,13 +127,13 @@ class Chart:
         )
 
 
-def _on_the_way(start: Point, middle: Point, end: Point) -> bool:
+def _on_segment(start: Point, middle: Point, end: Point) -> bool:
     """Whether the middle lies between the others, on a line that is level or upright."""
     between = all(sorted((a, b, c))[1] == b for a, b, c in zip(start, middle, end, strict=True))
     return between and any(a == c for a, c in zip(start, end, strict=True))
 
 
-def _wide(low: float, high: float) -> tuple[float, float]:
+def _widened(low: float, high: float) -> tuple[float, float]:
     if low < high:
         return low, high
     half = max(abs(low), 1.0) / 2

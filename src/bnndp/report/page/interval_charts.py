@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bnndp.network import Posterior
 from bnndp.report.page.charts import band_chart, histogram, scatter, stairs, stairs_chart
 from bnndp.report.page.document import section
 from bnndp.report.page.frame import Point, legend
-from bnndp.report.page.gap import gap_words
+from bnndp.report.page.gap_sentences import gap_sentences
 from bnndp.report.page.markup import Child, tag
+from bnndp.report.page.network_curves import affine_bounds, affine_lines, band_of
 from bnndp.report.page.outcome import Intervals
 from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
-from bnndp.report.page.views import affine_bounds, affine_lines, band_of
 
-__all__ = ["IntervalPlots", "has_mean", "interval_plots", "interval_sections"]
+__all__ = ["has_mean", "interval_sections"]
 
 _LINES = 400  # boxes up to which their affine bounds are drawn
 _SPREAD = "90 % of the networks of the posterior, sampled"
-
-
-@dataclass(frozen=True, slots=True)
-class IntervalPlots:
-    """The plots of a run of bounds; the bounds themselves can be drawn over one input only."""
-
-    bounds: Plot | None
-    widths: Plot
-    tightness: Plot
-
-    @property
-    def all(self) -> list[Plot]:
-        """Those that there are."""
-        return [plot for plot in (self.bounds, self.widths, self.tightness) if plot is not None]
 
 
 def has_mean(record: Record) -> bool:
@@ -42,29 +26,22 @@ def has_mean(record: Record) -> bool:
     return record.options.get("quantity", "mean") == "mean" and record.options.get("between") is None
 
 
-def interval_plots(record: Record, outcome: Intervals, network: Posterior | None) -> IntervalPlots:
-    """All charts of the run; with the network its mean is drawn too."""
-    return IntervalPlots(_bounds(record, outcome, network), _widths(outcome), _tightness(outcome))
-
-
-def interval_sections(record: Record, outcome: Intervals, network: Posterior | None, plots: IntervalPlots) -> Child:
-    """All sections between the summary and the worst cases."""
-    said = [tag("p", sentence) for sentence in gap_words(outcome)]
-    charts = tag("div", plot_figure(plots.widths), plot_figure(plots.tightness), class_="pair")
-    bounds, note = plots.bounds, None
-    if network is None and has_mean(record):
-        note = tag("p", "The model file is not where the run says, so its mean is not drawn; give it by --model.")
-    return (
-        section(
-            "overview",
-            "The bounds",
-            tag("div", bounds.chart.inline(), tag("div", legend(bounds.keys, tall=True), note), class_="pair"),
-        )
-        if bounds is not None
-        else None,
-        section("widths", "Widths of the intervals", charts),
-        section("gap", "What is left open", tag("div", said)) if said else None,
-    )
+def interval_sections(record: Record, outcome: Intervals, network: Posterior | None) -> tuple[Child, list[Plot]]:
+    """The sections between the summary and the worst cases, and their plots; with the network its mean is drawn too."""
+    bounds, widths, tightness = _bounds(record, outcome, network), _widths(outcome), _tightness(outcome)
+    sections: list[Child] = []
+    if bounds is not None:
+        note = None
+        if network is None and has_mean(record):
+            note = tag("p", "The model file is not where the run says, so its mean is not drawn; give it by --model.")
+        shown = tag("div", bounds.chart.inline(), tag("div", legend(bounds.keys, tall=True), note), class_="pair")
+        sections.append(section("overview", "The bounds", shown))
+    charts = tag("div", plot_figure(widths), plot_figure(tightness), class_="pair")
+    sections.append(section("widths", "Widths of the intervals", charts))
+    gap = [tag("p", sentence) for sentence in gap_sentences(outcome)]
+    if gap:
+        sections.append(section("gap", "What is left open", tag("div", gap)))
+    return sections, [plot for plot in (bounds, widths, tightness) if plot is not None]
 
 
 def _widths(outcome: Intervals) -> Plot:

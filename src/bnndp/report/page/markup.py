@@ -26,7 +26,7 @@ Child: TypeAlias = str | int | Iterable["Child"] | None
 """What may stand in an element: text, markup, nothing, or several of them."""
 
 _VOID = frozenset({"meta", "input", "img", "br"})  # elements without an end
-_UNSEEN = ("Cc", "Cf", "Cs")  # categories of characters: controls, format marks, surrogates
+_INVISIBLE = ("Cc", "Cf", "Cs")  # categories of characters: controls, format marks, surrogates
 
 
 def escaped(text: str) -> Markup:
@@ -35,11 +35,11 @@ def escaped(text: str) -> Markup:
     >>> escaped("<b>\u202e&")
     '&lt;b&gt;\\u202e&amp;'
     """
-    return Markup(html.escape("".join(map(_seen, text)), quote=True))
+    return Markup(html.escape("".join(map(_visible, text)), quote=True))
 
 
-def _seen(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in _UNSEEN:
+def _visible(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in _INVISIBLE:
         return character
     return f"\\u{ord(character):04x}"
 

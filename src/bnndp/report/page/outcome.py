@@ -99,8 +99,8 @@ class Intervals:
         with np.errstate(invalid="ignore", over="ignore"):  # of infinite widths, which need no rounding
             width = upper - lower
             back = upper - width
-            rest = (upper - (width + back)) + (back - lower)  # what the subtraction lost, exactly: Knuth's TwoSum
-            return np.asarray(np.where(rest > 0, np.nextafter(width, np.inf), width).max(1))
+            remainder = (upper - (width + back)) + (back - lower)  # what the subtraction lost, exactly: Knuth's TwoSum
+            return np.asarray(np.where(remainder > 0, np.nextafter(width, np.inf), width).max(1))
 
     @property
     def inside(self) -> np.ndarray | None:
@@ -154,8 +154,8 @@ def _radii(columns: _Columns, largest: float) -> Radii:
     radius, attack = columns.array("radius", _real), columns.array("attack", _real)
     columns.expect(np.isnan(radius) | ((radius >= 0) & np.isfinite(radius)), "has a radius that is none")
     columns.expect(np.isnan(attack) | (attack >= 0), "has an attack radius that is none")
-    said = np.array([answer.get("capped") is True for answer in columns.answers])  # not said by older versions
-    capped = (said & ~np.isnan(radius)) | (radius >= largest)
+    capped = np.array([answer.get("capped") is True for answer in columns.answers])  # absent in older versions
+    capped = (capped & ~np.isnan(radius)) | (radius >= largest)
     return Radii(label, decision, radius, attack, columns.array("seconds", _real), capped)
 
 
@@ -173,7 +173,7 @@ def _intervals(columns: _Columns) -> Intervals:
     if "label" in columns.answers[0]:
         lead = columns.array("lead", _real)
         broken = [text == Verdict.FALSIFIED.value for text in columns.of("verdict", str)]
-        pairs = zip((lead > 0).tolist(), broken, strict=True)  # certified by the lead, whatever else is said
+        pairs = zip((lead > 0).tolist(), broken, strict=True)  # certified by the lead alone, not by the stored verdict
         verdicts = tuple(judge(proved=ahead, broken=shown) for ahead, shown in pairs)
         claims = Claims(columns.array("label", _whole), verdicts, lead, np.array(broken))
     low, high = inside or (None, None)

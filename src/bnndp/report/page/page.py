@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnndp.network import Posterior
-from bnndp.report.page.cases import case_cards, case_words
 from bnndp.report.page.document import asset, document, page_style, section
-from bnndp.report.page.interval_charts import has_mean, interval_plots, interval_sections
-from bnndp.report.page.markup import Child, Markup, tag
+from bnndp.report.page.explanations import default_radius, meaning, not_promised
+from bnndp.report.page.input_table import table_markup, table_of
+from bnndp.report.page.interval_charts import has_mean, interval_sections
+from bnndp.report.page.markup import Markup, tag
+from bnndp.report.page.network_curves import model_of
 from bnndp.report.page.outcome import Intervals, Outcome, Radii, outcome_of
 from bnndp.report.page.plots import Plot
 from bnndp.report.page.provenance import provenance
-from bnndp.report.page.radii_charts import radii_plots, radii_sections, radius_end
+from bnndp.report.page.radii_charts import radii_sections, radius_end
 from bnndp.report.page.record import Record, read_record
-from bnndp.report.page.rows import table_markup, table_of
 from bnndp.report.page.summary import summary
-from bnndp.report.page.views import model_of
-from bnndp.report.page.words import default_radius, meaning, not_promised
+from bnndp.report.page.worst_cases import case_cards, case_description
 
-__all__ = ["Report", "page_of", "report_of"]
+__all__ = ["Report", "report_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,28 @@ class Report:
     plots: Sequence[Plot]
 
 
-def page_of(folder: Path, model: Path | None = None) -> str:
-    """The page of a run folder; ``model`` is the file of its network, where it is not where the run says."""
-    return report_of(folder, model).page
-
-
 def report_of(folder: Path, model: Path | None = None, *, files: bool = False) -> Report:
-    """The page and its plots; with ``files`` the page says that the plots lie beside it."""
+    """Read a run folder and make its page and plots.
+
+    ``model`` is the file of its network, if it is not where the run says. With ``files`` the page says that the plots
+    lie beside it.
+    """
     record = read_record(folder)
     outcome = outcome_of(record)
     eps = default_radius(record, outcome) if isinstance(outcome, Radii) else None
     end = radius_end(record, outcome) if isinstance(outcome, Radii) else None
     network = _drawable(record, outcome, model)
-    sections, plots = _charts(record, outcome, network)
+    if isinstance(outcome, Radii):
+        sections, plots = radii_sections(record, outcome)
+    else:
+        sections, plots = interval_sections(record, outcome, network)
     body = (
         _header(record),
         tag(
             "main",
             summary(record, outcome, eps, end),
             sections,
-            section("worst", "Worst cases", tag("p", case_words(outcome)), case_cards(record, outcome, network)),
+            section("worst", "Worst cases", tag("p", case_description(outcome)), case_cards(record, outcome, network)),
             section("inputs", "All inputs", table_markup(table_of(record, outcome, eps), eps, end)),
             section("meaning", "What is certified", meaning(record, outcome)),
             section("limits", "What is not", not_promised(outcome)),
@@ -63,17 +65,8 @@ def report_of(folder: Path, model: Path | None = None, *, files: bool = False) -
     return Report(page, plots)
 
 
-def _charts(record: Record, outcome: Outcome, network: Posterior | None) -> tuple[Child, list[Plot]]:
-    """The sections between the summary and the worst cases, and the plots in them."""
-    if isinstance(outcome, Radii):
-        of_radii = radii_plots(record, outcome)
-        return radii_sections(record, outcome, of_radii), of_radii.all
-    of_bounds = interval_plots(record, outcome, network)
-    return interval_sections(record, outcome, network, of_bounds), of_bounds.all
-
-
 def _name(record: Record) -> str:
-    data, model = record.said("inputs", "dataset"), record.said("model", "path")
+    data, model = record.lookup("inputs", "dataset"), record.lookup("model", "path")
     named = [Path(str(model)).stem] if model else []
     return " on ".join([*named, str(data)] if data else named) or record.folder.resolve().name
 

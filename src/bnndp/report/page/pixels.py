@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["difference_uri", "field_uri", "image_shape", "image_uri"]
+from bnndp.report.page.markup import Markup, tag
+from bnndp.report.page.scales import rounded, short
+
+__all__ = ["difference_uri", "field_uri", "image_shape", "image_uri", "input_images"]
 
 _SMALLEST = 8  # pixels on a side: vectors that could be smaller squares are not taken for pictures
 _LARGEST = 512
-_PALE = 0.6  # of the full colours
+_PALE = 0.6  # saturation of a field
 _RISE, _FALL = (196, 74, 18), (38, 92, 190)  # colours of what was added and what was taken away
 
 
@@ -35,6 +38,30 @@ def image_shape(shape: Sequence[int]) -> tuple[int, int, int] | None:
     return (shape[0], shape[1], shape[2]) if all(_SMALLEST <= side <= _LARGEST for side in shape[1:]) else None
 
 
+def input_images(  # noqa: PLR0913 (what is shown, and how)
+    x: np.ndarray,  # (n,)
+    witness: np.ndarray | None,  # (n,)
+    shape: tuple[int, int, int],
+    limits: tuple[float, float] | None,
+    *,
+    size: int,
+    name: str = "",
+    class_: str = "images",
+) -> Markup:
+    """An input, the witness of an attack, and the change between them; ``limits`` are black and white."""
+    low, high = limits or (float(x.min()), float(x.max()))
+    images = [("input", image_uri(x, shape, low, high))]
+    if witness is not None:
+        change = short(rounded(float(np.abs(witness - x).max()), up=True, digits=2))
+        images.append(("attacked", image_uri(witness, shape, low, high)))
+        images.append((f"change ≤\N{NO-BREAK SPACE}{change}", difference_uri(witness - x, shape)))
+    figures = (
+        tag("figure", tag("img", src=uri, alt=f"{name}{text}", width=size, height=size), tag("figcaption", text))
+        for text, uri in images
+    )
+    return tag("div", figures, class_=class_)
+
+
 def image_uri(values: np.ndarray, shape: tuple[int, int, int], low: float, high: float) -> str:
     """The picture of an input (n,) as a data: address; ``low`` is black, ``high`` white."""
     span = high - low if high > low else 1.0
@@ -49,17 +76,17 @@ def difference_uri(change: np.ndarray, shape: tuple[int, int, int]) -> str:
     Of three channels the mean is shown.
     """
     mean = change.reshape(shape).mean(0)  # (height, width)
-    share = mean / max(float(np.abs(mean).max()), np.finfo(np.float64).tiny)
-    ends = np.where(share[..., None] > 0, np.array(_RISE), np.array(_FALL))  # (height, width, 3)
-    colour = 255 + np.abs(share)[..., None] * (ends - 255)
-    return _uri(np.round(colour).astype(np.uint8).transpose(2, 0, 1))
+    return _signed_uri(mean / max(float(np.abs(mean).max()), np.finfo(np.float64).tiny))
 
 
 def field_uri(share: np.ndarray) -> str:
     """Numbers from 0 to 1 (height, width) as shades of two colours with white in the middle, pale enough to draw on."""
-    signed = 2 * np.clip(share, 0, 1) - 1
-    ends = np.where(signed[..., None] > 0, np.array(_RISE), np.array(_FALL))  # (height, width, 3)
-    colour = 255 + _PALE * np.abs(signed)[..., None] * (ends - 255)
+    return _signed_uri(2 * np.clip(share, 0, 1) - 1, _PALE)
+
+
+def _signed_uri(values: np.ndarray, saturation: float = 1.0) -> str:  # (height, width) in [-1, 1]
+    ends = np.where(values[..., None] > 0, np.array(_RISE), np.array(_FALL))  # (height, width, 3)
+    colour = 255 + saturation * np.abs(values)[..., None] * (ends - 255)
     return _uri(np.round(colour).astype(np.uint8).transpose(2, 0, 1))
 
 

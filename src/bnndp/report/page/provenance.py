@@ -19,7 +19,7 @@ def provenance(record: Record, plots: Sequence[str] = ()) -> Markup:
 
     ``plots`` are the names of files beside the page that have its charts.
     """
-    line = record.said("command_line")
+    line = record.lookup("command_line")
     again = tag("pre", tag("code", str(line)), tabindex="0") if isinstance(line, str) else None
     return tag(
         "div",
@@ -36,7 +36,7 @@ def provenance(record: Record, plots: Sequence[str] = ()) -> Markup:
 
 def _entries(record: Record, plots: Sequence[str]) -> Iterator[tuple[str, Child]]:
     version = record.identity["version"]
-    model, inputs = record.said("model"), record.said("inputs")
+    model, inputs = record.lookup("model"), record.lookup("inputs")
     yield "Certificates", _certificates(record)
     if isinstance(model, Mapping):
         yield "Model", (_code(model.get("path")), " ", str(model.get("network") or ""))
@@ -51,13 +51,13 @@ def _entries(record: Record, plots: Sequence[str]) -> Iterator[tuple[str, Child]
             yield "Input file, SHA-256", _code(inputs["sha256"])
     yield "Regions and labels, SHA-256", _code(record.identity["data"])
     yield "bnndp", (f"{version.get('bnndp')}, source ", _code(version.get("source")))
-    others = [f"{name} {record.said(name)}" for name in ("python", "numpy") if record.said(name)]
+    others = [f"{name} {record.lookup(name)}" for name in ("python", "numpy") if record.lookup(name)]
     yield "With", ", ".join([f"torch {version.get('torch')}", *others])
-    where = [str(record.said(name)) for name in ("platform", "device") if record.said(name)]
+    where = [str(record.lookup(name)) for name in ("platform", "device") if record.lookup(name)]
     if where:
         yield "On", ", ".join(where)
-    if record.said("begun"):
-        yield "Begun", str(record.said("begun"))[:_LONGEST]
+    if record.lookup("begun"):
+        yield "Begun", str(record.lookup("begun"))[:_LONGEST]
     if plots:
         names = ", ".join(f"plots/{name}.svg" for name in plots)
         yield "Charts as files", (_code(names), ", written beside this page")

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bnndp.report.page.charts import histogram, plane_chart, stairs, stairs_chart
-from bnndp.report.page.document import section
+from bnndp.report.page.document import number_table, section
+from bnndp.report.page.explanations import asked_radii
 from bnndp.report.page.frame import Chart, figure, legend
-from bnndp.report.page.gap import gap_words
+from bnndp.report.page.gap_sentences import gap_sentences
 from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.outcome import Radii
 from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import at_least, counted, percent, short, ticks
-from bnndp.report.page.words import asked_radii
 
-__all__ = ["RadiiPlots", "radii_plots", "radii_sections", "radius_end"]
-
+__all__ = ["radii_sections", "radius_end"]
 
 _PLANE = 150  # inputs that can be told apart in the plane
-
-
-@dataclass(frozen=True, slots=True)
-class RadiiPlots:
-    """The plots of a run of radii; some runs have not all of them."""
-
-    accuracy: Plot
-    radii: Plot
-    ratios: Plot | None
-    plane: Plot | None
-
-    @property
-    def all(self) -> list[Plot]:
-        """Those that there are."""
-        return [plot for plot in (self.accuracy, self.radii, self.ratios, self.plane) if plot is not None]
 
 
 def radius_end(record: Record, outcome: Radii) -> float:
@@ -44,42 +26,31 @@ def radius_end(record: Record, outcome: Radii) -> float:
     return min(1.02 * max(known) or 1.0, record.largest_tried)
 
 
-def radii_plots(record: Record, outcome: Radii) -> RadiiPlots:
-    """All charts of the run."""
-    return RadiiPlots(_accuracy(record, outcome), _radii(record, outcome), _ratios(outcome), _plane(record, outcome))
-
-
-def radii_sections(record: Record, outcome: Radii, plots: RadiiPlots) -> Child:
-    """All sections between the summary and the worst cases."""
-    accuracy, plane = plots.accuracy, plots.plane
+def radii_sections(record: Record, outcome: Radii) -> tuple[Child, list[Plot]]:
+    """The sections between the summary and the worst cases, and their plots."""
+    accuracy, radii, ratios = _accuracy(record, outcome), _radii(record, outcome), _ratios(outcome)
     curve = figure(
         accuracy.chart.inline(_cursor(accuracy.chart), name="curve"),
         legend(accuracy.keys),
         _levels(outcome, radius_end(record, outcome)),
         caption=accuracy.title,
     )
-    return (
-        section("accuracy", "Certified against attacked", tag("div", curve, plot_figure(plots.radii), class_="pair")),
-        section("gap", "What is left open", _gap(outcome, plots.ratios)),
-        section(
-            "plane",
-            "In the plane of inputs",
-            tag(
-                "div",
-                plane.chart.inline(),
-                tag("div", legend(plane.keys, tall=True), tag("p", plane.note) if plane.note else None),
-                class_="pair",
-            ),
-        )
-        if plane is not None
-        else None,
-    )
+    sections: list[Child] = [
+        section("accuracy", "Certified against attacked", tag("div", curve, plot_figure(radii), class_="pair")),
+        section("gap", "What is left open", _gap(outcome, ratios)),
+    ]
+    plane = _plane(record, outcome)
+    if plane is not None:
+        note = tag("p", plane.note) if plane.note else None
+        shown = tag("div", plane.chart.inline(), tag("div", legend(plane.keys, tall=True), note), class_="pair")
+        sections.append(section("plane", "In the plane of inputs", shown))
+    return sections, [plot for plot in (accuracy, radii, ratios, plane) if plot is not None]
 
 
 def _gap(outcome: Radii, ratios: Plot | None) -> Markup:
     """What is not known, in words and as a chart."""
-    said = tag("div", (tag("p", sentence) for sentence in gap_words(outcome)))
-    return said if ratios is None else tag("div", said, plot_figure(ratios), class_="pair")
+    sentences = tag("div", (tag("p", sentence) for sentence in gap_sentences(outcome)))
+    return sentences if ratios is None else tag("div", sentences, plot_figure(ratios), class_="pair")
 
 
 def _cursor(chart: Chart) -> Markup:
@@ -111,10 +82,10 @@ def _radii(record: Record, outcome: Radii) -> Plot:
         outcome.radius, outcome.attack, radius_end(record, outcome), labels, "How many inputs have which radius."
     )
     keys = (("certified", "proved radius"), ("attacked", "radius of the attack"))
-    return Plot("radii", "Certified radii", chart, keys if outcome.attacked else keys[:1], _ended(outcome))
+    return Plot("radii", "Certified radii", chart, keys if outcome.attacked else keys[:1], _capped_note(outcome))
 
 
-def _ended(outcome: Radii) -> str:
+def _capped_note(outcome: Radii) -> str:
     """A note on radii that may be larger than they are drawn."""
     count = int(outcome.capped.sum())
     if not count:
@@ -136,25 +107,15 @@ def _ratios(outcome: Radii) -> Plot | None:
 
 
 def _levels(outcome: Radii, end: float) -> Markup:
-    """The curve as a table, for those who would rather read it."""
+    """The curve as a table."""
     total = len(outcome.radius)
 
-    def row(eps: float) -> Markup:
-        proved = int((outcome.radius >= eps).sum())
+    def row(eps: float) -> tuple[str, str, str]:
         unbroken = int((outcome.correct & (outcome.attack > eps)).sum())
-        cells = (short(eps), percent(proved, total), percent(unbroken, total, up=True) if outcome.attacked else "–")
-        return tag("tr", (tag("td", cell, class_="number") for cell in cells))
+        attacked = percent(unbroken, total, up=True) if outcome.attacked else "–"
+        return short(eps), percent(int((outcome.radius >= eps).sum()), total), attacked
 
-    names = ("radius", "certified", "attacked")
-    return tag(
-        "details",
-        tag("summary", "As numbers"),
-        tag(
-            "table",
-            tag("thead", tag("tr", (tag("th", name, scope="col", class_="number") for name in names))),
-            tag("tbody", (row(eps) for eps in ticks(0.0, end, 6))),
-        ),
-    )
+    return number_table(("radius", "certified", "attacked"), map(row, ticks(0.0, end, 6)))
 
 
 def _plane(record: Record, outcome: Radii) -> Plot | None:

@@ -30,7 +30,7 @@ from bnndp.runs.lines import unseal
 __all__ = ["Inputs", "Record", "Witness", "read_record"]
 
 COMMANDS = ("certify", "radius", "evaluate")
-_MOST = 10**7  # points of a run that can be read
+_MAX_POINTS = 10**7  # points of a run that can be read
 _WITNESSES, _CERTIFICATES = "witnesses.npz", "certificates"
 
 
@@ -58,7 +58,7 @@ class Record:
 
     folder: Path
     identity: Mapping[str, Any]  # sealed: command, model, data, options, version, points, stages
-    made: Mapping[str, Any]  # how it was begun, in words for people; empty for runs of older versions
+    metadata: Mapping[str, Any]  # how the run was started, for people; empty for runs of older versions
     index: Sequence[int]  # the inputs that have an answer, in order
     answers: Sequence[Answer]
     levels: Sequence[str]  # the last level that was completed, of each of them
@@ -68,17 +68,17 @@ class Record:
 
     @property
     def command(self) -> str:
-        """Which of the three."""
+        """One of ``COMMANDS``."""
         return self.identity["command"]
 
     @property
     def points(self) -> int:
-        """How many inputs the run is of."""
+        """Number of inputs of the run."""
         return self.identity["points"]
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Those that the answers depend on."""
+        """The options that the answers depend on."""
         return self.identity["options"]
 
     @property
@@ -87,9 +87,9 @@ class Record:
         found = self.options.get("upper")
         return float(found) if isinstance(found, int | float) and found > 0 else math.inf
 
-    def said(self, *names: str) -> Any:
-        """An entry of what the run says of its beginning; None where there is none."""
-        found: Any = self.made
+    def lookup(self, *names: str) -> Any:
+        """An entry of the metadata; None where there is none."""
+        found: Any = self.metadata
         for name in names:
             found = found.get(name) if isinstance(found, Mapping) else None
         return found
@@ -104,7 +104,7 @@ def read_record(folder: Path) -> Record:
         return Record(
             folder,
             identity,
-            _made(folder / DESCRIPTION, identity),
+            _metadata(folder / DESCRIPTION, identity),
             index,
             answers,
             levels,
@@ -133,10 +133,10 @@ def _journal(path: Path) -> tuple[dict[str, Any], list[int], list[Answer], list[
 def _identity(path: Path, found: dict[str, Any] | None) -> dict[str, Any]:
     """The first line of a journal, if it is one."""
     if found is None or found.get("format") != FORMAT:
-        said = "is damaged" if found is None else f"has the format {found.get('format')!r:.60}, known is {FORMAT!r}"
-        raise RunStateError(f"{path}: its first line {said}; make the run anew.")
+        fault = "is damaged" if found is None else f"has the format {found.get('format')!r:.60}, known is {FORMAT!r}"
+        raise RunStateError(f"{path}: its first line {fault}; make the run anew.")
     stages = found.get("stages")
-    fits = found.get("command") in COMMANDS and type(found.get("points")) is int and 0 < found["points"] <= _MOST
+    fits = found.get("command") in COMMANDS and type(found.get("points")) is int and 0 < found["points"] <= _MAX_POINTS
     fits = fits and isinstance(stages, list) and 0 < len(stages) < 100 and all(isinstance(s, str) for s in stages)
     fits = fits and all(isinstance(found.get(name), Mapping) for name in ("options", "version"))
     if not (fits and all(isinstance(found.get(name), str) for name in ("model", "data"))):
@@ -144,7 +144,7 @@ def _identity(path: Path, found: dict[str, Any] | None) -> dict[str, Any]:
     return found
 
 
-def _made(path: Path, identity: Mapping[str, Any]) -> Mapping[str, Any]:
+def _metadata(path: Path, identity: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entry ``made`` of run.json, which must be of this run."""
     if not path.is_file():
         return {}

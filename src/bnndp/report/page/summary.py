@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bnndp.report.page.document import section
+from bnndp.report.page.explanations import Tally, alarms, headline, subtitle, tally
 from bnndp.report.page.markup import Markup, tag
 from bnndp.report.page.outcome import Outcome
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import percent, short
-from bnndp.report.page.words import Tally, alarms, headline, subtitle, tally
 
 __all__ = ["summary"]
 
@@ -33,12 +33,12 @@ def _bar(found: Tally) -> Markup:
         ("undecided", found.undecided, "undecided: neither proved nor broken"),
         ("falsified", found.falsified, "falsified: another decision was found, at the input or near it"),
     )
-    start, pieces = 0.0, []
+    start, rects = 0.0, []
     for kind, count, _ in parts:
         share = 100.0 * count / found.total
-        pieces.append(tag("rect", x=start, y=0, width=share, height=10, class_=f"share {kind}", id=f"share-{kind}"))
+        rects.append(tag("rect", x=start, y=0, width=share, height=10, class_=f"share {kind}", id=f"share-{kind}"))
         start += share
-    bar = tag("svg", pieces, viewBox="0 0 100 10", preserveAspectRatio="none", class_="shares", aria_hidden="true")
+    bar = tag("svg", rects, viewBox="0 0 100 10", preserveAspectRatio="none", class_="shares", aria_hidden="true")
     return tag(
         "div",
         bar,

@@ -1,4 +1,4 @@
-"""The engine of a Ray cluster: one worker for every ``threads`` CPUs, each with one shard at a time.
+"""The workers of a Ray cluster: one for every ``threads`` CPUs, each with one shard at a time.
 
 A shard is made when a worker is free for it, so that however long a run is no more of it is in memory than is being
 computed. A worker that dies is replaced, and its shard goes to another; answers come only from workers that are alive
@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from bnndp.errors import InputError, RunStateError, one_line
-from bnndp.runs.engine import Done, Keep, Shard
 from bnndp.runs.identity import program
-from bnndp.runs.job import Job
+from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.ray_cluster.connection import connected
 from bnndp.runs.ray_cluster.worker import Badge, Parcel, Worker
 
@@ -56,7 +55,7 @@ def _width(ray: Any, threads: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Crew:
-    """An engine (:class:`bnndp.runs.engine.Engine`): the workers, by what they do."""
+    """All workers (:class:`bnndp.runs.work.Workers`), by what they do."""
 
     ray: Any
     parcel: Any  # where the job lies, for all of them
@@ -167,7 +166,7 @@ class Crew:
         else:
             self._begin(worker, following)
         if answers:
-            keep(Done(shard, answers, whole))
+            keep(shard, answers, whole)
 
     def _collect(self, keep: Keep) -> None:
         """Keep the answers that are there already."""
@@ -177,7 +176,7 @@ class Crew:
             with contextlib.suppress(self.ray.exceptions.RayError):
                 answers, whole = self.ray.get(answer)
                 if answers:
-                    keep(Done(shard, answers, whole))
+                    keep(shard, answers, whole)
 
     def _dismiss(self) -> None:
         """End what is under way; workers that have nothing to do stay for the next stage."""

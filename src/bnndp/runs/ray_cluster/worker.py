@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnndp.errors import RunStateError
-from bnndp.runs.engine import Done, Shard, compute
 from bnndp.runs.identity import program
-from bnndp.runs.job import Job
+from bnndp.runs.job import Job, Shard
 from bnndp.runs.journal import Answer
+from bnndp.runs.work import Keeping
 
 __all__ = ["Badge", "Parcel", "Worker"]
 
@@ -82,6 +82,17 @@ class Worker:
         """The answers of a shard, and whether its stage was completed within ``seconds``; none: nothing was reached."""
         if self._job is None:
             raise RunStateError("a worker was asked for a shard before it had its job; give the same command again.")
-        done: list[Done] = []
-        compute(self._job, Shard(stage, part, known, time.monotonic() + seconds), done.append)
-        return (done[0].answers, done[0].whole) if done else ((), False)
+        done: tuple[Sequence[Answer], bool] = ((), False)
+
+        def keep(_shard: Shard, answers: Sequence[Answer], whole: bool) -> None:
+            nonlocal done
+            done = answers, whole
+
+        shard = Shard(stage, part, known, time.monotonic() + seconds)
+        with Keeping(self._job, shard, keep) as keeping:
+            for keeping.latest in self._job.search(shard):
+                if shard.over:
+                    break
+            else:
+                keeping.whole = True
+        return done

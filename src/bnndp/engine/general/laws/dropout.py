@@ -80,7 +80,7 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
     noise_fourth = (fourth**0.25 * norm4 + factor4**0.25 * z.noise_fourth.sqrt().sqrt()) ** 4 * UP
     noise = Interval((z.noise.lower + alpha * second.lower / UP) / UP, (z.noise.upper + alpha * second.upper) * UP)
     deviation_ = (z.noise_deviation + alpha * (z.square_deviation + z.noise_deviation)) * UP
-    cube = (noise.upper * noise_fourth).sqrt()
+    cube = noise.upper.sqrt() * noise_fourth.sqrt()
     if z.fixed:
         cube, deviation_ = abs(third) * z.mean.magnitude**3, torch.zeros_like(cube)
     signal = Signal(

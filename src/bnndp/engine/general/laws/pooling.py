@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bnndp.engine.general.nodes import Bound, Node, deviation, nothing
+from bnndp.engine.general.nodes import Bound, Node, deviation, nothing, vanished
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
 from bnndp.engine.general.signal import UP, Signal, Tails, fixed, no_tails
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import AveragePool, Flatten, MaxPool
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, gamma
 
 __all__ = ["Averaged", "Largest"]
 
@@ -82,7 +82,7 @@ class Averaged:
 
     def _lost(self, rows: Rows) -> Tensor:
         size = self.windows.split(self.below.signal.mean.magnitude).mean(-1)
-        return gamma(self.windows.count + 8) * rows.abs().dot(size) + TINY
+        return gamma(self.windows.count + 8) * rows.abs().dot(size) + vanished(self.below.signal.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Largest:
         parts = positive[..., None] * self.chosen[:, None] + negative[..., None] * self.upper[:, None]
         size = 4 * self.windows.count * self.windows.split(self.below.signal.mean.magnitude).amax(-1)
         lost = apply_rows(matrix.abs(), size + self.offset.abs()) + constant.abs()
-        constant = constant + apply_rows(negative, self.offset)
-        return DenseRows(self.windows.collect(parts)), constant - gamma(4 * matrix.shape[-1] + 16) * lost - TINY
+        lost = gamma(4 * matrix.shape[-1] + 16) * lost + vanished(self.below.signal.mean)
+        return DenseRows(self.windows.collect(parts)), constant + apply_rows(negative, self.offset) - lost
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         pulled = self._pull(rows)
@@ -170,19 +170,17 @@ def _(layer: MaxPool, below: Node, shape: tuple[int, ...]) -> Node:
     pairs = norms + norms.gather(2, index[..., None].expand(*index.shape, norms.shape[-1]))
     own_low, own_high = low.gather(-1, index), high.gather(-1, index)
     least, most = low - own_high, high - own_low  # of the difference of means
-    spread = (sd + sd.gather(-1, index)).square() * UP
-    ends = [0.5 * (d + (d.square() + spread).sqrt()) for d in (least, most)]
+    both = (sd + sd.gather(-1, index)) * UP + (0.0 if z.fixed else SMALL)
+    ends = [0.5 * (d + torch.hypot(d, both)) for d in (least, most)]
     width = (most - least).clamp_min(TINY)
     slope = ((ends[1] - ends[0]) / width).clamp(0, 1) * others
-    size = most.abs().maximum(least.abs()) + spread.sqrt()
+    size = most.abs().maximum(least.abs()) + both
     offset = torch.maximum(ends[0] - slope * least, ends[1] - slope * most) + 1e-14 * size
     upper = slope + chosen * (1 - slope.sum(-1, keepdim=True))
     total = (offset * others).sum(-1) * UP
-    kurtosis = pairs[..., 0] ** 4
     # E (Y - d)_+^2 <= E Y^4 / (16 d^2) for d > 0, and <= Var Y + positive part of the mean, squared.
-    apart = (-most).clamp_min(0)
-    square = torch.minimum(spread + most.clamp_min(0).square(), kurtosis / (16 * apart.square()).clamp_min(TINY))
-    rest = (square.sqrt() * others).sum(-1) * UP
+    far = pairs[..., 0].square() / (4 * (-most).clamp_min(TINY))
+    rest = (torch.minimum(torch.hypot(both, most.clamp_min(0)), far) * others).sum(-1) * UP
     top = own_high[..., 0] + (ends[1] * others).sum(-1)
     mean = Interval(low.amax(-1), top + 1e-13 * (own_high[..., 0].abs() + top.abs()) + TINY)
     if z.fixed:

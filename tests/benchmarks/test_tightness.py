@@ -1,0 +1,303 @@
+"""The breakdown of the gap: the pass is the package's, true values agree with quadrature, all sources explain it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.pool import call, mapped
+from benchmarks.tightness import classification, regression, substitute
+from benchmarks.tightness.__main__ import main
+from benchmarks.tightness.report import markdown, sections
+from benchmarks.tightness.sources import ALL, Breakdown, Source, sources_of
+from benchmarks.tightness.suite import CLASSIFICATION, QUICK, REGRESSION
+from benchmarks.tightness.truth import mean_relu, sample
+from benchmarks.tightness.widening import growth, predictive_std, random_posterior
+from torch import Tensor
+
+from bnndp import Options, certify
+from bnndp.attack import decision_rows
+from bnndp.attack.inside import inside_range
+from bnndp.attack.sampling import Noise, gaussian_noise
+from bnndp.engine.margins import margins
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork
+from bnndp.questions.from_margins import row_bound
+from bnndp.tighten.choice import pass_over
+
+
+def random_network(sizes: tuple[int, ...], *, std: float = 0.3, task: str = "regression") -> BayesianNetwork:
+    generator = torch.Generator().manual_seed(len(sizes))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def linear(n_in: int, n_out: int) -> Linear:
+        spread = std / math.sqrt(n_in) * (0.5 + normal(n_out, n_in).abs())
+        return Linear(normal(n_out, n_in) * math.sqrt(2 / n_in), spread, 0.1 * normal(n_out), 0.1 * spread[:, 0])
+
+    return BayesianNetwork.from_linears([linear(a, b) for a, b in pairwise(sizes)], task)
+
+
+def balls(n: int, eps: float, count: int = 3) -> Box:
+    generator = torch.Generator().manual_seed(1)
+    return Box.ball(2 * torch.rand(count, n, generator=generator, dtype=torch.float64) - 1, eps)
+
+
+def noise_of(network: BayesianNetwork, draws: int) -> Noise:
+    return gaussian_noise(network.linears, draws, seed=3, replicates=1, antithetic=True)
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 1), (2, 8, 7, 1), (3, 8, 7, 6, 1)])
+def test_without_sources_the_pass_is_that_of_the_package(sizes: tuple[int, ...]) -> None:
+    network, box = random_network(sizes), balls(sizes[0], 0.05)
+    truth = sample(network.linears, box.centre, noise_of(network, 16))
+    found = regression.interval(network, box, truth, ())
+    wanted = certify(network, box, Options(method="moment"))
+    assert torch.equal(found.lower, wanted.lower)
+    assert torch.equal(found.upper, wanted.upper)
+
+
+def test_without_sources_the_margins_are_those_of_the_package() -> None:
+    network, box = random_network((3, 8, 7, 3), task="classification"), balls(3, 0.02)
+    label = torch.tensor([0, 1, 2])
+    truth = sample(network.linears, box.centre, noise_of(network, 16))
+    judge = classification._Judge.make(network, classification.Claim(box, label, box.centre), truth)
+    found, wanted = judge.moments(()), margins(pass_over(network, box, Options()), label[:, None], 3)
+    torch.testing.assert_close(found.mean, wanted.mean, rtol=0, atol=0)
+    torch.testing.assert_close(found.variance, wanted.variance, rtol=1e-12, atol=1e-300)
+    rows = decision_rows(label, 3)[0]
+    least = torch.maximum(row_bound(rows, wanted, label, judge.tails).amin(-1), torch.tensor(-1.0).double())
+    torch.testing.assert_close(judge.lead(()), least)
+
+
+def quadrature(network: BayesianNetwork, x: Tensor) -> dict[str, Tensor]:
+    """Moments of the second layer over a single source z = ReLU(zeta), on a fine grid; no code of the package."""
+    first, second, _ = network.linears
+    m0 = float(first.weight_mean[0] @ x + first.bias_mean[0])
+    r0 = math.sqrt(float(first.weight_std[0].square() @ x.square() + first.bias_std[0] ** 2))
+    xi = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    weight = torch.exp(-0.5 * xi.square())
+    weight = (weight / weight.sum())[:, None]
+    z = (m0 + r0 * xi).clamp_min(0)[:, None]
+    m = z @ second.weight_mean.T + second.bias_mean  # (grid, n)
+    s = z.square() @ second.weight_std.square().T + second.bias_std.square()
+
+    def relu(mean: Tensor, variance: Tensor) -> Tensor:
+        u = mean / variance.sqrt()
+        density = torch.exp(-0.5 * u.square()) / math.sqrt(2 * math.pi)
+        return mean * torch.special.ndtr(u) + variance.sqrt() * density
+
+    mean, spread = (m * weight).sum(0), (s * weight).sum(0)
+    noise = ((m - mean).square() * weight).sum(0)
+    return {
+        "mean": mean,
+        "spread": spread,
+        "noise": noise,
+        "spread_variance": ((s - spread).square() * weight).sum(0),
+        "output": (relu(m, s) * weight).sum(0),
+        "step": ((relu(m, s) - relu(m, spread.expand_as(m))) * weight).sum(0),
+        "replacement": (relu(m, spread.expand_as(m)) * weight).sum(0) - relu(mean, spread + noise),
+    }
+
+
+def test_true_values_agree_with_quadrature() -> None:
+    network = random_network((2, 1, 6, 1), std=0.8)
+    x = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
+    true = sample(network.linears, x, noise_of(network, 2**15)).hidden[0]
+    wanted = quadrature(network, x[0])
+    for name in ("mean", "spread", "noise", "spread_variance"):  # closed forms
+        torch.testing.assert_close(getattr(true, name)[0], wanted[name], rtol=1e-6, atol=1e-9)
+    steps = true.steps(wanted["spread"][None], wanted["noise"][None])
+    sampled = ((true.output, "output"), (steps.spread, "step"), (steps.replacement, "replacement"))
+    for value, name in sampled:
+        torch.testing.assert_close(value[0], wanted[name], rtol=1e-2, atol=1e-3)
+
+
+def test_the_steps_add_up_to_the_mean() -> None:
+    network = random_network((2, 6, 5, 4, 1), std=0.8)
+    truth = sample(network.linears, balls(2, 0.0).centre, noise_of(network, 256))
+    for true in truth.hidden:
+        s0, n0 = 1.3 * true.spread, 0.7 * true.noise
+        steps = true.steps(s0, n0)
+        level = s0 + n0
+        u = true.mean / level.sqrt()
+        start = true.mean * torch.special.ndtr(u) + (level / (2 * math.pi)).sqrt() * torch.exp(-0.5 * u.square())
+        total = start + steps.spread + steps.replacement + steps.noise + steps.jensen
+        torch.testing.assert_close(total, true.output, rtol=1e-10, atol=1e-12)
+    assert bool((truth.hidden[1].steps(truth.hidden[1].spread, truth.hidden[1].noise).jensen >= 0).all())
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 1), (2, 16, 12, 1), (2, 12, 12, 12, 1)])
+def test_all_sources_together_close_the_gap_of_regression(sizes: tuple[int, ...]) -> None:
+    network, box = random_network(sizes), balls(2, 2e-3)
+    inside = inside_range(network, box, samples=1024, restarts=1, steps=10)
+    broken = regression.break_down(network, box, inside, draws=2048)
+    assert broken.certified > broken.inside > 0
+    assert broken.shares[ALL] == pytest.approx(1, abs=0.03)
+    single = [share for name, share in broken.shares.items() if name != ALL]
+    assert all(-0.1 < share < 1.03 for share in single)
+    assert set(broken.shares) == {ALL, *(s.value for s in sources_of(len(sizes) - 2, classification=False))}
+
+
+def test_all_sources_together_close_the_gap_of_a_decision() -> None:
+    network = random_network((3, 12, 12, 3), std=0.4, task="classification")
+    x = balls(3, 0.0, count=4).centre
+    truth = sample(network.linears, x, noise_of(network, 512))
+    claim = classification.Claim(Box(x, x), truth.output.argmax(-1), x)
+    broken = classification.break_down(network, claim, draws=4096, point=True)
+    assert broken.certified < broken.inside
+    assert broken.shares[ALL] == pytest.approx(1, abs=0.03)
+
+
+def test_with_all_steps_replaced_both_bounds_are_exact() -> None:
+    network, box = random_network((2, 8, 7, 6, 1), std=0.8), balls(2, 0.05)
+    truth = sample(network.linears, box.centre, noise_of(network, 256))
+    chain = substitute.Substituted(network.linears, box, truth=truth).layers.chain
+    every = (Source.REPLACEMENT, Source.VARIANCE_STEP, Source.JENSEN)
+    parts = (Source.REPLACEMENT, Source.COVARIANCE, Source.CURVATURE, Source.JENSEN)
+    for layer, true in zip(chain, truth.hidden, strict=True):
+        for sources in (every, parts):
+            rho, loss = substitute._steps_below(layer.before, layer.mean, true, sources)
+            root, add = substitute._steps_above(layer.before, layer.mean, true, sources)
+            low, high = mean_relu(true.mean, rho.square()) - loss, mean_relu(true.mean, root.square()) + add
+            if sources is every:
+                torch.testing.assert_close(low, true.output, rtol=1e-9, atol=1e-9)
+                torch.testing.assert_close(high, true.output, rtol=1e-9, atol=1e-9)
+            assert bool((low >= true.output - 1e-9).all())  # Scarf's bound may be less than the true Taylor parts
+            assert bool((high <= true.output + 1e-9).all())
+
+
+def test_the_law_behind_tails_and_union_has_the_moments_of_the_pass() -> None:
+    network, box = random_network((3, 8, 7, 3), task="classification"), balls(3, 0.02)
+    label = torch.tensor([0, 1, 2])
+    truth = sample(network.linears, box.centre, noise_of(network, 256))
+    judge = classification._Judge.make(network, classification.Claim(box, label, box.centre), truth)
+    known = judge.moments(())
+    law = judge._law(known)
+    torch.testing.assert_close(law.mean(1), known.mean[:, 0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(law.var(1, correction=0), known.variance[:, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_without_sources_the_steps_are_those_of_the_pass() -> None:
+    network, box = random_network((2, 24, 24, 1), std=0.1), balls(2, 1e-4)
+    truth = sample(network.linears, box.centre, noise_of(network, 16))
+    layer = substitute.Substituted(network.linears, box, truth=truth).layers.chain[0]
+    rho, loss = substitute._steps_below(layer.before, layer.mean, truth.hidden[0], ())
+    used = torch.isclose(rho, layer.relaxation.rho, rtol=1e-9, atol=0.0)  # elsewhere Jensen's bound is better
+    assert float(used.double().mean()) > 0.1
+    torch.testing.assert_close(loss[used], layer.relaxation.loss[used], rtol=1e-6, atol=1e-10)
+
+
+def test_exponential_moments_are_no_source_where_the_worst_input_is_calm() -> None:
+    network = random_network((3, 8, 3), std=0.02, task="classification")
+    x = balls(3, 0.0).centre
+    box, label = Box.ball(x, 0.5), torch.tensor([0, 1, 2])
+    truth = sample(network.linears, x, noise_of(network, 256))
+    judge = classification._Judge.make(network, classification.Claim(box, label, x), truth)
+    assert bool((judge._point().tails == 1).all())  # calm at x*
+    for tails in (judge.tails, torch.full_like(judge.tails, 0.5)):  # whatever is used on the box
+        assert torch.equal(replace(judge, tails=tails)._exponent_loss(), torch.ones_like(tails))
+
+
+def test_a_plane_that_touches_is_exact_at_the_worst_input() -> None:
+    network, box = random_network((2, 8, 1)), balls(2, 0.1)
+    truth = sample(network.linears, box.upper, noise_of(network, 8))  # exact for one hidden layer
+    output = network.linears[-1]
+    first = substitute.Substituted(network.linears, box, truth=truth, sources=(Source.PLANES_1,)).layers.first
+    for plane in (first.lower, first.upper):
+        m = truth.first.mean
+        q = (first.centre * box.upper) @ network.linears[0].weight_std.square().T
+        found = (plane.alpha * m + plane.beta * q + plane.offset) @ output.weight_mean.T + output.bias_mean
+        torch.testing.assert_close(found, truth.output, rtol=1e-9, atol=1e-9)
+
+
+def test_moments_are_replaced_one_at_a_time() -> None:
+    network, box = random_network((2, 8, 7, 1)), balls(2, 0.05)
+    truth = sample(network.linears, box.centre, noise_of(network, 256))
+    plain, other = (
+        substitute.Substituted(network.linears, box, truth=truth, sources=sources).layers.chain[0].before
+        for sources in ((), (Source.SPREAD_VARIANCE,))
+    )
+    true = truth.hidden[0]
+    assert torch.equal(other.spread_variance, true.spread_variance)
+    assert bool((other.spread_variance < plain.spread_variance).all())  # exact at the centre, a bound on the box
+    for name in ("jensen", "central", "fourth"):
+        assert torch.equal(getattr(other, name), getattr(plain, name))
+    for name in ("spread", "noise", "replacement"):
+        assert torch.equal(getattr(other, name).upper, getattr(plain, name).upper)
+
+
+def test_shares_are_parts_of_the_gap() -> None:
+    broken = Breakdown(certified=3.0, inside=1.0, without={"a": 2.5, "b": 2.0, "region": 1.0, ALL: 1.0})
+    assert broken.shares == {"a": 0.25, "b": 0.5, "region": 1.0, ALL: 1.0}
+    assert broken.leading == "b"
+    assert Breakdown(1.0, 1.0, {"a": 1.0}).shares == {"a": 0.0}
+
+
+def test_widening_compares_equal_predictive_deviations() -> None:
+    x = balls(2, 0.0, count=5).centre
+    for width in (16, 64):
+        network = random_posterior(width, 0, 0.3, x)
+        assert float(predictive_std(network, x).mean()) == pytest.approx(0.3, rel=0.02)
+        assert network.sizes == (2, width, width, 1)
+
+
+def test_growth_names_the_source_that_grows() -> None:
+    def row(width: int, gap: float, share: float) -> dict[str, object]:
+        shares = {"replacement": share, "step in the var": 1 - share, "all": 1.0}
+        return {"family": "f", "width": width, "std": 0.1, "point_gap": gap, "shares": shares, "gap_broken_down": gap}
+
+    found = growth([row(512, 3.0, 0.9), row(64, 1.0, 0.5)])
+    assert found["factor"] == pytest.approx(3)
+    assert found["grows_most"] == "replacement"
+    assert growth([row(64, 1.0, 0.5), row(512, 0.5, 0.9)])["grows_most"] is None
+
+
+def test_tables_hold_every_network_and_leave_absent_sources_empty() -> None:
+    shares = {"planes 1": 0.254, ALL: 1.0}
+    broken = {"certified": 2.0, "inside": 1.0, "shares": shares, "leading": "planes 1"}
+    row = {"name": "one", "eps": 0.01, "paper": None, "width": 2.0, "inside": 1.0, "inside_error": 0.0, "ratio": 2.0}
+    row |= {"point_gap": 0.0, "boxes": 3, "breakdown": broken}
+    other = row | {"name": "two", "breakdown": broken | {"shares": shares | {"replacement": 0.5}}}
+    results = {"command": "make tightness", "regression": [row, other]}
+    text = markdown(results)
+    assert len(sections(results)) == 2
+    assert "| one | 1.00e+00 | 25 |  | 100 |" in text
+    assert "| two | 1.00e+00 | 25 | 50 | 100 |" in text
+
+
+def test_an_unknown_network_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--only", "sine9d-1x1"])
+    assert stopped.value.code == 2
+    assert "sine9d-1x1: no such network" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_printed_where_a_network_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("BNNDP_DATA", raising=False)
+    with pytest.raises(SystemExit, match="nothing written: mnist_2x64_vogn: there is no"):
+        main(["--quick", "--jobs", "1", "--only", "authors-mnist-2x64", "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_jobs_keep_their_order(processes: int) -> None:
+    jobs = [partial(dict, row=index) for index in range(3)]
+    assert list(mapped(call, jobs, processes)) == [{"row": 0}, {"row": 1}, {"row": 2}]
+
+
+def test_the_suite_has_what_was_asked_for() -> None:
+    names = [case.name for case in (*REGRESSION, *CLASSIFICATION)]
+    assert len(set(names)) == len(names)
+    assert set(QUICK) <= set(names)
+    paper = {case.name: case.paper for case in REGRESSION}
+    assert (paper["sine2d-3x64"], paper["sine2d-3x128"]) == (0.477, 0.629)

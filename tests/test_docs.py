@@ -1,0 +1,109 @@
+"""Documents: no long lines, every public name in the reference, no path or name that does not exist."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 120  # characters of a line
+
+PAGES = sorted(path for folder in (".", "docs", ".github") for path in (ROOT / folder).glob("*.md")) + sorted(
+    path for path in (ROOT / "docs").glob("*/*.md")
+)
+NAMING = [page for page in PAGES if page.name != "CHANGELOG.md"]  # a changelog names what is no more
+FOLDERS = ("src", "tests", "support", "benchmarks", "tools", "examples")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+naming = pytest.mark.parametrize("page", NAMING, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def long_lines(text: str) -> Iterator[str]:
+    """Lines that are too long, but for tables and for what a program prints: neither can be wrapped."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        printed = fenced and not line.startswith("$ ")
+        if len(line) > LONGEST and not line.startswith("|") and not printed:
+            yield f"{number}: {line}"
+
+
+def code_spans(text: str) -> list[str]:
+    """What stands between backticks, outside of blocks."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`]+)`", prose)
+
+
+def repository() -> set[str]:
+    """All files and folders of the repository, from its root."""
+    files = [path for name in FOLDERS for path in (ROOT / name).rglob("*") if "__pycache__" not in path.parts]
+    return {path.relative_to(ROOT).as_posix() for path in files} | set(FOLDERS)
+
+
+def lost_paths(text: str, known: set[str]) -> list[str]:
+    """Paths below FOLDERS, and Python files by the end of their path, that are not there; NAME stands for any."""
+    spans = [span.rstrip("/") for span in code_spans(text) if "NAME" not in span]
+    whole = [span for span in spans if re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./]*", span)]
+    ends = [span for span in spans if re.fullmatch(r"[\w/]+\.py", span)]
+    return [path for path in whole if path not in known] + [
+        end for end in ends if end not in known and not any(path.endswith(f"/{end}") for path in known)
+    ]
+
+
+def lost_names(text: str) -> list[str]:
+    """Dotted names of the package that do not lead anywhere, in code spans and in the reference's directives."""
+    spans = [*code_spans(text), *re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)]
+    found = (re.match(r"bnndp(_checker)?(\.\w+)+(?!\w|\.\.\.)", span) for span in spans)
+    names = {name[0] for name in found if name} - {"bnndp.NAME"}
+    return sorted(name for name in names if not _leads_somewhere(name))
+
+
+def _leads_somewhere(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pages
+def test_no_line_is_long(page: Path) -> None:
+    assert list(long_lines(page.read_text(encoding="utf-8"))) == []
+
+
+@naming
+def test_paths_exist(page: Path) -> None:
+    assert lost_paths(page.read_text(encoding="utf-8"), repository()) == []
+
+
+@naming
+def test_names_lead_somewhere(page: Path) -> None:
+    assert lost_names(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("module", ["", ".layers", ".activations", ".importers", ".attack"])
+def test_the_reference_has_every_public_name(module: str) -> None:
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"^::: \S+$|^ +.*$", reference, flags=re.MULTILINE))))
+    assert set(importlib.import_module(f"bnndp{module}").__all__) - named == set()
+
+
+def test_faults_are_found() -> None:
+    fine = f"| {'x' * 200} |\n```text\n{'x' * 200}\n```\n{'x' * 120}\n"
+    assert list(long_lines(fine)) == []
+    assert len(list(long_lines(f"```console\n$ {'x' * 200}\n```\n{'x' * 121}\n"))) == 2
+    known = {"src", "src/bnndp", "src/bnndp/maths/normal.py"}
+    assert lost_paths("`src/bnndp/`, `normal.py`, `maths/normal.py`, `src/bnndp/maths/normal.py`", known) == []
+    lost = lost_paths("`src/bnndp/none`, `other.py`, `ormal.py`, `moment/normal.py`", known)
+    assert lost == ["src/bnndp/none", "other.py", "ormal.py", "moment/normal.py"]
+    assert lost_names("`bnndp.certify(network)`, `bnndp.layers.Linear`, `bnndp_checker.check`") == []
+    assert lost_names("`bnndp.from_pyro`\n::: bnndp.evaluate.Evaluation\n") == [
+        "bnndp.evaluate.Evaluation",
+        "bnndp.from_pyro",
+    ]

@@ -1,0 +1,165 @@
+"""Which pass serves which network, in which chunks of boxes and of members."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.classifiers import classifier
+from support.ensembles import certain_ensemble, certain_member
+from support.records import linear, normal
+from tests.conftest import make_network
+
+from bnndp.activations import LeakyRelu, Tanh
+from bnndp.engine.certain import CertainPass
+from bnndp.engine.combined import Best, Shifted
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.dense.linear_pass import LinearPass
+from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.errors import InputError, UnsupportedLayerError
+from bnndp.geometry.box import Box
+from bnndp.layers import Linear
+from bnndp.network import BayesianNetwork, Ensemble, Posterior
+from bnndp.options import Deadline, Options
+from bnndp.paper.partition_pass import PartitionPass
+from bnndp.questions.certify import certify
+from bnndp.tighten.choice import chunked, pass_over, plan
+from bnndp.tighten.slopes import Sloped
+
+RANDOM = make_network((2, 4, 3), 1)
+TANH = BayesianNetwork((linear(4, 2, 1), Tanh(), linear(3, 4, 2)))
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "kinds"),
+    [
+        (RANDOM, Options(), [DensePass]),
+        (RANDOM, Options(optimise=2), [Sloped, DensePass]),
+        (RANDOM, Options(method="partition"), [PartitionPass]),
+        (RANDOM, Options(method="best"), [Best, DensePass]),
+        (make_network((2, 3), 1), Options(), [LinearPass, GeneralPass]),
+        (certain_member((2, 4, 3), 1), Options(), [CertainPass]),
+        (certain_member((2, 4, 3), 1), Options(optimise=2), [Best, CertainPass]),
+        (certain_member((2, 4, 3), 1, shift=True), Options(), [Shifted, CertainPass]),
+        (TANH, Options(), [GeneralPass]),
+        (TANH, Options(optimise=2), [Sloped, GeneralPass]),
+    ],
+)
+def test_the_pass_of_a_network(network: BayesianNetwork, options: Options, kinds: list[type]) -> None:
+    found: object = pass_over(network, Box.ball([0.1, 0.2], 0.1), options)
+    for kind in kinds:
+        assert type(found) is kind
+        found = getattr(found, "inner", getattr(found, "first", None))
+
+
+@pytest.mark.parametrize("method", ["partition", "best"])
+@pytest.mark.parametrize("network", [TANH, Ensemble((TANH,))], ids=["one", "ensemble"])
+def test_the_partition_method_is_refused_for_other_layers(network: Posterior, method: str) -> None:
+    with pytest.raises(UnsupportedLayerError, match="use method 'moment'"):
+        certify(network, Box.ball([0.1, 0.2], 0.1), Options(method=method))
+
+
+def test_effort_never_asks_for_a_method_that_does_not_know_the_layers() -> None:
+    layers = (Linear.fixed(torch.ones(9, 9)), Tanh()) * 3 + (Linear.fixed(torch.ones(2, 9)),)
+    deep, plain = BayesianNetwork(layers, "classification"), classifier((9, 4, 4, 4, 2), 0)
+    for network in (deep, Ensemble((deep, deep)), Ensemble((plain, deep))):
+        assert {stage.options.method for stage in plan(network, Options(effort="high"))} == {"auto"}
+    for network in (plain, Ensemble((plain,))):
+        assert plan(network, Options(effort="high"))[-1].options.method == "best"
+
+
+# Chunks of boxes
+
+
+def sizes(network: Posterior, box: Box, options: Options) -> list[int]:
+    return [part.stop - part.start for part, _ in chunked(network, box, options, rows=2)]
+
+
+@pytest.mark.parametrize("method", ["auto", "moment", "partition", "best"])
+@pytest.mark.parametrize("norm", [torch.inf, 2.0])
+def test_chunks_give_what_the_whole_gives(method: str, norm: float) -> None:
+    network = make_network((40, 60, 50, 2), 1)
+    box = Box.ball(normal(3, 40, seed=3), 0.1, norm=norm)
+    small, large = Options(method=method, memory=2**20), Options(method=method)
+    assert (sizes(network, box, small), sizes(network, box, large)) == ([1, 1, 1], [3])
+    cut, whole = certify(network, box, small), certify(network, box, large)
+    assert cut.method == whole.method
+    assert cut.affine is not None
+    assert whole.affine is not None
+    pairs = [(cut.lower, whole.lower), (cut.upper, whole.upper), (cut.affine.lower.matrix, whole.affine.lower.matrix)]
+    for a, b in pairs:
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+    assert torch.equal(cut.affine.region.lower, box.lower)
+
+
+def test_the_last_chunk_may_be_smaller_and_none_is_empty() -> None:
+    network = make_network((784, 64, 64, 10), 0)
+    box = Box(torch.zeros(7, 784), torch.ones(7, 784))
+    found = [sizes(network, box, Options(memory=2**power)) for power in (20, 22, 30)]
+    assert found[0] == [1] * 7
+    assert 1 < found[1][0] < 7
+    assert found[1][-1] <= found[1][0]
+    assert found[2] == [7]
+    assert all(sum(each) == 7 for each in found)
+
+
+def test_nothing_more_comes_after_the_deadline() -> None:
+    network, box = make_network((784, 64, 64, 10), 0), Box(torch.zeros(3, 784), torch.ones(3, 784))
+    options = replace(Options(memory=2**20), deadline=Deadline.after(0.0))
+    assert sizes(network, box, options) == []
+    found = certify(network, box, options)
+    assert found.method == ("none",) * 3
+    assert bool((found.lower == -torch.inf).all() & (found.upper == torch.inf).all())
+
+
+def test_wrong_number_of_inputs_is_refused() -> None:
+    for network in (RANDOM, Ensemble((RANDOM, RANDOM))):
+        with pytest.raises(InputError, match="the boxes have 3 inputs, the network takes 2"):
+            certify(network, Box.ball([0.0] * 3, 0.1), Options())
+
+
+# Members together
+
+
+def members(ensemble: Ensemble, box: Box, options: Options) -> list[list[float]]:
+    """The weights of the members of each part."""
+    ((_, passes),) = chunked(ensemble, box, options, rows=2)
+    return [part.weights.tolist() for part in passes.parts()]
+
+
+def test_members_that_are_alike_go_together_and_those_without_weight_not_at_all() -> None:
+    alike = [certain_member((2, 3, 1), seed) for seed in range(4)]
+    other = [certain_member((2, 3, 1), 5, activation=LeakyRelu(0.1)), make_network((2, 3, 1), 1)]
+    weights = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.0, 0.4], dtype=torch.float64)
+    ensemble, box = Ensemble((*alike[:2], other[0], alike[2], alike[3], other[1]), weights), Box.ball([0.0, 0.0], 0.1)
+    assert members(ensemble, box, Options()) == [[0.1, 0.2, 0.3], [0.4]]
+    assert members(Ensemble(tuple(alike[:3])), box, Options(method="best")) == [[1 / 3]] * 3
+
+
+def test_boxes_are_repeated_member_by_member() -> None:
+    ensemble, box = certain_ensemble(3, (2, 3, 1), shift=True), Box.ball(normal(4, 2, seed=5), 0.1, norm=2.0)
+    ((_, passes),) = chunked(ensemble, box, Options(), rows=2)
+    (part,) = passes.parts()
+    region, found = part.bounds.box, part.bounds
+    assert region.batch == 12
+    assert torch.equal(region.lower, box.lower.repeat(3, 1))
+    assert region.within is not None
+    assert region.within.radius.shape == (12,)
+    assert isinstance(found, Shifted)
+    assert torch.equal(found.shift[4:8], ensemble.members[1].shift.expand(4, -1))  # type: ignore[union-attr]
+
+
+def test_so_many_members_go_together_as_the_memory_holds() -> None:
+    ensemble = Ensemble(tuple(certain_member((784, 64, 64, 10), seed) for seed in range(5)))
+    for memory in (2**20, 2**25, 2**30):
+        for batch in (1, 20):
+            box = Box(torch.zeros(batch, 784), torch.ones(batch, 784))
+            for part, passes in chunked(ensemble, box, Options(memory=memory), rows=20):
+                together = max(len(each.weights) for each in passes.parts())
+                boxes = part.stop - part.start
+                assert together == 1 or together * boxes <= passes.capacity
+                assert (
+                    together == 1 or together * boxes * 8 * 64 * (64 + 784) <= 2**27
+                )  # one copy of the largest matrix
+    assert together > 1
