@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from bnndp.errors import InputError
-from bnndp.options import METHODS, Options
+from bnndp.options import METHODS, NEVER, Deadline, Options
 
 NAN = float("nan")
 
@@ -70,3 +70,26 @@ def test_options_cannot_be_changed_afterwards() -> None:
         Options.of("high", refine=0)
     with pytest.raises(TypeError, match="cels"):
         Options.of("high", cels=3)
+
+
+def test_a_time_limit_becomes_a_deadline_when_a_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    options = Options(time_limit=2.0, refine=3)
+    assert not options.deadline.passed
+    started = options.started()
+    assert started.started() is started  # asked within another question: the deadline stays
+    assert (started.time_limit, started.refine) == (None, 3)
+    for now, passed in ((101.9, False), (102.0, True), (1e9, True)):
+        clock[0] = now
+        assert started.deadline.passed is passed
+    assert options.started().deadline.at == 1e9 + 2  # every question has its own
+    assert not (options.deadline.passed or NEVER.passed or Deadline.after(None).passed)
+    assert Options().started() is not started
+    assert Options().started().deadline == NEVER
+
+
+def test_a_deadline_is_not_an_option_that_a_user_has_chosen() -> None:
+    assert "deadline" not in Options(time_limit=2.0).own
+    assert Options(time_limit=2.0).started().own <= {"deadline"}
+    assert "deadline" not in repr(Options(time_limit=2.0).started())

@@ -69,7 +69,7 @@ def adversarial_robustness(
     change = _norm(largest, norm) * (1 + 1e-12)
     found, witness = torch.zeros_like(change), point.lower.clone()
     left = ~(change <= gamma)
-    if bool(left.any()):
+    if bool(left.any()) and not options.deadline.passed:
         found[left], witness[left] = _attack(
             network, box[left], Interval(at.lower[left], at.upper[left]), norm, options
         )
