@@ -347,3 +347,15 @@ def test_maxima_under_dropout_against_all_masks(power: int) -> None:
     spread = certify(network, Box(point, point), quantity="variance")
     assert spread.upper.item() >= variance * 4.0**power * (1 - ROUNDING)
     assert spread.lower.item() <= variance * 4.0**power * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("power", [-900, -700, -300, -60, 0, 60])
+def test_chances_of_a_gaussian_against_ball_arithmetic(power: int) -> None:
+    """f = N(1, 1) in other units: distances to both ends of an interval, whose product may underflow."""
+    one, unit = torch.ones(1, 1, dtype=torch.float64), torch.tensor([2.0**power], dtype=torch.float64)
+    network = BayesianNetwork((Linear(0 * one, 0 * one, unit, unit),))
+    for a, b in ((-0.5, 0.25), (0.5, 2.0), (3.0, 3.5), (-math.inf, -1.0)):
+        found = probability(network, Box(one, one), a * 2.0**power, b * 2.0**power)
+        truth = oracles.cdf(b - 1) - oracles.cdf(a - 1)
+        assert not arb(found.lower.item()) > truth, (a, b, found)
+        assert not arb(found.upper.item()) < truth, (a, b, found)
