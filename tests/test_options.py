@@ -84,7 +84,9 @@ def test_a_time_limit_becomes_a_deadline_when_a_question_is_asked(monkeypatch: p
         clock[0] = now
         assert started.deadline.passed is passed
     assert options.started().deadline.at == 1e9 + 2  # every question has its own
-    assert not (options.deadline.passed or NEVER.passed or Deadline.after(None).passed)
+    assert not options.deadline.passed
+    assert not NEVER.passed
+    assert not Deadline.after(None).passed
     assert Options().started() is not started
     assert Options().started().deadline == NEVER
 
