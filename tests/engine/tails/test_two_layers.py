@@ -155,7 +155,7 @@ def log_mean(layers: Layers, rows: Rows, top: Tensor, x: Tensor) -> float:
     return math.log((weight * inner).sum().item()) + rows.constant[0, 0].item()
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", slow_but([False, True], True))
 @pytest.mark.parametrize("seed", slow_but(range(2), 0))
 def test_the_log_mean_lies_above_quadrature(seed: int, wide: bool) -> None:
     """Most bounds lie within a few per cent of the truth, so that a wrong sign or factor anywhere shows."""
