@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.records import uniform
 from tests.marks import slow_but
 from torch import Tensor
 
@@ -98,7 +99,7 @@ def test_the_inputs_lie_in_their_regions_and_give_the_values(
     random_network: NetworkFactory, norm: float, n: int
 ) -> None:
     network = random_network((n, 12, 2), seed=3, std=0.5)
-    centre = torch.rand(4, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 - 1
+    centre = uniform(4, n, seed=1) * 2 - 1
     box = Box.ball(centre, 0.3, norm=norm, domain=(-1, 1))
     found = inside_range(network, box, restarts=4, steps=20)
     noise = draw_noise(network, 1, seed=0)
@@ -117,7 +118,7 @@ def test_more_effort_changes_the_range_by_less_than_one_percent(
     random_network: NetworkFactory, sizes: tuple[int, ...], radius: float
 ) -> None:
     network = random_network(sizes, seed=4, std=0.2)
-    centre = torch.rand(3, sizes[0], generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 2 - 1
+    centre = uniform(3, sizes[0], seed=2) * 2 - 1
     box = Box.ball(centre, radius)
     found = inside_range(network, box)
     more = inside_range(network, box, restarts=16, steps=120)
@@ -127,7 +128,7 @@ def test_more_effort_changes_the_range_by_less_than_one_percent(
 
 def test_sampled_values_hold_their_confidence_interval(random_network: NetworkFactory) -> None:
     network = random_network((2, 4, 10, 2), seed=5, std=1.0)
-    box = Box.ball(torch.rand(10, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 2 - 1, 0.2)
+    box = Box.ball(uniform(10, 2, seed=3) * 2 - 1, 0.2)
     found = inside_range(network, box, restarts=2, steps=10, samples=1024)
     noise = draw_noise(network, 2**14, seed=999)
     low, high = (estimate(network, x, noise).mean.diagonal(dim1=1, dim2=2) for x in (found.x_lower, found.x_upper))
@@ -150,7 +151,7 @@ def test_a_box_is_attacked_alike_in_any_batch_and_in_pieces(
     random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = random_network((2, 6, 6, 1), std=0.3)
-    box = Box.ball(torch.rand(5, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64), 0.2)
+    box = Box.ball(uniform(5, 2, seed=4), 0.2)
     whole = inside_range(network, box, restarts=4, steps=10)
     monkeypatch.setattr(attacks, "_MEMORY", 1)
     pieces = inside_range(network, box, restarts=4, steps=10)

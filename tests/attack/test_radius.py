@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from support.classifiers import classifier, exact_radius
 from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import Relu
 from bnndp.attack import AttackBudget, Reach, attack_radius, decision_rows, evade, radius
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax, odds_direction
+from bnndp.data import mnist
 from bnndp.errors import InputError
 from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
@@ -49,23 +50,12 @@ def decided(network: BayesianNetwork, count: int, n: int) -> Tensor:
     return x[margin(network, x) > 0.1][:count]
 
 
-def first_images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
-    with gzip.open(folder / "mnist" / "t10k-images-idx3-ubyte.gz") as file:
-        x = np.frombuffer(file.read(16 + 784 * count), np.uint8, offset=16).reshape(count, 784)
-    with gzip.open(folder / "mnist" / "t10k-labels-idx1-ubyte.gz") as file:
-        y = np.frombuffer(file.read(8 + count), np.uint8, offset=8)
-    return torch.from_numpy(x / 255.0), torch.from_numpy(y.astype(np.int64))
-
-
-@pytest.mark.parametrize(("norm", "dual"), [(math.inf, 1), (2, 2), (1, math.inf)])
+@pytest.mark.parametrize("norm", [math.inf, 2, 1])
 @pytest.mark.parametrize("std", slow_but([0.0, 1e-3, 0.2], 0.0))
-def test_linear_classifiers_have_the_radius_of_the_dual_norm(norm: float, dual: float, std: float) -> None:
-    network = linear(6, std)
+def test_linear_classifiers_have_the_radius_of_the_dual_norm(norm: float, std: float) -> None:
+    network, label = linear(6, std), torch.zeros(4, dtype=torch.int64)
     x = decided(network, 4, 6)
-    (only,) = network.linears
-    w = only.weight_mean[0] - only.weight_mean[1]
-    truth = margin(network, x) / torch.linalg.vector_norm(w, ord=dual)
-    label = torch.zeros(4, dtype=torch.int64)
+    truth = exact_radius(network, x, label, norm=norm)
     found = attack_radius(network, x, label, reach=Reach(norm=norm, upper=20.0), budget=AttackBudget(samples=16384))
     assert (found.radius >= truth).all()  # no input within a smaller radius changes the decision
     assert (found.radius <= (1.003 if std < 0.1 else 1.1) * truth).all()
@@ -211,12 +201,10 @@ def test_only_what_fresh_noise_confirms_is_reported(monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_is_found_below_the_boundary() -> None:
-    network = linear(6, 0.05)
+    network, label = linear(6, 0.05), torch.zeros(3, dtype=torch.int64)
     x = decided(network, 3, 6)
-    (only,) = network.linears
-    w = only.weight_mean[0] - only.weight_mean[1]
-    least = float((margin(network, x) / w.abs().sum()).min())
-    found = attack_radius(network, x, torch.zeros(3, dtype=torch.int64), reach=Reach(upper=0.99 * least))
+    least = float(exact_radius(network, x, label).min())
+    found = attack_radius(network, x, label, reach=Reach(upper=0.99 * least))
     assert found.radius.isinf().all()
     assert torch.equal(found.x, x)
     assert (found.margin > 0).all()
@@ -235,8 +223,7 @@ def test_an_input_on_the_boundary_has_almost_no_radius() -> None:
 
 def test_weights_move_the_boundary() -> None:
     # Logits (2x, 0) at x = 2; the loss is even where p_0 = 0.9, at x = log(9) / 2.
-    only = Linear(torch.tensor([[2.0], [0.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
-    network = BayesianNetwork.from_linears([only])
+    network = BayesianNetwork((Linear.fixed(torch.tensor([[2.0], [0.0]])),))
     weights = torch.tensor([[0.0, 9.0], [1.0, 0.0]], dtype=torch.float64)
     x, label = torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([0])
     found = attack_radius(network, x, label, losses=weights, reach=Reach(upper=5.0))
@@ -256,55 +243,39 @@ def test_an_input_is_attacked_alike_in_any_batch(random_network: NetworkFactory)
 
 @pytest.mark.slow
 def test_the_published_network(data_folder: Path, posteriors: Path) -> None:
-    network = load(posteriors / "mnist_2x64_vogn.safetensors")
-    x, label = first_images(data_folder, 10)
-    found = attack_radius(network, x, label, reach=Reach(domain=(0, 1)))
-    # 0.0545 by a plain attack (shared/design/peers.md); 0.0356 is certified.
+    network, images = load(posteriors / "mnist_2x64_vogn.safetensors"), mnist("test", data_folder)
+    found = attack_radius(network, images.x[:10], images.y[:10], reach=Reach(domain=(0, 1)))
+    # 0.0545 by a plain attack; 0.0356 is certified.
     assert 0.0356 < found.radius.mean().item() < 0.0546
-    assert (found.x >= 0).all()
-    assert (found.x <= 1).all()
+    assert ((found.x >= 0) & (found.x <= 1)).all()
     assert (found.margin + found.error < 0).all()
 
 
-def test_what_cannot_be_attacked_is_refused(random_network: NetworkFactory) -> None:
-    network = random_network((2, 3, 4))
-    x = torch.full((1, 2), 0.5, dtype=torch.float64)
-    for faulty, label, message in (
-        (x[:, :1], [0], "takes 2 inputs, but the points have 1"),
-        (x, [0, 1], "one class for each of 1 inputs"),
-        (x, [4], "label 0 is 4"),
-        (x * math.nan, [0], "needs finite"),
-    ):
-        with pytest.raises(InputError, match=message):
-            attack_radius(network, faulty, torch.tensor(label))
-    with pytest.raises(InputError, match="lies outside the domain"):
-        attack_radius(network, x, torch.tensor([0]), reach=Reach(domain=(0.6, 1)))
-    with pytest.raises(InputError, match="norm must be 1, 2 or inf"):
-        attack_radius(network, x, torch.tensor([0]), reach=Reach(norm=3))
-    with pytest.raises(InputError, match="upper must be a positive radius, got 0"):
-        Reach(upper=0)
-    with pytest.raises(InputError, match="tolerance is relative"):
-        Reach(tolerance=1.0)
+X = torch.full((1, 2), 0.5, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("x", "label", "reach", "words"),
+    [
+        (X[:, :1], [0], {}, "takes 2 inputs, but the points have 1"),
+        (X, [0, 1], {}, "one class for each of 1 inputs"),
+        (X, [4], {}, "label 0 is 4"),
+        (X * math.nan, [0], {}, "needs finite"),
+        (X, [0], {"domain": (0.6, 1)}, "lies outside the domain"),
+        (X, [0], {"norm": 3}, "norm must be 1, 2 or inf"),
+        (X, [0], {"upper": 0}, "upper must be a positive radius, got 0"),
+        (X, [0], {"tolerance": 1.0}, "tolerance is relative"),
+    ],
+)
+def test_what_cannot_be_attacked_is_refused(x: Tensor, label: list[int], reach: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        attack_radius(classifier((2, 3, 4), 0), x, torch.tensor(label), reach=Reach(**reach))
 
 
 def test_a_change_that_is_undone_further_on_is_found() -> None:
     """Class 1 is ahead only for 0.51 < x < 0.55: a search on the ray that steps over this finds nothing."""
-    zeros = {n: torch.zeros(n, dtype=torch.float64) for n in (2,)}
-    hidden = Linear(
-        torch.ones(2, 1, dtype=torch.float64),
-        torch.zeros(2, 1, dtype=torch.float64),
-        torch.tensor([-0.5, -0.53], dtype=torch.float64),
-        zeros[2],
-    )
-    scale = 100.0
-    output = Linear(
-        scale * torch.tensor([[-1.0, 2.0], [0.0, 0.0]], dtype=torch.float64),
-        torch.zeros(2, 2, dtype=torch.float64),
-        scale * torch.tensor([0.01, 0.0], dtype=torch.float64),
-        zeros[2],
-    )
+    hidden = Linear.fixed(torch.ones(2, 1), torch.tensor([-0.5, -0.53], dtype=torch.float64))
+    output = Linear.fixed(torch.tensor([[-100.0, 200.0], [0.0, 0.0]]), torch.tensor([1.0, 0.0]))
     network = BayesianNetwork.from_linears([hidden, output], "classification")
-    found = attack_radius(
-        network, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0]), reach=Reach(domain=(0.0, 1.0))
-    )
+    found = attack_radius(network, torch.zeros(1, 1).double(), torch.tensor([0]), reach=Reach(domain=(0.0, 1.0)))
     assert 0.51 <= float(found.radius) <= 0.52

@@ -26,9 +26,9 @@ from bnndp.geometry.box import Box
 from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear
 from bnndp.network import BayesianNetwork, Ensemble
 
-NETWORKS = networks()
+NETWORKS = networks() | {"plain": BayesianNetwork.from_linears([linear(6, 4, 1), linear(5, 6, 2), linear(3, 5, 3)])}
 every = pytest.mark.parametrize("name", NETWORKS)
-few = pytest.mark.parametrize("name", slow_but(NETWORKS, "tanh", "dropout", "mixture"))
+few = pytest.mark.parametrize("name", slow_but(NETWORKS, "plain", "dropout", "mixture"))
 SMALL = AttackBudget(restarts=2, steps=4, targets=2, draws=8, samples=256)
 
 
@@ -201,7 +201,7 @@ def test_many_gaussians_are_pseudo_random(monkeypatch: pytest.MonkeyPatch) -> No
     assert apart(found.mean, found.std_error, evaluate(draw_networks(network, 4000, seed=5), x)) < 5
 
 
-@pytest.mark.parametrize("name", ["low rank", "convolutions", "mixture"])
+@pytest.mark.parametrize("name", ["plain", *slow_but(["low rank", "convolutions", "mixture"], "convolutions")])
 def test_pieces_do_not_matter(name: str) -> None:
     network = NETWORKS[name]
     x = normal(5, 2, network.n_in, seed=1)
