@@ -122,16 +122,6 @@ def test_every_real_point_of_the_ball_is_in_the_box(x: float, eps: float, norm: 
         assert Fraction(math.nextafter(math.nextafter(upper, -math.inf), -math.inf)) < Fraction(x) + Fraction(eps)
 
 
-def test_ball_on_a_batch_with_a_radius_each() -> None:
-    x, eps = random(4, 3), torch.tensor([0.0, 0.1, 1.0, 1e-30], dtype=torch.float64)
-    box = Box.ball(x, eps)
-    for b in range(4):
-        for i in range(3):
-            assert Fraction(box.lower[b, i].item()) <= Fraction(x[b, i].item()) - Fraction(eps[b].item())
-            assert Fraction(box.upper[b, i].item()) >= Fraction(x[b, i].item()) + Fraction(eps[b].item())
-    assert torch.equal(box.lower[0], x[0])
-
-
 @settings(max_examples=200, deadline=None)
 @given(x=st.floats(0, 1), eps=st.floats(0, 3))
 def test_a_domain_cuts_exactly(x: float, eps: float) -> None:
@@ -447,15 +437,3 @@ def test_a_moved_region_holds_every_moved_point() -> None:
 def test_magnitude_is_the_largest_absolute_value() -> None:
     box = Box([[-3.0, 1.0, -0.5]], [[1.0, 2.0, 0.25]])
     assert box.magnitude.tolist() == [[3, 2, 0.5]]
-
-
-def test_a_box_without_width() -> None:
-    point = Box([[0.1, -0.7]], [[0.1, -0.7]])
-    matrix, offset = random(1, 5, 2), random(1, 5, seed=1)
-    low, high = point.minimum(matrix, offset), point.maximum(matrix, offset)
-    for r in range(5):
-        value = exact_box_minimum(matrix[0, r].tolist(), offset[0, r].item(), [0.1, -0.7], [0.1, -0.7])
-        assert Fraction(low[0, r].item()) <= value <= Fraction(high[0, r].item())
-    assert ((high - low) < 1e-13).all()
-    assert torch.equal(point.centre, point.lower)
-    assert point.contains(point.centre).all()
