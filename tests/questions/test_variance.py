@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from support.ensembles import average, certain_ensemble, outputs, points_of
@@ -14,6 +12,7 @@ from tests.questions.cases import DEEP, interval
 from torch import Tensor
 
 from bnndp.activations import Tanh
+from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
@@ -109,7 +108,8 @@ def test_many_members_without_variance() -> None:
     assert torch.allclose(there.upper, exact(box.centre), rtol=1e-9, atol=1e-9)
 
 
-def test_overflow_is_no_bound() -> None:
+def test_numbers_whose_squares_overflow_are_refused() -> None:
     large = torch.full((4, 2), 1e200, dtype=F64)
     network = BayesianNetwork.from_linears([Linear(large, large, torch.zeros(4), torch.zeros(4)), linear(1, 4, 3)])
-    assert variance(network, Box.ball([[1.0, 1.0]], 0.1)).upper.item() == math.inf
+    with pytest.raises(InputError, match=r"of layer 0 \(linear\) is 1e\+200; .* other units"):
+        variance(network, Box.ball([[1.0, 1.0]], 0.1))
