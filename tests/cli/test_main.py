@@ -161,7 +161,7 @@ def test_wrong_arguments_name_the_help_of_the_command(bnndp: Any, arguments: lis
 
 def test_help_is_broken_by_the_terminal_alone() -> None:
     texts = {str(command.help) for command in app.registered_commands}
-    assert len(texts) == 10
+    assert len(texts) == 9
     assert not any("\n" in paragraph for text in texts for paragraph in text.split("\n\n"))
 
 
@@ -183,7 +183,7 @@ def frames(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [["certify", "--eps", "0.1"], ["radius"], ["evaluate", "--eps", "0.1"]])
-def test_from_the_program_to_the_library_there_are_four_calls(
+def test_from_the_program_to_the_library_there_are_three_calls(
     classifier: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    assert frames(monkeypatch, [*command, str(classifier), str(labelled)]) == ["run", command[0], "work", "compute"]
+    assert frames(monkeypatch, [*command, str(classifier), str(labelled)]) == ["run", command[0], "work"]
