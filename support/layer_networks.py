@@ -192,4 +192,4 @@ def _convolution(dice: Dice, window: _Window, out: int, into: int, scale: float,
     if twist == "cancel":  # one kernel at all positions, with alternating signs
         mean = mean.abs() * torch.tensor([(-1.0) ** i for i in range(window.kernel[1])], dtype=torch.float64) * 3
     std = scale * dice.uniform(shape=tuple(mean.shape)) / math.sqrt(n)
-    return Conv2d(mean, std, bias, scale * dice.uniform(shape=(out,)), window.stride, window.padding)  # type: ignore[arg-type]
+    return Conv2d(mean, std, bias, scale * dice.uniform(shape=(out,)), window.stride, window.padding)

@@ -10,16 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, PiecewiseAffine, Relu, Tanh
-from bnndp.layers import (
-    AveragePool,
-    Conv2d,
-    CorrelatedLinear,
-    Dropout,
-    Flatten,
-    Linear,
-    MatrixNormalLinear,
-    MaxPool,
-)
+from bnndp.layers import AveragePool, Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MatrixNormalLinear, MaxPool
 from bnndp.network import BayesianNetwork, Ensemble
 
 
@@ -202,7 +193,7 @@ def networks() -> dict[str, BayesianNetwork | Ensemble]:
         ),
     }  # fmt: skip
     members = (chains["tanh"], chains["rows"], BayesianNetwork.from_linears([linear(6, 4, 8), linear(3, 6, 9)]))
-    chains["mixture"] = Ensemble(members, torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64))  # type: ignore[arg-type]
+    chains["mixture"] = Ensemble(members, torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64))
     return chains
 
 

@@ -104,7 +104,7 @@ def test_the_rule_of_degree_three_is_unbiased(activation: Any) -> None:
 
 def test_the_rule_of_degree_three_is_exact_for_cubics() -> None:
     mean, std = normal(1, 2, 6, seed=1), normal(1, 2, 6, seed=2).abs()
-    found = symmetric(lambda x: x**3 - 2 * x**2 + 1, mean, std, normal(50, 18, seed=3))  # type: ignore[arg-type]
+    found = symmetric(lambda x: x**3 - 2 * x**2 + 1, mean, std, normal(50, 18, seed=3))
     want = mean**3 + 3 * mean * std**2 - 2 * (mean**2 + std**2) + 1
     torch.testing.assert_close(found, want.expand_as(found), rtol=1e-9, atol=1e-9)
 

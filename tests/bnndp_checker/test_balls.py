@@ -74,7 +74,7 @@ def test_larger_and_smaller_hold_all_choices() -> None:
 @pytest.mark.parametrize("value", [False, None, 1, arb(1), "yes"])
 def test_only_true_is_a_proof(value: object) -> None:
     with pytest.raises(Rejected, match="what was to be shown"):
-        require(value, "what was to be shown")  # type: ignore[arg-type]
+        require(value, "what was to be shown")
 
 
 def test_vectors_of_different_lengths_are_refused() -> None:

@@ -275,7 +275,7 @@ WHOLE = _table((0, 16), (16, 32), (32, 40), (40, 48))
         container(_table((0, 16), (16, 32), (32, 40), (32, 40)), BODY[:-8], TEXT),
         container(_table((0, 16), (16, 32), (32, 40), (40, 40)), BODY, TEXT),
         container(_table((0, 16), (16, 32), (40, 32), (40, 48)), BODY, TEXT),
-        container(_table((0, 16), (16, 32), (32, 40), (40.0, 48)), BODY, TEXT),  # type: ignore[arg-type]
+        container(_table((0, 16), (16, 32), (32, 40), (40.0, 48)), BODY, TEXT),
         container(_table((0, 16), (16, 32), (32, 40), (40, 48), dtype="I64"), BODY, TEXT),
         container(WHOLE | {"x": {"dtype": "F64", "shape": [0], "data_offsets": [48, 48]}}, BODY, TEXT),
         container({**WHOLE, "a.bias_std": WHOLE["a.bias_std"] | {"offset": 1}}, BODY, TEXT),

@@ -229,7 +229,7 @@ def test_office_writes_what_the_checker_accepts_and_nothing_else(tmp_path: Path)
     issued = list(Office(network, model, tmp_path / "certificates").of_boxes(interval_claim(network, box)))
     assert [one.path and one.path.name for one in issued] == ["000000.json", "000001.json"]
     assert all(one.path is not None and check(one.path, model).accepted for one in issued)
-    first = json.loads(issued[0].path.read_text())  # type: ignore[union-attr]
+    first = json.loads(issued[0].path.read_text())
     assert first["made"]["by"].startswith("bnndp ")
     other = tmp_path / "other.safetensors"
     save(_dense(2, 5, 2, std=0.05, seed=9), other)

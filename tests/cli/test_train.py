@@ -252,9 +252,9 @@ def test_layers(bnndp: Any, tmp_path: Path, case: str) -> None:
     assert (result.status, result.stderr) == (0, "")
     assert method in result.stdout
     network = load_network(out)
-    assert [layer.kind for layer in network.layers] == kinds  # type: ignore[union-attr]
+    assert [layer.kind for layer in network.layers] == kinds
     assert network.random
-    dropped = [layer for layer in network.layers if isinstance(layer, Dropout)]  # type: ignore[union-attr]
+    dropped = [layer for layer in network.layers if isinstance(layer, Dropout)]
     if dropped:
         assert all(layer.rate == 0.2 for layer in dropped)
         assert dropped[0].channels == ("channels" in arguments)

@@ -105,4 +105,4 @@ def test_generated_parts_and_seeds_share_no_point(name: str) -> None:
 )
 def test_wrong_choices_are_refused(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        load(**arguments)  # type: ignore[arg-type]
+        load(**arguments)

@@ -60,7 +60,7 @@ def test_every_layer_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert isinstance(got, BayesianNetwork)
     same(got, network)
     assert got.shift is not None
-    assert torch.equal(got.shift, network.shift)  # type: ignore[arg-type]
+    assert torch.equal(got.shift, network.shift)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -147,7 +147,7 @@ def test_ensembles_are_written_member_by_member(tmp_path: Path) -> None:
     assert header["members"] == [{"layers": [entry | {"name": f"members.{k}.layers.0"}]} for k in range(2)]
     assert "layers" not in header
     assert tensors["weights"].tolist() == [0.5, 0.5]
-    assert torch.equal(tensors["members.1.input_shift"], members[1].shift)  # type: ignore[arg-type]
+    assert torch.equal(tensors["members.1.input_shift"], members[1].shift)
     assert torch.equal(tensors["members.1.layers.0.weight_mean"], members[1].linears[0].weight_mean)
 
 

@@ -72,7 +72,7 @@ REFUSED: list[tuple[object, object, str]] = [
 @pytest.mark.parametrize(("lower", "upper", "word"), REFUSED)
 def test_nonsense_is_refused(lower: object, upper: object, word: str) -> None:
     with pytest.raises(InputError, match=word):
-        Box(lower, upper)  # type: ignore[arg-type]
+        Box(lower, upper)
 
 
 def test_the_first_bad_end_is_named() -> None:
@@ -163,7 +163,7 @@ BAD_BALLS: list[tuple[dict[str, object], str]] = [
 def test_bad_balls_are_refused(change: dict[str, object], word: str) -> None:
     arguments: dict[str, object] = {"x": [[0.5, 0.5], [0.7, 0.9]], "eps": 0.1} | change
     with pytest.raises(InputError, match=word):
-        Box.ball(**arguments)  # type: ignore[arg-type]
+        Box.ball(**arguments)
 
 
 # Concretisation

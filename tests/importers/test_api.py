@@ -130,7 +130,7 @@ def test_live_modules_are_samples() -> None:
     assert given.digest() == wanted.digest()
     weights = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
     weighted = bnndp.importers.from_samples(modules, task="regression", weights=weights)
-    assert torch.equal(weighted.weights, weights)  # type: ignore[union-attr]
+    assert torch.equal(weighted.weights, weights)
     layers = ({"type": "linear", "name": "0"}, {"type": "tanh"}, {"type": "linear", "name": "2"})
     described = bnndp.importers.from_samples(modules, bnndp.importers.Architecture("classification", layers=layers))
     assert described.digest() == wanted.digest()
@@ -151,9 +151,9 @@ def test_modules_that_are_not_of_one_network_are_refused() -> None:
     with pytest.raises(InputError, match="than sample 0: layer 1 is relu, there tanh"):
         bnndp.importers.from_samples([sequential(), sequential(1, activation=nn.ReLU)], task="regression")
     with pytest.raises(InputError, match="1 of 2 samples are modules"):
-        bnndp.importers.from_samples([sequential(), dict(sequential().state_dict())])  # type: ignore[list-item]
+        bnndp.importers.from_samples([sequential(), dict(sequential().state_dict())])
     with pytest.raises(InputError, match=r"one Sequential is no list of samples; read it by bnndp.from_module"):
-        bnndp.importers.from_samples(sequential())  # type: ignore[arg-type]
+        bnndp.importers.from_samples(sequential())
     dropped = [nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))]
     with pytest.raises(InputError, match=r"sample 0: .*mc_dropout.*; bnndp.from_module takes more arguments"):
         bnndp.importers.from_samples(dropped, task="regression")
@@ -162,6 +162,6 @@ def test_modules_that_are_not_of_one_network_are_refused() -> None:
 def test_a_module_in_place_of_a_network_is_told_how_to_become_one() -> None:
     box = bnndp.Box.ball(torch.zeros(1, 3), 0.1)
     with pytest.raises(InputError, match=r"got Sequential; make one of it with bnndp.from_module\(module, task=...\)"):
-        bnndp.certify(sequential(), box)  # type: ignore[arg-type]
+        bnndp.certify(sequential(), box)
     with pytest.raises(InputError, match=r"bnndp.from_module\(module, task='classification'\)"):
-        bnndp.robust_decision(sequential(), torch.zeros(1, 3), box)  # type: ignore[arg-type]
+        bnndp.robust_decision(sequential(), torch.zeros(1, 3), box)

@@ -116,7 +116,7 @@ def test_sites_left_out_in_python() -> None:
     with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is no site"):
         bnndp.importers.from_pyro(guide(), ignore=["sigma", "tau"], **SETTINGS)
     with pytest.raises(InputError, match="ignore must be a list of names of sites, got 3"):
-        bnndp.importers.from_pyro(guide(), ignore=3, **SETTINGS)  # type: ignore[arg-type]
+        bnndp.importers.from_pyro(guide(), ignore=3, **SETTINGS)
     draws = {"w1": torch.ones(4, 2, 3), "w2": torch.ones(4, 3, 1), "noise": torch.ones(4)}
     found = bnndp.importers.from_numpyro(draws, ignore="noise", **SETTINGS).digest()
     assert found == bnndp.importers.from_numpyro(draws, table={"ignore": ["noise"]}, **SETTINGS).digest()

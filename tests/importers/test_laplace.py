@@ -95,14 +95,14 @@ def test_last_layer(seed: int) -> None:
     dense, diagonal, kron = spd(15, seed), torch.rand(15), matrices(net[2], seed)
     plain = bnndp.importers.from_laplace(state("DiagLL", mean, diagonal, prior), net)
     std = 1 / torch.sqrt(FACTOR * diagonal.double() + prior.double())
-    assert torch.equal(torch.cat([plain.linears[1].weight_std.flatten(), plain.linears[1].bias_std]), std)  # type: ignore[union-attr]
-    assert not plain.linears[0].random  # type: ignore[union-attr]
+    assert torch.equal(torch.cat([plain.linears[1].weight_std.flatten(), plain.linears[1].bias_std]), std)
+    assert not plain.linears[0].random
     full = bnndp.importers.from_laplace(state("FullLL", mean, dense, prior), net)
     inverse = torch.linalg.inv(FACTOR * dense.double() + prior.double() * torch.eye(15))
-    torch.testing.assert_close(covariance(full.layers[2]), inverse, rtol=1e-9, atol=1e-12)  # type: ignore[union-attr]
+    torch.testing.assert_close(covariance(full.layers[2]), inverse, rtol=1e-9, atol=1e-12)
     blocks = [torch.kron(kron[0][0].double(), kron[0][1].double()), kron[1][0].double()]
     precision = FACTOR * torch.block_diag(*blocks) + prior.double() * torch.eye(15)
-    found = bnndp.importers.from_laplace(state("KronLL", mean, kron, prior), net).layers[2]  # type: ignore[union-attr]
+    found = bnndp.importers.from_laplace(state("KronLL", mean, kron, prior), net).layers[2]
     assert isinstance(found, CorrelatedLinear)
     torch.testing.assert_close(covariance(found), torch.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
@@ -114,7 +114,7 @@ def test_kronecker_of_all_layers(seed: int) -> None:
     factors = matrices(net, seed)
     found = bnndp.importers.from_laplace(state("Kron", vector(net.parameters()), factors, prior), net)
     priors = prior.expand(len(factors)).double()
-    for index, layer in enumerate(layer for layer in found.layers if isinstance(layer, CorrelatedLinear)):  # type: ignore[union-attr]
+    for index, layer in enumerate(layer for layer in found.layers if isinstance(layer, CorrelatedLinear)):
         (rows, columns), (bias,) = factors[2 * index], factors[2 * index + 1]
         weight = FACTOR * torch.kron(rows.double(), columns.double()) + priors[2 * index] * torch.eye(
             layer.n_in * layer.n_out
@@ -130,10 +130,10 @@ def test_parameters_that_were_not_trained_have_no_variance() -> None:
         torch.nn.init.zeros_(net[0].bias)
     mean = torch.cat([vector([net[0].bias]), vector([net[2].weight])])
     found = bnndp.importers.from_laplace(state("Diag", mean, torch.ones(len(mean)), torch.ones(1)), net)
-    stds = [bool((each > 0).all()) for layer in found.linears for each in (layer.weight_std, layer.bias_std)]  # type: ignore[union-attr]
+    stds = [bool((each > 0).all()) for layer in found.linears for each in (layer.weight_std, layer.bias_std)]
     assert stds == [False, True, True, False]
     kron = [[torch.eye(4)], [torch.eye(3), torch.eye(4)]]
-    layers = bnndp.importers.from_laplace(state("Kron", mean, kron, torch.ones(1)), net).layers  # type: ignore[union-attr]
+    layers = bnndp.importers.from_laplace(state("Kron", mean, kron, torch.ones(1)), net).layers
     assert not layers[0].factor[:, :-1].any()
     assert layers[0].factor[:, -1].any()
     assert not layers[2].factor[:, -1].any()
@@ -180,7 +180,7 @@ def test_a_precision_between_layers_is_refused() -> None:
     mean = vector(net.parameters())
     n = len(mean)
     hessian = torch.eye(n)
-    assert bnndp.importers.from_laplace(state("Full", mean, hessian, torch.ones(1)), net).sizes == (2, 3, 1)  # type: ignore[union-attr]
+    assert bnndp.importers.from_laplace(state("Full", mean, hessian, torch.ones(1)), net).sizes == (2, 3, 1)
     low = state("LowRank", mean, (torch.ones(n, 1), torch.ones(1)), torch.ones(1))
     assert "weights of the layers '0' and '2' are correlated" in fault(low, net)
     hessian[0, -1] = hessian[-1, 0] = 1e-30
@@ -191,7 +191,7 @@ def test_a_low_rank_precision_of_one_layer() -> None:
     net = network((2, 3), 0)
     basis, values = torch.randn(9, 2), torch.rand(2)
     given = state("LowRank", vector(net.parameters()), (basis, values), torch.full((1,), 0.5))
-    layer = bnndp.importers.from_laplace(given, net).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_laplace(given, net).layers[0]
     precision = FACTOR * (basis.double() * values.double()) @ basis.double().T + 0.5 * torch.eye(9)
     torch.testing.assert_close(covariance(layer), torch.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
@@ -274,9 +274,9 @@ def test_a_diagonal_kronecker_factor() -> None:
     net = network((2, 3), 0)
     rows, columns, bias = torch.rand(3), spd(2, 1), spd(3, 2)
     mean = vector(net.parameters())
-    one = bnndp.importers.from_laplace(state("Kron", mean, [[rows, columns], [bias]], torch.ones(1)), net).layers[0]  # type: ignore[union-attr]
+    one = bnndp.importers.from_laplace(state("Kron", mean, [[rows, columns], [bias]], torch.ones(1)), net).layers[0]
     other = bnndp.importers.from_laplace(
         state("Kron", mean, [[rows.diag(), columns], [bias]], torch.ones(1)), net
-    ).layers[0]  # type: ignore[union-attr]
+    ).layers[0]
     torch.testing.assert_close(covariance(one), covariance(other), rtol=1e-12, atol=1e-14)
     assert not isinstance(one, Linear)

@@ -73,7 +73,7 @@ def test_diagonals(quiet: Any, subset: str, structure: str, settings: dict[str, 
     approximation, net = fitted(quiet, subset, structure, **settings)
     network = bnndp.importers.from_laplace(approximation)
     assert network.digest() == bnndp.importers.from_laplace(stored(approximation), net).digest()
-    std = torch.cat([torch.cat([layer.weight_std.flatten(), layer.bias_std]) for layer in network.linears])  # type: ignore[union-attr]
+    std = torch.cat([torch.cat([layer.weight_std.flatten(), layer.bias_std]) for layer in network.linears])
     wanted = approximation.posterior_variance.sqrt()
     torch.testing.assert_close(std[-len(wanted) :], wanted, rtol=1e-12, atol=0)
     expect_same_mean(sampled(approximation, net), network, X)
@@ -89,7 +89,7 @@ def test_covariances_of_the_last_layer(quiet: Any, structure: str, settings: dic
         wanted = approximation.posterior_covariance
     else:
         wanted = approximation.posterior_precision.to_matrix(exponent=-1)
-    torch.testing.assert_close(covariance(network.layers[2]), wanted, rtol=1e-8, atol=1e-11)  # type: ignore[union-attr]
+    torch.testing.assert_close(covariance(network.layers[2]), wanted, rtol=1e-8, atol=1e-11)
     expect_same_mean(sampled(approximation, net), network, X)
 
 
@@ -97,7 +97,7 @@ def test_kronecker_of_all_layers(quiet: Any) -> None:
     approximation, net = fitted(quiet, "all", "kron", prior_precision=torch.tensor([1.0, 2.0, 0.5, 3.0]).double())
     network = bnndp.importers.from_laplace(approximation)
     dense = approximation.posterior_precision.to_matrix(exponent=-1)
-    ours = [covariance(layer) for layer in network.layers if isinstance(layer, CorrelatedLinear)]  # type: ignore[union-attr]
+    ours = [covariance(layer) for layer in network.layers if isinstance(layer, CorrelatedLinear)]
     torch.testing.assert_close(torch.block_diag(*ours), dense, rtol=1e-8, atol=1e-11)
     expect_same_mean(sampled(approximation, net), network, X)
 
@@ -125,7 +125,7 @@ def test_activations_and_the_task_are_those_of_the_live_object(quiet: Any, subse
     )
     found.fit(torch.utils.data.DataLoader(data, batch_size=10))
     network = bnndp.importers.from_laplace(found)
-    assert [layer.kind for layer in network.layers][1::2] == ["tanh", "relu"]  # type: ignore[union-attr]
+    assert [layer.kind for layer in network.layers][1::2] == ["tanh", "relu"]
     assert network.task == "classification"
     assert network.digest() == bnndp.importers.from_laplace(stored(found), net).digest()
     with pytest.raises(InputError, match="nothing is guessed: give the activation between its layers"):

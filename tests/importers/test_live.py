@@ -143,7 +143,7 @@ def test_layers_are_in_the_order_in_which_they_are_run() -> None:
         bnndp.importers.from_laplace(found)
     network = bnndp.importers.from_laplace(found, activation="relu")
     assert kinds(network) == ["linear", "tanh", "linear", "relu", "linear"]
-    for layer, part in zip(network.layers[::2], (model.first, model.middle, model.last), strict=True):  # type: ignore[union-attr]
+    for layer, part in zip(network.layers[::2], (model.first, model.middle, model.last), strict=True):
         assert torch.equal(layer.weight_mean, part.weight.detach().double())
     with pytest.raises(InputError, match="an activation is not the one named"):
         bnndp.importers.from_laplace(found, activation="tanh")
@@ -193,7 +193,7 @@ def test_images() -> None:
         bnndp.importers.from_laplace(found)
     network = bnndp.importers.from_laplace(found, architecture=bnndp.importers.Architecture(input_shape=(1, 8, 8)))
     assert kinds(network) == ["conv2d", "silu", "flatten", "linear"]
-    assert (network.layers[0].stride, network.sizes) == ((2, 2), (64, 18, 2))  # type: ignore[union-attr]
+    assert (network.layers[0].stride, network.sizes) == ((2, 2), (64, 18, 2))
 
 
 def test_a_layer_in_two_places_is_refused() -> None:
@@ -208,7 +208,7 @@ def test_activations_with_settings() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.LeakyReLU(0.3), nn.Linear(4, 4), nn.ELU(0.5), nn.Linear(4, 1))
     network = bnndp.importers.from_laplace(Approximation(model, "regression"))
     assert kinds(network)[1::2] == ["leaky_relu", "elu"]
-    assert (network.layers[1].negative_slope, network.layers[3].alpha) == (0.3, 0.5)  # type: ignore[union-attr]
+    assert (network.layers[1].negative_slope, network.layers[3].alpha) == (0.3, 0.5)
     with pytest.raises(CertError, match="there is no rule for Mish"):
         bnndp.importers.from_laplace(
             Approximation(nn.Sequential(nn.Linear(2, 2), nn.Mish(), nn.Linear(2, 1)), "regression")

@@ -213,11 +213,7 @@ UNKNOWN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
         {},
         "approximate is 'tanh'; only 'none'",
     ),
-    "another softplus": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.Softplus(2), nn.Linear(2, 1)),
-        {},
-        "'1': beta is 2",
-    ),
+    "another softplus": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Softplus(2), nn.Linear(2, 1)), {}, "'1': beta is 2"),
     "groups": (lambda: nn.Sequential(nn.Conv2d(2, 2, 1, groups=2)), {"input_shape": (2, 3, 3)}, "groups is 2"),
     "dilation": (lambda: nn.Sequential(nn.Conv2d(1, 1, 2, dilation=2)), {"input_shape": (1, 4, 4)}, "dilation is"),
     "padding of copies": (

@@ -96,7 +96,7 @@ def test_ten_layers_are_in_the_order_of_their_numbers() -> None:
 def fault(state: dict[str, Tensor], **choices: object) -> str:
     foreign = flat(state)
     with pytest.raises(ModelFileError) as caught:
-        importer_for(foreign).read(foreign, Choices(**choices))  # type: ignore[arg-type]
+        importer_for(foreign).read(foreign, Choices(**choices))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -109,19 +109,19 @@ def test_a_layout_that_shapes_do_not_say_must_be_given() -> None:
     square = locs(w1=(3, 3), b1=(3,), w2=(3, 3), b2=(3,))
     assert "fit one another in several layouts" in fault(square)
     for layout in ("in_out", "out_in"):
-        weight = bnndp.importers.from_numpyro(square, table={"layout": layout}, **SETTINGS).linears[0].weight_mean  # type: ignore[union-attr]
+        weight = bnndp.importers.from_numpyro(square, table={"layout": layout}, **SETTINGS).linears[0].weight_mean
         given = square["w1_auto_loc"].double()
         assert torch.equal(weight, given.T if layout == "in_out" else given)
     kernel = locs(Dense_0__kernel=(3, 3), Dense_0__bias=(3,))  # flax has one layout
     network = bnndp.importers.from_numpyro(kernel, **SETTINGS)
-    assert torch.equal(network.linears[0].weight_mean, kernel["Dense_0.kernel_auto_loc"].T.double())  # type: ignore[union-attr]
+    assert torch.equal(network.linears[0].weight_mean, kernel["Dense_0.kernel_auto_loc"].T.double())
 
 
 def test_equinox_has_the_layout_of_torch() -> None:
     given = locs(layers0__weight=(4, 3), layers0__bias=(4,), layers1__weight=(2, 4), layers1__bias=(2,))
     network = bnndp.importers.from_numpyro(given, **SETTINGS)
-    assert network.sizes == (3, 4, 2)  # type: ignore[union-attr]
-    assert torch.equal(network.linears[0].weight_mean, given["layers0.weight_auto_loc"].double())  # type: ignore[union-attr]
+    assert network.sizes == (3, 4, 2)
+    assert torch.equal(network.linears[0].weight_mean, given["layers0.weight_auto_loc"].double())
 
 
 def test_wrong_guesses_are_refused() -> None:
@@ -137,11 +137,11 @@ def test_wrong_guesses_are_refused() -> None:
 
 def test_an_order_that_names_do_not_say_is_the_only_one_that_fits() -> None:
     given = locs(out__kernel=(5, 2), out__bias=(2,), hidden__kernel=(3, 4), middle__kernel=(4, 5))
-    assert bnndp.importers.from_numpyro(given, **SETTINGS).sizes == (3, 4, 5, 2)  # type: ignore[union-attr]
+    assert bnndp.importers.from_numpyro(given, **SETTINGS).sizes == (3, 4, 5, 2)
     loop = locs(a__kernel=(3, 3), b__kernel=(3, 3))
     assert "fit one another in several orders; give their sites in order by --table" in fault(loop)
     told = bnndp.importers.from_numpyro(loop, table={"sites": [{"site": "b.kernel"}, {"site": "a.kernel"}]}, **SETTINGS)
-    assert torch.equal(told.linears[0].weight_mean, loop["b.kernel_auto_loc"].T.double())  # type: ignore[union-attr]
+    assert torch.equal(told.linears[0].weight_mean, loop["b.kernel_auto_loc"].T.double())
     many = locs(**{f"{chr(97 + k)}__kernel": (2, 2) for k in range(7)})
     assert "the order of its 7 layers is not said by their names" in fault(many)
 
@@ -152,7 +152,7 @@ def test_sites_with_names_of_their_own() -> None:
         {"site": "theta", "layer": "first", "part": "weight", "layout": "in_out", "shape": [3, 4]},
         {"site": "offset", "layer": "first", "part": "bias"},
     ]
-    assert bnndp.importers.from_numpyro(given, table={"sites": rows}, **SETTINGS).sizes == (3, 4)  # type: ignore[union-attr]
+    assert bnndp.importers.from_numpyro(given, table={"sites": rows}, **SETTINGS).sizes == (3, 4)
     assert "must say layer and part" in fault(given, table={"sites": [{"site": "theta"}]})
     assert "the table says (4, 3)" in fault(given, table={"sites": [rows[0] | {"shape": [4, 3]}, rows[1]]})
     assert "unknown settings: 'rows'" in fault(given, table={"rows": rows})
@@ -173,7 +173,7 @@ def test_a_vector_of_one_layer(seed: int) -> None:
     n = 9
     scale, factor = torch.rand(n, generator=generator), torch.randn(n, 2, generator=generator)
     low = {"auto_loc": vector(sites), "auto_scale": scale, "auto_cov_factor": factor}
-    layer = bnndp.importers.from_numpyro(low, table=table, **SETTINGS).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_numpyro(low, table=table, **SETTINGS).layers[0]
     assert isinstance(layer, CorrelatedLinear)
     rows = scale.double()[:, None] * factor.double()
     assert torch.equal(layer.weight_mean, sites["w1"].T.double())
@@ -181,11 +181,11 @@ def test_a_vector_of_one_layer(seed: int) -> None:
     assert torch.equal(layer.factor[:, :-1], rows[3:].reshape(2, 3, 2).transpose(0, 1))
     assert torch.equal(layer.factor[:, -1], rows[:3])
     diagonal = {"auto_loc": vector(sites), "auto_scale": scale}
-    plain = bnndp.importers.from_numpyro(diagonal, table=table, **SETTINGS).linears[0]  # type: ignore[union-attr]
+    plain = bnndp.importers.from_numpyro(diagonal, table=table, **SETTINGS).linears[0]
     assert torch.equal(plain.bias_std, scale[:3].double())
     lower = torch.randn(n, n, generator=generator).tril()
     full = {"auto_loc": vector(sites), "auto_scale_tril": lower}
-    layer = bnndp.importers.from_numpyro(full, table=table, **SETTINGS).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_numpyro(full, table=table, **SETTINGS).layers[0]
     order = [3 + 3 * j + i for i in range(3) for j in range(2)] + [0, 1, 2]  # ours, in their vector
     wanted = (lower.double() @ lower.double().mT)[order][:, order]
     torch.testing.assert_close(covariance(layer), wanted, rtol=1e-13, atol=1e-13)
@@ -231,10 +231,10 @@ def test_layers_of_flax_without_a_prior_have_no_variance() -> None:
         "nn/Dense_1.kernel_auto_scale": np.full((4, 1), 0.5, np.float32),
     }
     network = bnndp.importers.from_numpyro(params, **SETTINGS)
-    assert network.sizes == (3, 4, 1)  # type: ignore[union-attr]
-    assert not network.linears[0].random  # type: ignore[union-attr]
-    assert torch.equal(network.linears[1].weight_std, torch.full((1, 4), 0.5).double())  # type: ignore[union-attr]
-    assert torch.equal(network.linears[1].bias_mean, torch.ones(1).double())  # type: ignore[union-attr]
+    assert network.sizes == (3, 4, 1)
+    assert not network.linears[0].random
+    assert torch.equal(network.linears[1].weight_std, torch.full((1, 4), 0.5).double())
+    assert torch.equal(network.linears[1].bias_mean, torch.ones(1).double())
 
 
 # Samples
@@ -256,7 +256,7 @@ def test_samples_of_a_chain(seed: int, style: str) -> None:
 def test_samples_that_cannot_be_read() -> None:
     chain = {"w1": torch.zeros(5, 3, 2), "b1": torch.zeros(5, 2), "noise": torch.ones(5)}
     assert "site 'noise' is not known" in fault(chain)
-    assert len(bnndp.importers.from_numpyro(chain, table={"ignore": ["noise"]}, **SETTINGS).members) == 5  # type: ignore[union-attr]
+    assert len(bnndp.importers.from_numpyro(chain, table={"ignore": ["noise"]}, **SETTINGS).members) == 5
     assert "the same number of samples" in fault(chain | {"b1": torch.zeros(4, 2)})
     assert not CHAIN.knows(flat({"w1": torch.zeros(2, 5, 3, 2)}))  # chains apart
     assert not CHAIN.knows(flat({"0.weight": torch.zeros(5, 3, 2)}))  # of torch: importer samples

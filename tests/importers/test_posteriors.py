@@ -67,7 +67,7 @@ def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
     given = {"L_factor": lower[rows, columns], "prec": wanted, "cov": wanted}[kind]
     truth = {"L_factor": lower.double() @ lower.double().T, "prec": torch.linalg.inv(wanted), "cov": wanted}[kind]
     for held, names in ((dict(params), ["0.bias", "0.weight"]), (OrderedDict(params), ["0.weight", "0.bias"])):
-        layer = bnndp.importers.from_posteriors({"params": held, kind: given}, **SETTINGS).layers[0]  # type: ignore[union-attr]
+        layer = bnndp.importers.from_posteriors({"params": held, kind: given}, **SETTINGS).layers[0]
         assert isinstance(layer, CorrelatedLinear)
         at = ordered(params, names)
         torch.testing.assert_close(covariance(layer), truth[at][:, at], rtol=1e-7, atol=1e-9)
@@ -103,9 +103,9 @@ def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
     params = {name: value.detach() + 1 for name, value in net.named_parameters() if name.startswith("2.")}
     state = {"params": params, "prec": 4 * torch.eye(10)}
     network = bnndp.importers.from_posteriors(state, network=net, **SETTINGS)
-    assert [layer.kind for layer in network.layers] == ["linear", "relu", "correlated_linear"]  # type: ignore[union-attr]
-    assert torch.equal(network.layers[2].weight_mean, params["2.weight"].double())  # type: ignore[union-attr]
-    torch.testing.assert_close(covariance(network.layers[2]), torch.eye(10).double() / 4)  # type: ignore[union-attr]
+    assert [layer.kind for layer in network.layers] == ["linear", "relu", "correlated_linear"]
+    assert torch.equal(network.layers[2].weight_mean, params["2.weight"].double())
+    torch.testing.assert_close(covariance(network.layers[2]), torch.eye(10).double() / 4)
 
 
 @pytest.mark.usefixtures("no_child")
@@ -123,7 +123,7 @@ def test_samples(seed: int, tmp_path: Path) -> None:
         for k, draw in enumerate(draws)
     ]
     ensemble = bnndp.importers.from_posteriors([SimpleNamespace(**state) for state in states], **SETTINGS)
-    for member, draw in zip(ensemble.members, draws, strict=True):  # type: ignore[union-attr]
+    for member, draw in zip(ensemble.members, draws, strict=True):
         check_independent(member, draw, {})
     if seed == 0:
         torch.save(states, tmp_path / "s.pt")
@@ -133,7 +133,7 @@ def test_samples(seed: int, tmp_path: Path) -> None:
 def fault(state: object, **choices: object) -> str:
     foreign = flat(state)
     with pytest.raises(ModelFileError) as caught:
-        importer_for(foreign, "posteriors").read(foreign, Choices(**choices))  # type: ignore[arg-type]
+        importer_for(foreign, "posteriors").read(foreign, Choices(**choices))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -66,7 +66,7 @@ def pair(seed: int) -> tuple[Sites, Sites]:
 
 
 def read(foreign: Foreign, **choices: object) -> dict[str, Tensor]:
-    return importer_for(foreign).read(foreign, Choices(**choices)).members[0]  # type: ignore[arg-type]
+    return importer_for(foreign).read(foreign, Choices(**choices)).members[0]
 
 
 # AutoNormal
@@ -118,7 +118,7 @@ def test_the_assumed_transform_is_stated() -> None:
 
 def test_large_values_do_not_overflow() -> None:
     state = {"locs.0.weight" + RAW: torch.ones(1, 1), "scales.0.weight" + RAW: torch.full((1, 1), 2e4)}
-    assert bnndp.importers.from_pyro(state, **SETTINGS).linears[0].weight_std.item() == 2e4  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, **SETTINGS).linears[0].weight_std.item() == 2e4
     with pytest.raises(ModelFileError, match="has no finite exp"):
         bnndp.importers.from_pyro(state, scale_transform="exp", **SETTINGS)
 
@@ -206,7 +206,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, tril = torch.randn(n, generator=generator), torch.randn(n, n, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "scale_tril" + RAW: tril}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]
     assert isinstance(layer, CorrelatedLinear)
     lower = softplus(raw)[:, None] * (tril.double().tril(-1) + torch.eye(n).double())
     assert torch.equal(layer.weight_mean, sites["0.weight"].double())
@@ -216,7 +216,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(layer), lower @ lower.mT, rtol=1e-13, atol=1e-13)
     older = {"loc": vector(sites), "scale_tril" + RAW: tril}  # Pyro 1.7 and before: no scale
     for name, function in (("exp", exp), ("softplus", softplus)):
-        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name, **SETTINGS).layers[0]  # type: ignore[union-attr]
+        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name, **SETTINGS).layers[0]
         old = tril.double().tril(-1) + torch.diag(function(tril.diagonal()))
         assert torch.equal(found.factor[:, -1], old[size:])
     with pytest.raises(ModelFileError, match=r"give --scale-transform softplus for Pyro 1.7, exp for an older one"):
@@ -230,7 +230,7 @@ def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, factor = torch.randn(n, generator=generator), torch.randn(n, 2, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "cov_factor": factor}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]  # type: ignore[union-attr]
+    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]
     scale = softplus(raw)
     wanted = scale[:, None] * factor.double()
     size = sites["0.weight"].numel()
@@ -245,14 +245,14 @@ def test_a_covariance_between_layers_is_refused() -> None:
     tril = torch.zeros(n, n)
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(n), "scale_tril" + RAW: tril}
     network = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS)
-    assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]  # type: ignore[union-attr]
+    assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]
     tril[-1, 0] = 1e-30
     with pytest.raises(
         ModelFileError, match=r"weights of the layers '0' and '2' are correlated; only .* within a layer"
     ):
         bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS)
     table = table_of(sites) | {"ignore": ["2.weight", "2.bias"]}  # the rest, marginally
-    assert bnndp.importers.from_pyro(state, table=table, **SETTINGS).sizes == (2, 3)  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(state, table=table, **SETTINGS).sizes == (2, 3)
 
 
 def test_a_last_layer_beside_a_network_without_variance() -> None:
@@ -261,12 +261,12 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     sites = {"4.weight": torch.randn(2, 4), "4.bias": torch.randn(2)}
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(10), "scale_tril" + RAW: torch.randn(10, 10)}
     network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites), **SETTINGS)
-    assert [getattr(layer, "kind", "") for layer in network.layers] == [  # type: ignore[union-attr]
+    assert [getattr(layer, "kind", "") for layer in network.layers] == [
         *("linear", "relu", "linear", "relu", "correlated_linear")
     ]
     body_weight = body.get_parameter("2.weight").detach().double()
-    assert torch.equal(network.layers[2].weight_mean, body_weight)  # type: ignore[union-attr]
-    assert not network.layers[2].random  # type: ignore[union-attr]
+    assert torch.equal(network.layers[2].weight_mean, body_weight)
+    assert not network.layers[2].random
     both = {"0.weight": torch.randn(5, 3), "0.bias": torch.randn(5)}
     with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the posterior and has a value without variance"):
         bnndp.importers.from_pyro(auto_normal(both, both), network=body, **SETTINGS)
@@ -318,7 +318,7 @@ def test_a_file_without_order_is_read_by_numbers_or_not_at_all(tmp_path: Path) -
         convert(tmp_path / "s.safetensors", RELUS)
     (tmp_path / "t.json").write_text(json.dumps({"sites": [{"site": "second.weight"}, {"site": "first.weight"}]}))
     told = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(table=tmp_path / "t.json")).posterior
-    assert torch.equal(told.linears[0].weight_mean, square["second.weight"].double())  # type: ignore[union-attr]
+    assert torch.equal(told.linears[0].weight_mean, square["second.weight"].double())
 
 
 # What is refused
@@ -383,10 +383,10 @@ def test_weights_by_hand_are_told_by_shapes_or_by_the_user() -> None:
     locs = {"w1": torch.randn(3, 5), "b1": torch.randn(5), "w2": torch.randn(5, 2), "b2": torch.randn(2)}
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
     network = bnndp.importers.from_pyro(auto_normal(locs, raw), **SETTINGS)
-    assert torch.equal(network.linears[0].weight_mean, locs["w1"].T.double())  # type: ignore[union-attr]
+    assert torch.equal(network.linears[0].weight_mean, locs["w1"].T.double())
     square = {"w1": torch.randn(3, 3), "w2": torch.randn(3, 3)}
     state = auto_normal(square, {name: torch.zeros_like(value) for name, value in square.items()})
     assert "fit one another in several layouts" in fault(state)
     for layout, wanted in (("in_out", square["w1"].T), ("out_in", square["w1"])):
         told = bnndp.importers.from_pyro(state, table={"layout": layout}, **SETTINGS)
-        assert torch.equal(told.linears[0].weight_mean, wanted.double())  # type: ignore[union-attr]
+        assert torch.equal(told.linears[0].weight_mean, wanted.double())

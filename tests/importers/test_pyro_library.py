@@ -89,7 +89,7 @@ def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> N
     live = bnndp.importers.from_pyro(guide, table=IGNORE)
     assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE, **SETTINGS).digest()
     assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
-    for index, layer in enumerate(live.linears):  # type: ignore[union-attr]
+    for index, layer in enumerate(live.linears):
         scale = getattr(guide.scales.net, str(2 * index)).weight
         torch.testing.assert_close(layer.weight_std.float(), scale.detach(), rtol=1e-6, atol=0)
     expect_same_mean(sampled(fresh, body, guide, X), live, X)
@@ -110,8 +110,8 @@ def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
     guide.scales.net.__getattr__("0")._pyro_params["weight"] = (torch.distributions.constraints.positive, None)
     exp = bnndp.importers.from_pyro(guide, table=IGNORE)
     raw = guide.state_dict()["scales.net.0.weight_unconstrained"].double()
-    assert torch.equal(exp.linears[0].weight_std, raw.exp())  # type: ignore[union-attr]
-    assert not torch.equal(exp.linears[0].weight_std, softplus.linears[0].weight_std)  # type: ignore[union-attr]
+    assert torch.equal(exp.linears[0].weight_std, raw.exp())
+    assert not torch.equal(exp.linears[0].weight_std, softplus.linears[0].weight_std)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_live_guide_knows_the_order_of_its_vector(fresh: Any, kind: str) -> No
     body, guide = trained(fresh, kind, fixed=True)
     network = bnndp.importers.from_pyro(guide, network=body.net, table=IGNORE)
     expect_same_mean(sampled(fresh, body, guide, X), network, X)
-    last = network.layers[2]  # type: ignore[union-attr]
+    last = network.layers[2]
     wanted = guide.get_posterior()
     size = 10  # the noise is after the weights
     if kind == "AutoDiagonalNormal":
@@ -148,7 +148,7 @@ def test_a_point(fresh: Any) -> None:
     body, guide = trained(fresh, "AutoDelta")
     network = bnndp.importers.from_pyro(guide, table=IGNORE)
     assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
-    assert not network.random  # type: ignore[union-attr]
+    assert not network.random
     torch.testing.assert_close(
         bnndp.certify(network, bnndp.Box.ball(X.double(), 0.0)).lower.float(),
         sampled(fresh, body, guide, X, 1)[0],
@@ -240,8 +240,8 @@ def test_a_live_guide_says_its_layers_in_the_order_in_which_they_are_run(fresh: 
     with pytest.raises(InputError, match=r"between 'middle' and 'out' .* needs a name: activation='relu'"):
         bnndp.importers.from_pyro(guide)
     network = bnndp.importers.from_pyro(guide, activation="relu")
-    assert ([layer.kind for layer in network.layers], network.task) == (LAYERS, "classification")  # type: ignore[union-attr]
-    assert network.sizes == (3, 4, 5, 2)  # type: ignore[union-attr]
+    assert ([layer.kind for layer in network.layers], network.task) == (LAYERS, "classification")
+    assert network.sizes == (3, 4, 5, 2)
     assert set(fresh.get_param_store().keys()) == store
     bounds = bnndp.certify(network, bnndp.Box.ball(X.double(), 1e-9), bnndp.Options(refine=8))
     draws = []
@@ -263,7 +263,7 @@ def test_a_live_guide_is_not_contradicted(fresh: Any) -> None:
     with pytest.raises(InputError, match="is said to be regression, but what was trained is for classification"):
         bnndp.importers.from_pyro(guide, activation="relu", task="regression")
     modules = fitted(fresh, classifier(fresh, act=nn.Identity()))
-    assert [layer.kind for layer in bnndp.importers.from_pyro(modules).layers] == ["linear", "tanh", "linear", "linear"]  # type: ignore[union-attr]
+    assert [layer.kind for layer in bnndp.importers.from_pyro(modules).layers] == ["linear", "tanh", "linear", "linear"]
     with pytest.raises(InputError, match="'relu' is not what the module has between its layers: tanh"):
         bnndp.importers.from_pyro(modules, activation="relu")
     names = {"first": "tanh", "middle": "relu", "out": ""}
@@ -311,7 +311,7 @@ def test_models_that_say_nothing_must_be_described(fresh: Any) -> None:
     guide = fitted(fresh, by_hand)
     with pytest.raises(InputError, match=r"give the activation between its layers .* and the task"):
         bnndp.importers.from_pyro(guide)
-    assert bnndp.importers.from_pyro(guide, activation="tanh", task="classification").sizes == (3, 4, 2)  # type: ignore[union-attr]
+    assert bnndp.importers.from_pyro(guide, activation="tanh", task="classification").sizes == (3, 4, 2)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     fresh.nn.module.to_pyro_module_(net)
     for layer in (net[0], net[2]):

@@ -55,4 +55,4 @@ def test_a_block_must_keep_the_shape_and_hold_known_layers() -> None:
     with pytest.raises(InputError, match="at least one layer"):
         Residual(())
     with pytest.raises(CertError, match="known kinds"):
-        BayesianNetwork((first, Residual((torch.nn.ReLU(),)), last))  # type: ignore[arg-type]
+        BayesianNetwork((first, Residual((torch.nn.ReLU(),)), last))

@@ -94,11 +94,7 @@ def test_no_law_breaks_the_bounds(atoms: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    mean=st.floats(-100, 100),
-    variance=st.floats(1e-6, 1e4),
-    level=st.floats(-100, 100),
-)
+@given(mean=st.floats(-100, 100), variance=st.floats(1e-6, 1e4), level=st.floats(-100, 100))
 def test_excess_and_shortfall_are_attained(mean: float, variance: float, level: float) -> None:
     root = math.hypot(mean - level, math.sqrt(variance))
     high = 0.5 * (1 + (mean - level) / root)  # probability of level + root, the rest at level - root

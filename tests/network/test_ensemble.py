@@ -85,7 +85,7 @@ def test_weights_are_divided_once_and_then_kept_bit_for_bit(count: int) -> None:
 
 def test_the_digest_sees_members_order_and_weights() -> None:
     a, b = member(0), member(1)
-    own = [Ensemble((a, b)), Ensemble((b, a)), Ensemble((a, a)), Ensemble((a, b), [0.25, 0.75])]  # type: ignore[arg-type]
+    own = [Ensemble((a, b)), Ensemble((b, a)), Ensemble((a, a)), Ensemble((a, b), [0.25, 0.75])]
     assert len({one.digest() for one in own} | {a.digest()}) == 5
     assert Ensemble((a, b)).digest() == Ensemble((a, b)).to("cpu").digest()
 

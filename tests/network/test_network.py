@@ -33,7 +33,7 @@ def linear(n_out: int = 2, n_in: int = 3) -> Linear:
 
 
 def convolution(**settings: int) -> Conv2d:
-    return Conv2d(torch.ones(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5), torch.ones(2), torch.zeros(2), **settings)  # type: ignore[arg-type]
+    return Conv2d(torch.ones(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5), torch.ones(2), torch.zeros(2), **settings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -46,7 +46,7 @@ def test_smaller_floats_are_widened_exactly(dtype: torch.dtype) -> None:
 
 
 def test_python_numbers_keep_all_their_digits() -> None:
-    got = Linear([[0.1, 0.2]], [[0.3, 1e-300]], [0.7], np.array([1 / 3]))  # type: ignore[arg-type]
+    got = Linear([[0.1, 0.2]], [[0.3, 1e-300]], [0.7], np.array([1 / 3]))
     assert got.weight_mean.tolist() == [[0.1, 0.2]]
     assert got.weight_std.tolist() == [[0.3, 1e-300]]
     assert got.bias_std.tolist() == [1 / 3]
@@ -92,7 +92,7 @@ BAD_CHAINS: list[tuple[tuple[object, ...], str]] = [
 @pytest.mark.parametrize(("layers", "word"), BAD_CHAINS, ids=lambda value: value if isinstance(value, str) else "")
 def test_unknown_layers_and_ends_are_refused(layers: tuple[object, ...], word: str) -> None:
     with pytest.raises(UnsupportedLayerError, match=word) as caught:
-        BayesianNetwork(layers, input_shape=(3,))  # type: ignore[arg-type]
+        BayesianNetwork(layers, input_shape=(3,))
     if "no rule" in str(caught.value):
         assert str(caught.value).endswith(f"known kinds: {', '.join(sorted(KINDS))}.")
 
@@ -111,13 +111,13 @@ def test_sizes_must_fit() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (-3,), (3.0,), (True,), (1, 3), (1, 0, 4), "3", 3, (1, 2, 3, 4)], ids=str)
 def test_wrong_input_shapes_are_refused(shape: object) -> None:
     with pytest.raises(InputError, match=r"input_shape must be|takes"):
-        BayesianNetwork((linear(),), input_shape=shape)  # type: ignore[arg-type]
+        BayesianNetwork((linear(),), input_shape=shape)
 
 
 def test_an_input_shape_is_needed_for_images_only() -> None:
     assert BayesianNetwork((linear(),)).input_shape == (3,)
     assert BayesianNetwork((Dropout(0.1), Relu(), linear())).input_shape == (3,)
-    assert BayesianNetwork((linear(),), input_shape=[3]).input_shape == (3,)  # type: ignore[arg-type]
+    assert BayesianNetwork((linear(),), input_shape=[3]).input_shape == (3,)
     for layers in ((convolution(), Flatten()), (Flatten(), linear()), (MaxPool(2), Flatten(), linear())):
         with pytest.raises(InputError, match="input_shape must be given"):
             BayesianNetwork(layers)
@@ -167,7 +167,7 @@ def test_a_random_network_has_a_random_layer() -> None:
 @pytest.mark.parametrize("task", ["Regression", "", None, 3])
 def test_unknown_tasks_are_refused(task: object) -> None:
     with pytest.raises(InputError, match="regression, classification"):
-        BayesianNetwork((linear(),), task)  # type: ignore[arg-type]
+        BayesianNetwork((linear(),), task)
 
 
 def test_every_refusal_is_of_the_one_family() -> None:
@@ -189,7 +189,7 @@ def test_sizes_and_depth(random_network: Callable[..., BayesianNetwork], sizes: 
 
 
 def test_layers_may_come_from_any_iterable() -> None:
-    assert BayesianNetwork([linear()]).linears[0].n_in == 3  # type: ignore[arg-type]
+    assert BayesianNetwork([linear()]).linears[0].n_in == 3
     assert BayesianNetwork.from_linears(iter([linear(2, 3), linear(1, 2)])).sizes == (3, 2, 1)
 
 

@@ -66,7 +66,7 @@ def test_a_regression_network_is_asked_for_its_change() -> None:
 )
 def test_questions_that_make_no_sense_are_refused(network: BayesianNetwork, more: dict[str, object]) -> None:
     with pytest.raises(bnndp.CertError):
-        bnndp.assert_robust(network, POINTS, eps=0.1, **more)  # type: ignore[arg-type]
+        bnndp.assert_robust(network, POINTS, eps=0.1, **more)
 
 
 def test_the_example_runs_without_pytest() -> None:

@@ -245,7 +245,7 @@ NETWORK, BOX = make_network((2, 3, 1), 0), Box([[0.0, 0.0]], [[1.0, 1.0]])
 )
 def test_wrong_arguments_are_named(arguments: tuple[object, ...], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        certify(*arguments)  # type: ignore[arg-type]
+        certify(*arguments)
 
 
 @pytest.mark.parametrize("quantity", ["variance", "noise"])

@@ -156,7 +156,7 @@ def test_a_bound_that_is_not_a_number_proves_nothing(value: float, monkeypatch: 
 )
 def test_refusals(change: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        robust_decision(**{"network": random_linear(2, 3, 0), "x": X, "box": Box.ball(X, 0.1)} | change)  # type: ignore[arg-type]
+        robust_decision(**{"network": random_linear(2, 3, 0), "x": X, "box": Box.ball(X, 0.1)} | change)
 
 
 def test_a_decision_needs_all_inputs() -> None:

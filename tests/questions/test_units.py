@@ -25,15 +25,7 @@ from torch import Tensor
 from bnndp.attack import decision_rows
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.geometry.box import Box
-from bnndp.layers import (
-    WEIGHTED,
-    AveragePool,
-    Dropout,
-    Flatten,
-    Linear,
-    MatrixNormalLinear,
-    MaxPool,
-)
+from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten, Linear, MatrixNormalLinear, MaxPool
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.options import Options
 from bnndp.questions.certify import certify, probability

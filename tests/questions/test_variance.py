@@ -25,7 +25,7 @@ DRAWS = 10_000
 
 
 def variance(network: Posterior, box: Box, **options: object) -> Bounds:
-    return certify(network, box, Options(**options), quantity="variance")  # type: ignore[arg-type]
+    return certify(network, box, Options(**options), quantity="variance")
 
 
 def test_a_linear_network_is_known() -> None:

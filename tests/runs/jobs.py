@@ -73,7 +73,7 @@ def identity_of(job: Squares, **changes: object) -> Identity:
         "version": {"bnndp": "1"},
     }
     given |= changes
-    return Identity("squares", points=job.points, stages=job.stages, **given)  # type: ignore[arg-type]
+    return Identity("squares", points=job.points, stages=job.stages, **given)
 
 
 def finished(job: Squares, journal: Journal) -> list[tuple[int, Answer]]:

@@ -147,7 +147,7 @@ def test_boxes_are_repeated_member_by_member() -> None:
     assert region.within is not None
     assert region.within.radius.shape == (12,)
     assert isinstance(found, Shifted)
-    assert torch.equal(found.shift[4:8], ensemble.members[1].shift.expand(4, -1))  # type: ignore[union-attr]
+    assert torch.equal(found.shift[4:8], ensemble.members[1].shift.expand(4, -1))
 
 
 def test_so_many_members_go_together_as_the_memory_holds() -> None:

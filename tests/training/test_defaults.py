@@ -22,13 +22,7 @@ KIN8NM = TrainingOptions(
     schedule="warm_cosine",
 )
 MNIST = TrainingOptions(
-    prior_std=0.2,
-    init_std=0.05,
-    steps=4000,
-    batch=200,
-    learning_rate=1e-2,
-    inference="vogn",
-    schedule="warm_cosine",
+    prior_std=0.2, init_std=0.05, steps=4000, batch=200, learning_rate=1e-2, inference="vogn", schedule="warm_cosine"
 )
 
 

@@ -84,7 +84,7 @@ def test_the_record_is_whole_and_the_same_each_time(folder: Path, tmp_path: Path
     assert card is not None
     assert card == json.loads(json.dumps(first.record()))
     assert (card["data"], card["fold"], card["seed"], card["steps"]) == (synthetic.NAME, 3, 2, 8)
-    assert card["test"]["rmse"] == first.test.rmse  # type: ignore[union-attr]
+    assert card["test"]["rmse"] == first.test.rmse
     assert card["standardisation"]["targets"]["shift"][0] == pytest.approx(synthetic.OFFSET, rel=0.02)
 
 
@@ -98,8 +98,8 @@ def test_the_test_part_has_no_influence(folder: Path) -> None:
 
 def test_early_stopping_holds_points_out(folder: Path) -> None:
     found, whole = (synthetic_fit(folder, stop_early=stop, steps=60, noise_std=2e5) for stop in (True, False))
-    assert found.trained.card.rmse_held_out is not None  # type: ignore[union-attr]
-    assert whole.trained.card.rmse_held_out is None  # type: ignore[union-attr]
+    assert found.trained.card.rmse_held_out is not None
+    assert whole.trained.card.rmse_held_out is None
     points = synthetic.ROWS - synthetic.HELD
     batch = 128
     assert whole.trained.epochs == pytest.approx(60 * batch / points)

@@ -56,12 +56,7 @@ class TestEveryMethod:
     @pytest.mark.usefixtures("at_every_step")
     @pytest.mark.parametrize(
         "changes",
-        [
-            {},
-            {"batch": None},
-            {"dtype": "float64"},
-            {"stopping": Stopping(every=3, patience=9, draws=4)},
-        ],
+        [{}, {"batch": None}, {"dtype": "float64"}, {"stopping": Stopping(every=3, patience=9, draws=4)}],
         ids=str,
     )
     def test_interrupted_trainings_go_on_bit_for_bit(

@@ -121,18 +121,18 @@ class TestPlans:
         fitted = fit(plan, Parts.load(plan, tmp_path))
         assert isinstance(fitted.network, Ensemble)
         assert fitted.network.members[0].shift is not None
-        assert fitted.test.rmse < 0.5 * synthetic.FACTOR  # type: ignore[union-attr]
+        assert fitted.test.rmse < 0.5 * synthetic.FACTOR
 
     def test_a_last_layer_by_laplace(self) -> None:
         fitted = fit(Plan("digits", "map", (8,), steps=200, laplace="last-layer"))
-        assert isinstance(fitted.network.layers[-1], CorrelatedLinear)  # type: ignore[union-attr]
-        first = fitted.network.layers[0]  # type: ignore[union-attr]
+        assert isinstance(fitted.network.layers[-1], CorrelatedLinear)
+        first = fitted.network.layers[0]
         assert isinstance(first, Linear)
         assert not first.random
         record = fitted.record()
         assert record["laplace"] == "last-layer"
         assert record["prior_precision"] == fitted.prior_precision
-        assert fitted.test.logit_std > 0.05  # type: ignore[union-attr]
+        assert fitted.test.logit_std > 0.05
 
     @pytest.mark.parametrize(
         ("changes", "words"),

@@ -98,11 +98,7 @@ CHAINS = {
     "strides": ([(4, 2, 3, 3), (3, 16)], [Stage((Tanh(), Flatten()), (2, 2), (0, 0), IMAGE), Stage()]),
     "padding and pools": (
         [(4, 2, 3, 3), (5, 4, 2, 2), (3, 5)],
-        [
-            Stage((Tanh(), AveragePool(2)), (1, 1), (1, 1), IMAGE),
-            Stage((Tanh(), MaxPool(2), Flatten())),
-            Stage(),
-        ],
+        [Stage((Tanh(), AveragePool(2)), (1, 1), (1, 1), IMAGE), Stage((Tanh(), MaxPool(2), Flatten())), Stage()],
     ),
 }
 
@@ -168,7 +164,7 @@ def test_every_method_learns_what_no_dense_layer_could(inference: str, changes: 
     settings: dict[str, Any] = {"steps": 400, "batch": 100, "learning_rate": 1e-2, "init_std": 0.05, "prior_std": 1.0}
     options = TrainingOptions((), conv="4x3,pool4", image=(1, 6, 6), inference=inference, **(settings | changes))
     trained = train(stripes(2000, 0), options, held_out=stripes(500, 1))
-    held_out = trained.card.held_out  # type: ignore[union-attr]
+    held_out = trained.card.held_out
     assert held_out is not None
     assert held_out.accuracy > 0.95
     assert held_out.logit_std > 1e-3  # a posterior

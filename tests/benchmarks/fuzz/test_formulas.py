@@ -58,11 +58,7 @@ WRONG: list[tuple[Any, str, Callable[[Any], Any], str]] = [
 
 @pytest.mark.parametrize(("owner", "name", "change", "group"), WRONG, ids=[f"{case[1]} {case[3]}" for case in WRONG])
 def test_a_wrong_formula_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: ModuleType | type,
-    name: str,
-    change: Callable[[Any], Any],
-    group: str,
+    monkeypatch: pytest.MonkeyPatch, owner: ModuleType | type, name: str, change: Callable[[Any], Any], group: str
 ) -> None:
     right = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: change(right(*args, **kwargs)))

@@ -93,7 +93,7 @@ def test_the_mean_lies_between_the_lines(random_network: Any, refine: int) -> No
     exact = estimate(panel.network, torch.from_numpy(mean[:, :1]), draw_noise(panel.network, 1, seed=0)).mean
     assert np.allclose(mean[:, 1:], exact.numpy(), atol=1e-12)
     pieces = [line.reshape(-1, 3, 2)[:, :2] for line in lines(right, BLUE)]  # (cells, ends, x and y)
-    assert all(len(piece) == (1 if refine == 1 else len(panel.bounds.cells.owner)) for piece in pieces)  # type: ignore[union-attr]
+    assert all(len(piece) == (1 if refine == 1 else len(panel.bounds.cells.owner)) for piece in pieces)
     seen = 0
     for lower, upper in zip(*pieces, strict=True):
         inside = mean[(mean[:, 0] >= lower[0, 0]) & (mean[:, 0] <= lower[1, 0])]

@@ -117,7 +117,7 @@ def test_a_table_of_convolutions(reproduce: Reproduce, tmp_path: Path, monkeypat
     assert float(row["attack"]) > 0
     assert "partition" not in row
     (model,) = (out / "networks").iterdir()
-    kinds = [layer.kind for layer in load(model).layers]  # type: ignore[union-attr]
+    kinds = [layer.kind for layer in load(model).layers]
     assert kinds == ["conv2d", "relu", "conv2d", "relu", "dropout", "flatten", "linear", "relu", "linear"]
     assert (out / "table-2.png").stat().st_size > 5000
     text = (out / "table-2.md").read_text()

@@ -77,7 +77,7 @@ def laws(count: int, seed: int, *, source: bool, scale: float, wide: float = 0.0
         ms.append(m)
         ss.append(s)
     chance, m, s = (torch.cat(t, -1) for t in (chances, ms, ss))
-    draft = Law(chance, m, s, bits[:, 0].expand(count, -1), None)  # type: ignore[arg-type]
+    draft = Law(chance, m, s, bits[:, 0].expand(count, -1), None)
     weight = torch.cat([1 - history, history], -1)  # (laws, 2)
     p = share
     each = size.square()  # variances (laws, 2, 3)

@@ -131,13 +131,13 @@ class _Strange:
 def test_unknown_records_are_refused_with_the_list_of_known_kinds() -> None:
     last = Linear.fixed(torch.ones(1, 2))
     with pytest.raises(UnsupportedLayerError) as caught:
-        BayesianNetwork((last, _Strange(), last))  # type: ignore[arg-type]
+        BayesianNetwork((last, _Strange(), last))
     for kind in KNOWN:
         assert kind in str(caught.value)
     with pytest.raises(UnsupportedLayerError, match="_Strange"):
         weights_of(_Strange(), (2,))
     with pytest.raises(UnsupportedLayerError, match="_Strange"):
-        step(_Strange(), None, (2,))  # type: ignore[arg-type]
+        step(_Strange(), None, (2,))
 
 
 def test_every_kind_of_layer_has_a_rule() -> None:

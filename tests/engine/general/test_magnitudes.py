@@ -70,7 +70,7 @@ def test_every_question_asks() -> None:
     regression, classifier = (
         with_number(network(task), 0, "weight_mean", 1e40) for task in ("regression", "classification")
     )
-    plain = BayesianNetwork.from_linears([regression.layers[0], regression.layers[2]])  # type: ignore[list-item]
+    plain = BayesianNetwork.from_linears([regression.layers[0], regression.layers[2]])
     x, only = BOX.centre, Search(attack=False)
     questions = (
         lambda: certify(regression, BOX),

@@ -38,7 +38,7 @@ def _network(name: str, std: float) -> BayesianNetwork:
                 layers.append(layer)
                 now = layer.out_shape(now)
     last = records.linear(2, math.prod(now), 7, std)
-    return BayesianNetwork((*layers, Flatten(), last), input_shape=shape)  # type: ignore[arg-type]
+    return BayesianNetwork((*layers, Flatten(), last), input_shape=shape)
 
 
 def _box(network: BayesianNetwork) -> Box:
@@ -67,7 +67,7 @@ def test_the_bounds_are_those_of_dense_layers(name: str) -> None:
         elif not isinstance(layer, Flatten):
             twin.append(layer)
     box = _box(network)
-    one, other = certify(network, box), certify(BayesianNetwork(tuple(twin)), box)  # type: ignore[arg-type]
+    one, other = certify(network, box), certify(BayesianNetwork(tuple(twin)), box)
     assert torch.allclose(one.lower, other.lower, atol=1e-7)
     assert torch.allclose(one.upper, other.upper, atol=1e-7)
 

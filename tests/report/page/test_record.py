@@ -106,7 +106,7 @@ def test_later_stages_count_for_more(tmp_path: Path) -> None:
         file.write(seal({"id": 1, "stage": 1, "whole": True, "answer": radius_answer(0.15)}))
     record = read_record(folder)
     assert record.levels == ["low", "medium"]
-    assert outcome_of(record).radius.tolist() == [0.1, 0.15]  # type: ignore[union-attr]
+    assert outcome_of(record).radius.tolist() == [0.1, 0.15]
 
 
 def test_no_run_is_no_run(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def _replace(name: str, old: bytes, new: bytes) -> Callable[[Path], object]:
 
 
 def _save(name: str, **arrays: np.ndarray) -> Callable[[Path], object]:
-    return lambda folder: np.savez(folder / name, **arrays)  # type: ignore[arg-type]
+    return lambda folder: np.savez(folder / name, **arrays)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, answer: dict[str, object])
     ],
 )
 def test_what_is_no_interval_is_refused(tmp_path: Path, lower: list[object], upper: list[object]) -> None:
-    folder = write_run(tmp_path / "run", "certify", [interval_answer([0.0], [1.0]), interval_answer(lower, upper)])  # type: ignore[arg-type]
+    folder = write_run(tmp_path / "run", "certify", [interval_answer([0.0], [1.0]), interval_answer(lower, upper)])
     assert "input 1 " in refused(folder)
 
 
