@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 
 from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.errors import ModelFileError
+from bnndp.importers.flatten import flat
+from bnndp.importers.foreign import Choices
+from bnndp.importers.registry import importer_for
 from bnndp.network import BayesianNetwork, Ensemble
 
 Sites = dict[str, Tensor]
@@ -48,6 +52,15 @@ def random_sites(sizes: tuple[int, ...], seed: int, *, start: float = 0.0, scale
         found[f"{2 * index}.weight"] = start + scale * torch.randn(n_out, n_in, generator=generator)
         found[f"{2 * index}.bias"] = start + scale * torch.randn(n_out, generator=generator)
     return found
+
+
+def fault(state: object, importer: str = "auto", **choices: Any) -> str:
+    """The line with which the importer refuses a state."""
+    foreign = flat(state)
+    with pytest.raises(ModelFileError) as caught:
+        importer_for(foreign, importer).read(foreign, Choices(**choices))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def vector(sites: Sites) -> Tensor:

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from support.foreign_states import RELUS, SETTINGS
 from torch import Tensor
 
-import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
+from bnndp.importers import from_numpyro, from_pyro, from_tensors
 from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, drop_tensors
@@ -56,13 +56,13 @@ def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found.origin["choices"] == {"ignore": ["sigma"]}
     assert "left out, as --ignore says: sigma" in found.origin["remarks"]
     without_noise = {name: value for name, value in guide().items() if "sigma" not in name}
-    assert found.posterior.digest() == bnndp.importers.from_pyro(without_noise, **SETTINGS).digest()
+    assert found.posterior.digest() == from_pyro(without_noise, **SETTINGS).digest()
 
 
 def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
     save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
     found = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma", "head.tau")))
-    assert found.posterior.digest() == bnndp.importers.from_tensors(plain(), **SETTINGS).digest()
+    assert found.posterior.digest() == from_tensors(plain(), **SETTINGS).digest()
     with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
         convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma",)))
 
@@ -76,7 +76,7 @@ def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="'log_sigma' of the second file is no weight"):
         convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(beside=beside))
     found = convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(beside=beside, ignore=("log_sigma",)))
-    assert found.posterior.digest() == bnndp.importers.from_pyro(last, network=first, **SETTINGS).digest()
+    assert found.posterior.digest() == from_pyro(last, network=first, **SETTINGS).digest()
 
 
 def test_a_tensor_within_an_entry_and_of_every_sample() -> None:
@@ -108,21 +108,21 @@ def test_a_short_name_is_never_that_of_several_layers() -> None:
 
 def test_sites_left_out_in_python() -> None:
     """``ignore=`` is what a table says."""
-    wanted = bnndp.importers.from_pyro(guide(), table={"ignore": ["sigma"]}, **SETTINGS).digest()
+    wanted = from_pyro(guide(), table={"ignore": ["sigma"]}, **SETTINGS).digest()
     for ignore in ("sigma", ["sigma"], ("sigma",)):
-        assert bnndp.importers.from_pyro(guide(), ignore=ignore, **SETTINGS).digest() == wanted
+        assert from_pyro(guide(), ignore=ignore, **SETTINGS).digest() == wanted
     with pytest.raises(ModelFileError, match=r"in Python by ignore=\['sigma'\]"):
-        bnndp.importers.from_pyro(guide(), **SETTINGS)
+        from_pyro(guide(), **SETTINGS)
     with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is no site"):
-        bnndp.importers.from_pyro(guide(), ignore=["sigma", "tau"], **SETTINGS)
+        from_pyro(guide(), ignore=["sigma", "tau"], **SETTINGS)
     with pytest.raises(InputError, match="ignore must be a list of names of sites, got 3"):
-        bnndp.importers.from_pyro(guide(), ignore=3, **SETTINGS)
+        from_pyro(guide(), ignore=3, **SETTINGS)
     draws = {"w1": torch.ones(4, 2, 3), "w2": torch.ones(4, 3, 1), "noise": torch.ones(4)}
-    found = bnndp.importers.from_numpyro(draws, ignore="noise", **SETTINGS).digest()
-    assert found == bnndp.importers.from_numpyro(draws, table={"ignore": ["noise"]}, **SETTINGS).digest()
+    found = from_numpyro(draws, ignore="noise", **SETTINGS).digest()
+    assert found == from_numpyro(draws, table={"ignore": ["noise"]}, **SETTINGS).digest()
 
 
 @pytest.mark.parametrize("name", ["guide.pt", Path("guide.pt")])
 def test_a_file_is_not_a_guide(name: object) -> None:
     with pytest.raises(InputError, match=r"'guide.pt' is the name of a file.*bnndp convert FILE -o MODEL.safetensors"):
-        bnndp.importers.from_pyro(name, **SETTINGS)
+        from_pyro(name, **SETTINGS)

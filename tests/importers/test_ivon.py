@@ -16,8 +16,8 @@ from support.foreign_states import RELUS, SETTINGS
 from support.site_states import SEEDS
 from torch import Tensor, nn
 
-import bnndp
 from bnndp.errors import ModelFileError
+from bnndp.importers import from_ivon
 from bnndp.importers.build import posterior_of
 from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
@@ -62,7 +62,7 @@ def wanted(state: State, index: int = 0) -> Tensor:
 def test_values_are_those_of_the_formula(seed: int) -> None:
     module = network(seed)
     state = optimiser([list(module.parameters())], seed)
-    found = bnndp.importers.from_ivon(module, state, **SETTINGS)
+    found = from_ivon(module, state, **SETTINGS)
     assert isinstance(found, BayesianNetwork)
     linears = [part for part in module if isinstance(part, nn.Linear)]
     flat_std = []
@@ -81,7 +81,7 @@ def test_values_are_those_of_the_formula(seed: int) -> None:
 def test_one_checkpoint_or_two_files(tmp_path: Path) -> None:
     module = network(1)
     state = optimiser([list(module.parameters())])
-    digest = bnndp.importers.from_ivon(module.state_dict(), state, **SETTINGS).digest()
+    digest = from_ivon(module.state_dict(), state, **SETTINGS).digest()
     both = flat({"model": module.state_dict(), "optimizer": state, "epoch": 3})
     assert posterior_of(importer_for(both).read(both, Choices()), RELUS).digest() == digest
     torch.save(state, tmp_path / "opt.pt")
@@ -104,9 +104,7 @@ def test_a_network_whose_tensors_have_no_order_is_refused() -> None:
     with pytest.raises(ModelFileError, match="are in no order, as those of all safetensors files"):
         importer_for(foreign).read(foreign, Choices(beside=beside))
     with pytest.raises(ModelFileError, match="are in no order"):  # as load_file of safetensors gives them
-        bnndp.importers.from_ivon(
-            dict(sorted(module.state_dict().items())), optimiser([list(module.parameters())]), **SETTINGS
-        )
+        from_ivon(dict(sorted(module.state_dict().items())), optimiser([list(module.parameters())]), **SETTINGS)
     names = {"parameters": list(module.state_dict())}
     told = importer_for(foreign).read(foreign, Choices(beside=beside, table=names))
     sure = importer_for(foreign).read(foreign, Choices(beside=flat(module.state_dict())))
@@ -118,10 +116,8 @@ def test_several_groups_need_the_names() -> None:
     parts = [list(module[2].parameters()), list(module[0].parameters())]  # the other way round
     state = optimiser(parts)
     with pytest.raises(ModelFileError, match="order is not sure; give --table with parameters"):
-        bnndp.importers.from_ivon(module, state, **SETTINGS)
-    found = bnndp.importers.from_ivon(
-        module, state, parameters=["2.weight", "2.bias", "0.weight", "0.bias"], **SETTINGS
-    )
+        from_ivon(module, state, **SETTINGS)
+    found = from_ivon(module, state, parameters=["2.weight", "2.bias", "0.weight", "0.bias"], **SETTINGS)
     assert isinstance(found, BayesianNetwork)
     first, last = found.linears
     assert torch.equal(torch.cat([last.weight_std.flatten(), last.bias_std]), wanted(state, 0))
@@ -175,10 +171,10 @@ def test_states_that_are_refused(case: str) -> None:
     state = optimiser([list(module.parameters())])
     change(state)
     if not words:  # the weight decay alone is a prior
-        assert bnndp.importers.from_ivon(module, state, **SETTINGS).linears[0].weight_std.max() > 1
+        assert from_ivon(module, state, **SETTINGS).linears[0].weight_std.max() > 1
         return
     with pytest.raises(ModelFileError, match=words):
-        bnndp.importers.from_ivon(module, state, **SETTINGS)
+        from_ivon(module, state, **SETTINGS)
 
 
 def test_a_checkpoint_with_ivon_is_never_read_as_weights_alone() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from support import site_states
 from support.site_states import SEEDS, check_independent, covariance, random_sizes
 from torch import Tensor, nn
 
-import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
+from bnndp.importers import from_laplace
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.laplace import LAPLACE
@@ -42,11 +43,8 @@ def state(kind: str, mean: Tensor, hessian: object, prior: Tensor, **other: obje
         "sigma_noise": torch.tensor(0.7), "n_data": 20, "n_outputs": 2, "likelihood": "regression", "temperature": 1.5,
         "enable_backprop": False, "cls_name": f"{kind}Laplace",
     }  # fmt: skip
-    return (
-        found
-        | ({"data": (torch.ones(2, 3), torch.ones(2, 2)), "_last_layer_name": None} if "LL" in kind else {})
-        | other
-    )
+    last = {"data": (torch.ones(2, 3), torch.ones(2, 2)), "_last_layer_name": None}
+    return found | (last if "LL" in kind else {}) | other
 
 
 FACTOR = 1 / float(torch.tensor(0.7)) ** 2 / 1.5
@@ -82,9 +80,7 @@ def test_diagonal_of_all_weights(seed: int) -> None:
     std = 1 / torch.sqrt(FACTOR * hessian.double() + wide.double())
     parts = dict(zip(dict(net.named_parameters()), std.split([p.numel() for p in net.parameters()]), strict=True))
     stds = {name: part.reshape(net.get_parameter(name).shape) for name, part in parts.items()}
-    check_independent(
-        bnndp.importers.from_laplace(given, net), {n: p.detach() for n, p in net.named_parameters()}, stds
-    )
+    check_independent(from_laplace(given, net), {n: p.detach() for n, p in net.named_parameters()}, stds)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -93,16 +89,16 @@ def test_last_layer(seed: int) -> None:
     mean = vector(net[2].parameters())
     prior = torch.rand(1) + 0.1
     dense, diagonal, kron = spd(15, seed), torch.rand(15), matrices(net[2], seed)
-    plain = bnndp.importers.from_laplace(state("DiagLL", mean, diagonal, prior), net)
+    plain = from_laplace(state("DiagLL", mean, diagonal, prior), net)
     std = 1 / torch.sqrt(FACTOR * diagonal.double() + prior.double())
     assert torch.equal(torch.cat([plain.linears[1].weight_std.flatten(), plain.linears[1].bias_std]), std)
     assert not plain.linears[0].random
-    full = bnndp.importers.from_laplace(state("FullLL", mean, dense, prior), net)
+    full = from_laplace(state("FullLL", mean, dense, prior), net)
     inverse = torch.linalg.inv(FACTOR * dense.double() + prior.double() * torch.eye(15))
     torch.testing.assert_close(covariance(full.layers[2]), inverse, rtol=1e-9, atol=1e-12)
     blocks = [torch.kron(kron[0][0].double(), kron[0][1].double()), kron[1][0].double()]
     precision = FACTOR * torch.block_diag(*blocks) + prior.double() * torch.eye(15)
-    found = bnndp.importers.from_laplace(state("KronLL", mean, kron, prior), net).layers[2]
+    found = from_laplace(state("KronLL", mean, kron, prior), net).layers[2]
     assert isinstance(found, CorrelatedLinear)
     torch.testing.assert_close(covariance(found), torch.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
@@ -112,7 +108,7 @@ def test_kronecker_of_all_layers(seed: int) -> None:
     net = network(random_sizes(seed), seed)
     prior = torch.rand(len(list(net.parameters())) if seed % 2 else 1) + 0.1
     factors = matrices(net, seed)
-    found = bnndp.importers.from_laplace(state("Kron", vector(net.parameters()), factors, prior), net)
+    found = from_laplace(state("Kron", vector(net.parameters()), factors, prior), net)
     priors = prior.expand(len(factors)).double()
     for index, layer in enumerate(layer for layer in found.layers if isinstance(layer, CorrelatedLinear)):
         (rows, columns), (bias,) = factors[2 * index], factors[2 * index + 1]
@@ -129,11 +125,11 @@ def test_parameters_that_were_not_trained_have_no_variance() -> None:
     with torch.no_grad():
         torch.nn.init.zeros_(net[0].bias)
     mean = torch.cat([vector([net[0].bias]), vector([net[2].weight])])
-    found = bnndp.importers.from_laplace(state("Diag", mean, torch.ones(len(mean)), torch.ones(1)), net)
+    found = from_laplace(state("Diag", mean, torch.ones(len(mean)), torch.ones(1)), net)
     stds = [bool((each > 0).all()) for layer in found.linears for each in (layer.weight_std, layer.bias_std)]
     assert stds == [False, True, True, False]
     kron = [[torch.eye(4)], [torch.eye(3), torch.eye(4)]]
-    layers = bnndp.importers.from_laplace(state("Kron", mean, kron, torch.ones(1)), net).layers
+    layers = from_laplace(state("Kron", mean, kron, torch.ones(1)), net).layers
     assert not layers[0].factor[:, :-1].any()
     assert layers[0].factor[:, -1].any()
     assert not layers[2].factor[:, -1].any()
@@ -159,7 +155,7 @@ def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFi
     assert "read by laplace: factor with columns u_i x v_j" in printed
     assert "pred_type='nn', link_approx='mc'" in printed  # what is certified is not its default prediction
     found = read_model(out)
-    wanted = bnndp.importers.from_laplace(given, net)
+    wanted = from_laplace(given, net)
     assert wanted.task == "classification"
     assert found.posterior.digest() == wanted.digest()
 
@@ -168,11 +164,7 @@ def test_a_file_with_its_network_beside(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def fault(given: dict[str, object], net: nn.Module | None) -> str:
-    beside = None if net is None else flat(net.state_dict())
-    with pytest.raises(ModelFileError) as caught:
-        LAPLACE.read(flat(given), Choices(beside=beside))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return site_states.fault(given, "laplace", beside=None if net is None else flat(net.state_dict()))
 
 
 def test_a_precision_between_layers_is_refused() -> None:
@@ -180,7 +172,7 @@ def test_a_precision_between_layers_is_refused() -> None:
     mean = vector(net.parameters())
     n = len(mean)
     hessian = torch.eye(n)
-    assert bnndp.importers.from_laplace(state("Full", mean, hessian, torch.ones(1)), net).sizes == (2, 3, 1)
+    assert from_laplace(state("Full", mean, hessian, torch.ones(1)), net).sizes == (2, 3, 1)
     low = state("LowRank", mean, (torch.ones(n, 1), torch.ones(1)), torch.ones(1))
     assert "weights of the layers '0' and '2' are correlated" in fault(low, net)
     hessian[0, -1] = hessian[-1, 0] = 1e-30
@@ -191,7 +183,7 @@ def test_a_low_rank_precision_of_one_layer() -> None:
     net = network((2, 3), 0)
     basis, values = torch.randn(9, 2), torch.rand(2)
     given = state("LowRank", vector(net.parameters()), (basis, values), torch.full((1,), 0.5))
-    layer = bnndp.importers.from_laplace(given, net).layers[0]
+    layer = from_laplace(given, net).layers[0]
     precision = FACTOR * (basis.double() * values.double()) @ basis.double().T + 0.5 * torch.eye(9)
     torch.testing.assert_close(covariance(layer), torch.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
@@ -203,7 +195,7 @@ def test_a_network_that_is_not_the_one(tmp_path: Path) -> None:
     assert "is not made of the values of the parameters 0.weight" in fault(good, network((2, 3, 1), 1))
     assert "give the state_dict of the network by --beside" in fault(good, None)
     with pytest.raises(InputError, match="give the network as well"):
-        bnndp.importers.from_laplace(good)
+        from_laplace(good)
     last = state("DiagLL", vector(net[2].parameters()), torch.ones(4), torch.ones(1))
     assert "is not made of the values of one layer" in fault(last, network((2, 3, 1), 1))  # the same shapes
     named = last | {"_last_layer_name": "0"}
@@ -274,9 +266,7 @@ def test_a_diagonal_kronecker_factor() -> None:
     net = network((2, 3), 0)
     rows, columns, bias = torch.rand(3), spd(2, 1), spd(3, 2)
     mean = vector(net.parameters())
-    one = bnndp.importers.from_laplace(state("Kron", mean, [[rows, columns], [bias]], torch.ones(1)), net).layers[0]
-    other = bnndp.importers.from_laplace(
-        state("Kron", mean, [[rows.diag(), columns], [bias]], torch.ones(1)), net
-    ).layers[0]
+    one = from_laplace(state("Kron", mean, [[rows, columns], [bias]], torch.ones(1)), net).layers[0]
+    other = from_laplace(state("Kron", mean, [[rows.diag(), columns], [bias]], torch.ones(1)), net).layers[0]
     torch.testing.assert_close(covariance(one), covariance(other), rtol=1e-12, atol=1e-14)
     assert not isinstance(one, Linear)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bnndp
 from bnndp.errors import InputError
+from bnndp.importers import from_laplace
 from bnndp.layers import CorrelatedLinear
 
 X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]]).double()
@@ -71,8 +72,8 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("subset", "structure"), [("all", "diag"), ("last_layer", "diag")])
 def test_diagonals(quiet: Any, subset: str, structure: str, settings: dict[str, Any]) -> None:
     approximation, net = fitted(quiet, subset, structure, **settings)
-    network = bnndp.importers.from_laplace(approximation)
-    assert network.digest() == bnndp.importers.from_laplace(stored(approximation), net).digest()
+    network = from_laplace(approximation)
+    assert network.digest() == from_laplace(stored(approximation), net).digest()
     std = torch.cat([torch.cat([layer.weight_std.flatten(), layer.bias_std]) for layer in network.linears])
     wanted = approximation.posterior_variance.sqrt()
     torch.testing.assert_close(std[-len(wanted) :], wanted, rtol=1e-12, atol=0)
@@ -83,8 +84,8 @@ def test_diagonals(quiet: Any, subset: str, structure: str, settings: dict[str, 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_covariances_of_the_last_layer(quiet: Any, structure: str, settings: dict[str, Any]) -> None:
     approximation, net = fitted(quiet, "last_layer", structure, **settings)
-    network = bnndp.importers.from_laplace(approximation)
-    assert network.digest() == bnndp.importers.from_laplace(stored(approximation), net).digest()
+    network = from_laplace(approximation)
+    assert network.digest() == from_laplace(stored(approximation), net).digest()
     if structure == "full":
         wanted = approximation.posterior_covariance
     else:
@@ -95,7 +96,7 @@ def test_covariances_of_the_last_layer(quiet: Any, structure: str, settings: dic
 
 def test_kronecker_of_all_layers(quiet: Any) -> None:
     approximation, net = fitted(quiet, "all", "kron", prior_precision=torch.tensor([1.0, 2.0, 0.5, 3.0]).double())
-    network = bnndp.importers.from_laplace(approximation)
+    network = from_laplace(approximation)
     dense = approximation.posterior_precision.to_matrix(exponent=-1)
     ours = [covariance(layer) for layer in network.layers if isinstance(layer, CorrelatedLinear)]
     torch.testing.assert_close(torch.block_diag(*ours), dense, rtol=1e-8, atol=1e-11)
@@ -105,7 +106,7 @@ def test_kronecker_of_all_layers(quiet: Any) -> None:
 def test_a_classifier(quiet: Any) -> None:
     """The mean of the softmax over draws is what is certified, not the default prediction of the library."""
     approximation, _ = fitted(quiet, "last_layer", "kron", "classification", prior_precision=0.05)
-    network = bnndp.importers.from_laplace(approximation)
+    network = from_laplace(approximation)
     assert network.task == "classification"
     sampled = approximation(X, pred_type="nn", link_approx="mc", n_samples=20_000)
     bounds = bnndp.certify(network, bnndp.Box.ball(X, 1e-9), bnndp.Options(refine=16))
@@ -124,14 +125,14 @@ def test_activations_and_the_task_are_those_of_the_live_object(quiet: Any, subse
         net, "classification", subset_of_weights=subset, hessian_structure=structure, prior_precision=50.0
     )
     found.fit(torch.utils.data.DataLoader(data, batch_size=10))
-    network = bnndp.importers.from_laplace(found)
+    network = from_laplace(found)
     assert [layer.kind for layer in network.layers][1::2] == ["tanh", "relu"]
     assert network.task == "classification"
-    assert network.digest() == bnndp.importers.from_laplace(stored(found), net).digest()
+    assert network.digest() == from_laplace(stored(found), net).digest()
     with pytest.raises(InputError, match="nothing is guessed: give the activation between its layers"):
-        bnndp.importers.from_laplace(stored(found), net.state_dict())
+        from_laplace(stored(found), net.state_dict())
     with pytest.raises(InputError, match="is not what the module has between its layers: tanh, relu"):
-        bnndp.importers.from_laplace(found, activation="relu")
+        from_laplace(found, activation="relu")
     box = bnndp.Box.ball(X[:1], 0.05)
     bounds = bnndp.certify(network, box)
     points = box.lower + (box.upper - box.lower) * torch.rand(5, 3).double()

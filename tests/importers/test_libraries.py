@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 import bnndp
 from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.importers import from_ivon, from_tensors
 from bnndp.importers.architecture import Architecture
 from bnndp.importers.build import posterior_of
 from bnndp.importers.flatten import flat
@@ -68,13 +70,9 @@ class Chain(nn.Sequential):
         return x
 
 
-def bayesian_torch(n_in: int, n_out: int, **settings: Any) -> nn.Module:
-    found = library("bayesian_torch.layers")
-    return found.LinearReparameterization(n_in, n_out, posterior_rho_init=-1.0, **settings)
-
-
-def flipout(n_in: int, n_out: int, **settings: Any) -> nn.Module:
-    return library("bayesian_torch.layers").LinearFlipout(n_in, n_out, posterior_rho_init=-1.0, **settings)
+def bayesian_torch(n_in: int, n_out: int, kind: str = "Reparameterization", **settings: Any) -> nn.Module:
+    layer = getattr(library("bayesian_torch.layers"), f"Linear{kind}")
+    return layer(n_in, n_out, posterior_rho_init=-1.0, **settings)
 
 
 def blitz(n_in: int, n_out: int, **settings: Any) -> nn.Module:
@@ -91,22 +89,18 @@ def uncertainty(n_in: int, n_out: int, **settings: Any) -> nn.Module:
 
 DENSE: dict[str, tuple[str, Callable[..., nn.Module]]] = {
     "bayesian-torch": ("bayesian-torch", bayesian_torch),
-    "bayesian-torch flipout": ("bayesian-torch", flipout),
+    "bayesian-torch flipout": ("bayesian-torch", partial(bayesian_torch, kind="Flipout")),
     "blitz": ("blitz", blitz),
     "torchbnn": ("torchbnn", torchbnn),
     "torch-uncertainty": ("torch-uncertainty", uncertainty),
 }
+STEPS = {"stride": 2, "padding": 1}
+RHO = {"posterior_rho_init": -1.0}
 CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
-    "bayesian-torch": lambda: library("bayesian_torch.layers").Conv2dReparameterization(
-        1, 2, 3, stride=2, padding=1, posterior_rho_init=-1.0
-    ),
-    "blitz": lambda: library("blitz.modules").BayesianConv2d(
-        1, 2, (3, 3), stride=2, padding=1, posterior_rho_init=-1.0
-    ),
-    "torchbnn": lambda: library("torchbnn").BayesConv2d(0, 0.3, 1, 2, 3, stride=2, padding=1),
-    "torch-uncertainty": lambda: torch_uncertainty("bayes_conv").BayesConv2d(
-        1, 2, 3, stride=2, padding=1, sigma_init=-1.0
-    ),
+    "bayesian-torch": lambda: library("bayesian_torch.layers").Conv2dReparameterization(1, 2, 3, **STEPS, **RHO),
+    "blitz": lambda: library("blitz.modules").BayesianConv2d(1, 2, (3, 3), **STEPS, **RHO),
+    "torchbnn": lambda: library("torchbnn").BayesConv2d(0, 0.3, 1, 2, 3, **STEPS),
+    "torch-uncertainty": lambda: torch_uncertainty("bayes_conv").BayesConv2d(1, 2, 3, **STEPS, sigma_init=-1.0),
 }
 
 
@@ -129,8 +123,8 @@ def test_dense_networks(name: str) -> None:
     importer, layer = DENSE[name]
     torch.manual_seed(0)
     module = Chain(layer(3, 6), nn.ReLU(), layer(6, 2, bias=False) if name != "blitz" else layer(6, 2))
-    found = bnndp.importers.from_tensors(module.state_dict(), importer=importer, **SETTINGS)
-    assert found.digest() == bnndp.importers.from_tensors(module.state_dict(), **SETTINGS).digest()
+    found = from_tensors(module.state_dict(), importer=importer, **SETTINGS)
+    assert found.digest() == from_tensors(module.state_dict(), **SETTINGS).digest()
     assert found.digest() == bnndp.from_module(module, task="regression").digest()
     agree(module, found, (3,))
 
@@ -140,18 +134,12 @@ def test_another_function_of_rho_would_be_noticed() -> None:
     module = Chain(bayesian_torch(3, 6), nn.ReLU(), bayesian_torch(6, 2))
     state = module.state_dict()
     wrong = {name.replace("mu_", "x_mu_").replace("rho_", "x_rho_"): tensor for name, tensor in state.items()}
-    rows = [
-        ("weight_mean", "mu_weight"),
-        ("weight_std", "rho_weight"),
-        ("bias_mean", "mu_bias"),
-        ("bias_std", "rho_bias"),
-    ]
-    table = [
-        {"name": f"<layer>.x_{name}", "role": role} | ({"transform": "exp"} if role.endswith("std") else {})
-        for role, name in rows
-    ]
+    table = []
+    for part in ("weight", "bias"):
+        table.append({"name": f"<layer>.x_mu_{part}", "role": f"{part}_mean"})
+        table.append({"name": f"<layer>.x_rho_{part}", "role": f"{part}_std", "transform": "exp"})
     with pytest.raises(AssertionError):
-        agree(module, bnndp.importers.from_tensors(wrong, table={"tensors": table}, **SETTINGS), (3,))
+        agree(module, from_tensors(wrong, table={"tensors": table}, **SETTINGS), (3,))
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -160,7 +148,7 @@ def test_convolutions(name: str) -> None:
     dense = DENSE[name][1]
     module = Chain(CONVOLUTIONS[name](), nn.Tanh(), nn.Flatten(), dense(2 * 2 * 2, 2))
     given = Architecture("regression", layers=IMAGES, input_shape=(1, 4, 4))
-    found = bnndp.importers.from_tensors(module.state_dict(), given)
+    found = from_tensors(module.state_dict(), given)
     assert found.digest() == bnndp.from_module(module, input_shape=(1, 4, 4), task="regression").digest()
     agree(module, found, (1, 4, 4))
 
@@ -174,7 +162,7 @@ def test_blitz_after_a_move_keeps_old_means_beside_the_trained_ones() -> None:
     optimiser.step()
     state = module.state_dict()
     assert not torch.equal(state["weight_mu"], state["weight_sampler.mu"])
-    found = bnndp.importers.from_tensors(state, **SETTINGS)
+    found = from_tensors(state, **SETTINGS)
     assert torch.equal(found.linears[0].weight_mean, state["weight_sampler.mu"])
     agree(lambda x: module(x.double()), found, (2,))
 
@@ -183,7 +171,7 @@ def test_blitz_without_a_bias_keeps_one() -> None:
     torch.manual_seed(0)
     module = blitz(3, 2, bias=False)
     assert "bias_mu" in module.state_dict()
-    found = bnndp.importers.from_tensors(module.state_dict(), bias=False, **SETTINGS)
+    found = from_tensors(module.state_dict(), bias=False, **SETTINGS)
     assert found.digest() == bnndp.from_module(module, task="regression").digest()  # which sees that there is none
     agree(module, found, (3,))
 
@@ -191,10 +179,10 @@ def test_blitz_without_a_bias_keeps_one() -> None:
 def test_a_frozen_layer_of_torchbnn() -> None:
     torch.manual_seed(0)
     module: Any = torchbnn(3, 2)
-    before = bnndp.importers.from_tensors(module.state_dict(), **SETTINGS)
+    before = from_tensors(module.state_dict(), **SETTINGS)
     module.freeze()
     assert "weight_eps" in module.state_dict()
-    assert bnndp.importers.from_tensors(module.state_dict(), **SETTINGS).digest() == before.digest()
+    assert from_tensors(module.state_dict(), **SETTINGS).digest() == before.digest()
     with pytest.raises(bnndp.CertError, match="it is frozen"):
         bnndp.from_module(module, task="regression")
 
@@ -218,7 +206,7 @@ def trained_by_ivon(groups: bool) -> tuple[nn.Module, Any]:
 def test_ivon(groups: bool) -> None:
     module, optimiser = trained_by_ivon(groups)
     names = ["2.weight", "2.bias", "0.weight", "0.bias"] if groups else None
-    found = bnndp.importers.from_ivon(module, optimiser, parameters=names, **SETTINGS)
+    found = from_ivon(module, optimiser, parameters=names, **SETTINGS)
 
     def draw(x: Tensor) -> Tensor:
         with optimiser.sampled_params():
@@ -233,6 +221,5 @@ def test_an_ivon_checkpoint() -> None:
     found = importer_for(both)
     assert found.name == "ivon"
     assert (
-        posterior_of(found.read(both, Choices()), RELUS).digest()
-        == bnndp.importers.from_ivon(module, optimiser, **SETTINGS).digest()
+        posterior_of(found.read(both, Choices()), RELUS).digest() == from_ivon(module, optimiser, **SETTINGS).digest()
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import bnndp
 from bnndp.errors import CertError, InputError, ModelFileError, UnsupportedLayerError
+from bnndp.importers import Architecture, from_laplace, from_posteriors
 
 
 class Approximation:
@@ -56,7 +57,7 @@ def test_bounds_of_a_live_classifier_contain_what_it_does(seed: int) -> None:
     with torch.no_grad():
         for index in (0, 2, 4):
             model[index].weight.mul_(4)  # type: ignore[operator]  # so that tanh and relu differ
-    network = bnndp.importers.from_laplace(Approximation(model, precision=400.0))
+    network = from_laplace(Approximation(model, precision=400.0))
     assert kinds(network) == ["linear", "tanh", "linear", "relu", "linear"]
     assert network.task == "classification"
     box = bnndp.Box.ball(torch.randn(1, 2).double(), 0.01)
@@ -66,7 +67,7 @@ def test_bounds_of_a_live_classifier_contain_what_it_does(seed: int) -> None:
     assert bool((bounds.lower - error <= mean).all())
     assert bool((mean <= bounds.upper + error).all())
     state = model.state_dict()
-    other = bnndp.importers.from_laplace(Approximation(model, precision=400.0).state_dict(), state, activation="relu")
+    other = from_laplace(Approximation(model, precision=400.0).state_dict(), state, activation="relu")
     wrong = bnndp.certify(other, box)  # of another network: the test would notice
     assert bool((mean < wrong.lower - error).any() or (wrong.upper + error < mean).any())
 
@@ -74,28 +75,26 @@ def test_bounds_of_a_live_classifier_contain_what_it_does(seed: int) -> None:
 def test_a_network_beside_a_state_says_its_activations() -> None:
     model = classifier()
     found = Approximation(model)
-    wanted = bnndp.importers.from_laplace(found).digest()
-    assert bnndp.importers.from_laplace(found.state_dict(), model).digest() == wanted
-    assert (
-        bnndp.importers.from_laplace(found, model.state_dict()).digest() == wanted
-    )  # the live approximation says them
+    wanted = from_laplace(found).digest()
+    assert from_laplace(found.state_dict(), model).digest() == wanted
+    assert from_laplace(found, model.state_dict()).digest() == wanted  # the live approximation says them
     with pytest.raises(InputError, match="nothing is guessed: give the activation between its layers"):
-        bnndp.importers.from_laplace(found.state_dict(), model.state_dict())
+        from_laplace(found.state_dict(), model.state_dict())
     with pytest.raises(InputError, match="is said to be regression, but what was trained is for classification"):
-        bnndp.importers.from_laplace(found, task="regression")
+        from_laplace(found, task="regression")
     for activation in ("relu", "tanh"):
         with pytest.raises(InputError, match=f"'{activation}' is not what the module has between its layers: tanh, re"):
-            bnndp.importers.from_laplace(found, activation=activation)
+            from_laplace(found, activation=activation)
     reward = Approximation(model, "reward_modeling")
     with pytest.raises(InputError, match="nothing is guessed: give the task"):
-        bnndp.importers.from_laplace(reward)
+        from_laplace(reward)
 
 
 def test_a_network_without_hidden_layers_needs_no_activation() -> None:
     for model in (nn.Sequential(nn.Linear(2, 3)), nn.Linear(2, 3)):
         found = Approximation(model, "regression")
-        assert kinds(bnndp.importers.from_laplace(found)) == ["linear"]
-        assert bnndp.importers.from_laplace(found.state_dict(), model.state_dict()).task == "regression"
+        assert kinds(from_laplace(found)) == ["linear"]
+        assert from_laplace(found.state_dict(), model.state_dict()).task == "regression"
 
 
 class FeatureExtractor(nn.Module):
@@ -116,11 +115,11 @@ class Scaled(FeatureExtractor):
 
 def test_wrappers_are_read_for_what_they_do() -> None:
     model = classifier()
-    wanted = bnndp.importers.from_laplace(Approximation(model)).digest()
+    wanted = from_laplace(Approximation(model)).digest()
     wrapped = Approximation(FeatureExtractor(model))
-    assert bnndp.importers.from_laplace(wrapped).digest() == wanted
+    assert from_laplace(wrapped).digest() == wanted
     with pytest.raises(InputError, match=r"between the inputs and 'model.0' the module does something"):
-        bnndp.importers.from_laplace(Approximation(Scaled(model)))
+        from_laplace(Approximation(Scaled(model)))
 
 
 class Net(nn.Module):
@@ -140,13 +139,13 @@ def test_layers_are_in_the_order_in_which_they_are_run() -> None:
     model = Net(torch.relu)
     found = Approximation(model, "regression")
     with pytest.raises(InputError, match=r"between 'middle' and 'last' .* needs a name: activation='relu'"):
-        bnndp.importers.from_laplace(found)
-    network = bnndp.importers.from_laplace(found, activation="relu")
+        from_laplace(found)
+    network = from_laplace(found, activation="relu")
     assert kinds(network) == ["linear", "tanh", "linear", "relu", "linear"]
     for layer, part in zip(network.layers[::2], (model.first, model.middle, model.last), strict=True):
         assert torch.equal(layer.weight_mean, part.weight.detach().double())
     with pytest.raises(InputError, match="an activation is not the one named"):
-        bnndp.importers.from_laplace(found, activation="tanh")
+        from_laplace(found, activation="tanh")
 
 
 def layers(*parts: str) -> tuple[dict[str, Any], ...]:
@@ -156,42 +155,39 @@ def layers(*parts: str) -> tuple[dict[str, Any], ...]:
 
 def test_described_layers_must_be_those_that_are_run() -> None:
     found = Approximation(Net(torch.relu), "regression")
-    wanted = bnndp.importers.from_laplace(found, activation="relu").digest()
-    right = bnndp.importers.Architecture(layers=layers("first", "tanh", "middle", "relu", "last"))
-    assert bnndp.importers.from_laplace(found, None, right).digest() == wanted
+    wanted = from_laplace(found, activation="relu").digest()
+    right = Architecture(layers=layers("first", "tanh", "middle", "relu", "last"))
+    assert from_laplace(found, None, right).digest() == wanted
     for wrong in (("first", "tanh", "middle", "tanh", "last"), ("middle", "tanh", "first", "relu", "last")):
         with pytest.raises(InputError, match="the architecture contradicts the live network"):
-            bnndp.importers.from_laplace(found, None, bnndp.importers.Architecture(layers=layers(*wrong)))
+            from_laplace(found, None, Architecture(layers=layers(*wrong)))
     added = Approximation(Net(lambda z: z + 1), "regression")
     for said in ({}, {"activation": "relu"}):
         with pytest.raises(InputError, match="between 'middle' and 'last' the module does something"):
-            bnndp.importers.from_laplace(added, **said)
+            from_laplace(added, **said)
 
 
 def test_dropout_must_be_described() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1))
     found = Approximation(model, "regression")
     with pytest.raises(InputError, match=r"'2': it is dropout, .*; an Architecture can say its input_shape, or its la"):
-        bnndp.importers.from_laplace(found)
+        from_laplace(found)
     entries: list[dict[str, Any]] = [{"type": "linear", "name": "0"}, {"type": "relu"}, {"type": "linear", "name": "3"}]
-    assert (
-        kinds(bnndp.importers.from_laplace(found, None, bnndp.importers.Architecture(layers=tuple(entries))))[1]
-        == "relu"
-    )
+    assert kinds(from_laplace(found, None, Architecture(layers=tuple(entries))))[1] == "relu"
     entries.insert(2, {"type": "dropout", "rate": 0.5, "law": "bernoulli", "channels": False})
-    masked = bnndp.importers.from_laplace(found, None, bnndp.importers.Architecture(layers=tuple(entries)))
+    masked = from_laplace(found, None, Architecture(layers=tuple(entries)))
     assert kinds(masked) == ["linear", "relu", "dropout", "linear"]
     entries[1] = {"type": "tanh"}
     with pytest.raises(InputError, match="contradicts the live network"):
-        bnndp.importers.from_laplace(found, None, bnndp.importers.Architecture(layers=tuple(entries)))
+        from_laplace(found, None, Architecture(layers=tuple(entries)))
 
 
 def test_images() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.SiLU(), nn.Flatten(), nn.Linear(18, 2))
     found = Approximation(model, "regression")
     with pytest.raises(InputError, match="input_shape must be given"):
-        bnndp.importers.from_laplace(found)
-    network = bnndp.importers.from_laplace(found, architecture=bnndp.importers.Architecture(input_shape=(1, 8, 8)))
+        from_laplace(found)
+    network = from_laplace(found, architecture=Architecture(input_shape=(1, 8, 8)))
     assert kinds(network) == ["conv2d", "silu", "flatten", "linear"]
     assert (network.layers[0].stride, network.sizes) == ((2, 2), (64, 18, 2))
 
@@ -201,25 +197,23 @@ def test_a_layer_in_two_places_is_refused() -> None:
     model = nn.Sequential(shared, nn.ReLU(), shared)
     params = {name: value.detach().abs() for name, value in model.named_parameters()}  # those of the layer once
     with pytest.raises(UnsupportedLayerError, match="is run more than once: layers must be independent"):
-        bnndp.importers.from_posteriors({"params": params, "sd_diag": params}, network=model, task="regression")
+        from_posteriors({"params": params, "sd_diag": params}, network=model, task="regression")
 
 
 def test_activations_with_settings() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.LeakyReLU(0.3), nn.Linear(4, 4), nn.ELU(0.5), nn.Linear(4, 1))
-    network = bnndp.importers.from_laplace(Approximation(model, "regression"))
+    network = from_laplace(Approximation(model, "regression"))
     assert kinds(network)[1::2] == ["leaky_relu", "elu"]
     assert (network.layers[1].negative_slope, network.layers[3].alpha) == (0.3, 0.5)
     with pytest.raises(CertError, match="there is no rule for Mish"):
-        bnndp.importers.from_laplace(
-            Approximation(nn.Sequential(nn.Linear(2, 2), nn.Mish(), nn.Linear(2, 1)), "regression")
-        )
+        from_laplace(Approximation(nn.Sequential(nn.Linear(2, 2), nn.Mish(), nn.Linear(2, 1)), "regression"))
 
 
 def test_layers_without_an_activation_between_them() -> None:
     found = Approximation(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), "regression")
-    assert kinds(bnndp.importers.from_laplace(found)) == ["linear", "linear"]
+    assert kinds(from_laplace(found)) == ["linear", "linear"]
     with pytest.raises(InputError, match="activation='relu', but the module has none between its layers"):
-        bnndp.importers.from_laplace(found, activation="relu")
+        from_laplace(found, activation="relu")
 
 
 def test_a_network_of_posteriors() -> None:
@@ -228,12 +222,12 @@ def test_a_network_of_posteriors() -> None:
     whole = {"params": params, "sd_diag": {name: torch.ones_like(value) for name, value in params.items()}}
     last = {name: {key: value for key, value in part.items() if key[0] == "4"} for name, part in whole.items()}
     for state in (whole, last):
-        network = bnndp.importers.from_posteriors(state, network=model, task="classification")
+        network = from_posteriors(state, network=model, task="classification")
         assert kinds(network) == ["linear", "tanh", "linear", "relu", "linear"]
         with pytest.raises(InputError, match="'relu' is not what the module has between its layers: tanh, relu"):
-            bnndp.importers.from_posteriors(state, network=model, task="classification", activation="relu")
+            from_posteriors(state, network=model, task="classification", activation="relu")
         with pytest.raises(InputError, match="give the task"):
-            bnndp.importers.from_posteriors(state, network=model)
+            from_posteriors(state, network=model)
 
 
 def test_a_network_with_some_of_the_layers() -> None:
@@ -242,10 +236,10 @@ def test_a_network_with_some_of_the_layers() -> None:
     params = {"4.weight": torch.ones(1, 4), "4.bias": torch.ones(1)}
     state = {"params": params, "sd_diag": params}
     with pytest.raises(InputError, match="give the activation between its layers"):
-        bnndp.importers.from_posteriors(state, network=body, task="regression")
+        from_posteriors(state, network=body, task="regression")
     with pytest.raises(InputError, match="'relu' is not what the module has between its layers: tanh, tanh"):
-        bnndp.importers.from_posteriors(state, network=body, task="regression", activation="relu")
-    network = bnndp.importers.from_posteriors(state, network=body, task="regression", activation="tanh")
+        from_posteriors(state, network=body, task="regression", activation="relu")
+    network = from_posteriors(state, network=body, task="regression", activation="tanh")
     assert kinds(network) == ["linear", "tanh", "linear", "tanh", "linear"]
 
 
@@ -269,10 +263,10 @@ def test_layers_of_the_users_own_say_nothing() -> None:
 
     found = Approximation(Two(), "regression")
     with pytest.raises(InputError, match="give the activation between its layers"):
-        bnndp.importers.from_laplace(found)
-    assert kinds(bnndp.importers.from_laplace(found, activation="tanh")) == ["linear", "tanh", "linear"]
+        from_laplace(found)
+    assert kinds(from_laplace(found, activation="tanh")) == ["linear", "tanh", "linear"]
     with pytest.raises(CertError, match="input_shape must be given"):
-        bnndp.importers.from_laplace(Approximation(Two(nn.Tanh()), "regression"), activation="relu")
+        from_laplace(Approximation(Two(nn.Tanh()), "regression"), activation="relu")
 
 
 def test_states_of_two_tasks_are_no_ensemble() -> None:

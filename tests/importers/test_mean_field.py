@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from support.foreign_states import LIBRARIES, RELUS, SETTINGS, ForeignState, dense, posterior, random_tensors, softplus
 from torch import Tensor
 
-import bnndp
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import read_model
+from bnndp.importers import from_tensors
 from bnndp.importers.architecture import Architecture
 from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.registry import IMPORTERS, importer_for
@@ -44,7 +44,7 @@ def test_values_are_those_of_the_library(name: str, seed: int) -> None:
     random = any(bool((layer["weight_std"] > 0).any()) for layer in case.layers.values())
     if random:
         assert importer_for(Foreign(dict(case.state))).name == name
-    check(bnndp.importers.from_tensors(case.state, importer=name, **SETTINGS), case)
+    check(from_tensors(case.state, importer=name, **SETTINGS), case)
 
 
 @pytest.mark.usefixtures("no_child")
@@ -76,10 +76,10 @@ def test_a_file_of_each_library(name: str, tmp_path: Path, capsys: pytest.Captur
 def test_prefixes_that_all_names_share_are_cut_off(start: str) -> None:
     case = dense(LIBRARIES["torchbnn"], 3)
     given = {start + name: tensor for name, tensor in case.state.items()}
-    check(bnndp.importers.from_tensors(given, **SETTINGS), case)
+    check(from_tensors(given, **SETTINGS), case)
     names = tuple({"type": "linear", "name": start + name} for name in case.layers)  # as the user knows them
     layers = tuple(entry for name in names for entry in ({"type": "relu"}, name))[1:]
-    check(bnndp.importers.from_tensors(given, Architecture("regression", layers=layers)), case)
+    check(from_tensors(given, Architecture("regression", layers=layers)), case)
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict", "whatever"])
@@ -87,7 +87,7 @@ def test_wrappers_of_checkpoints(key: str) -> None:
     case = dense(LIBRARIES["bayesian-cnn"], 3)
     adam = {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"params": [0]}]}
     for beside in ({}, {"optimizer": adam}, {"optimizer_states": [adam], "epoch": 1, "hyper": {"lr": 0.1}}):
-        check(bnndp.importers.from_tensors({key: case.state, **beside}, **SETTINGS), case)
+        check(from_tensors({key: case.state, **beside}, **SETTINGS), case)
 
 
 def test_a_checkpoint_of_lightning() -> None:
@@ -100,10 +100,10 @@ def test_a_checkpoint_of_lightning() -> None:
         "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_k_models": torch.ones(2)}},
         "optimizer_states": [adam],
     }
-    check(bnndp.importers.from_tensors(checkpoint, **SETTINGS), case)
+    check(from_tensors(checkpoint, **SETTINGS), case)
     del checkpoint["pytorch-lightning_version"]
     with pytest.raises(ModelFileError, match="several of its entries hold tensors; give --key state_dict or callbacks"):
-        bnndp.importers.from_tensors(checkpoint, **SETTINGS)
+        from_tensors(checkpoint, **SETTINGS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,12 +117,12 @@ def test_convolutions(name: str) -> None:
         {"type": "flatten"},
         {"type": "linear", "name": "fc"},
     )
-    found = bnndp.importers.from_tensors(tensors, Architecture("classification", layers=layers, input_shape=(1, 4, 4)))
+    found = from_tensors(tensors, Architecture("classification", layers=layers, input_shape=(1, 4, 4)))
     assert isinstance(found, BayesianNetwork)
     wanted = posterior(library, "conv", tensors)
     assert all(torch.equal(getattr(found.layers[0], field), wanted[field]) for field in FIELDS)
     with pytest.raises(ModelFileError, match="no chain of dense layers; give --arch"):
-        bnndp.importers.from_tensors(tensors, **SETTINGS)
+        from_tensors(tensors, **SETTINGS)
 
 
 # Traps, each by the library it is of
@@ -170,9 +170,7 @@ def test_sigma_of_torch_uncertainty_is_rho() -> None:
 def test_a_negative_sigma_is_refused() -> None:
     table = {"tensors": [{"name": "<layer>.m", "role": "weight_mean"}, {"name": "<layer>.s", "role": "weight_std"}]}
     with pytest.raises(ModelFileError, match=r"'fc.s' as standard deviation: \[0, 1\] is -7.0 .* must be >= 0"):
-        bnndp.importers.from_tensors(
-            {"fc.m": torch.zeros(1, 2), "fc.s": torch.tensor([[0.0, -7.0]])}, table=table, **SETTINGS
-        )
+        from_tensors({"fc.m": torch.zeros(1, 2), "fc.s": torch.tensor([[0.0, -7.0]])}, table=table, **SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +178,13 @@ def test_a_negative_sigma_is_refused() -> None:
 )
 def test_softplus_neither_overflows_nor_loses_small_ones(rho: float, std: float) -> None:
     tensors = {"mu_weight": torch.zeros(1, 1), "rho_weight": torch.full((1, 1), rho)}
-    assert bnndp.importers.from_tensors(tensors, **SETTINGS).linears[0].weight_std.item() == std
+    assert from_tensors(tensors, **SETTINGS).linears[0].weight_std.item() == std
 
 
 def test_exp_that_overflows_is_refused() -> None:
     tensors = {"weight_mu": torch.zeros(1, 1), "weight_log_sigma": torch.full((1, 1), 800.0)}
     with pytest.raises(ModelFileError, match=r"'weight_log_sigma': \[0, 0\] is 800.0 .* no finite exp"):
-        bnndp.importers.from_tensors(tensors, **SETTINGS)
+        from_tensors(tensors, **SETTINGS)
 
 
 def test_the_draw_of_a_frozen_layer_is_not_used() -> None:
@@ -206,7 +204,7 @@ def test_a_missing_tensor_is_noticed(name: str, part: str, which: int) -> None:
     gone = f"{layer}.{getattr(LIBRARIES[name], part)[which]}"
     rest = {key: value for key, value in case.state.items() if key != gone}
     with pytest.raises(ModelFileError, match=r"a tensor is missing|which holds the posterior|lacks") as caught:
-        bnndp.importers.from_tensors(rest, importer=name, **SETTINGS)
+        from_tensors(rest, importer=name, **SETTINGS)
     assert layer in str(caught.value)
 
 
@@ -242,7 +240,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
 def test_files_that_are_refused(case: str) -> None:
     tensors, words = BAD[case]
     with pytest.raises(ModelFileError, match=words):
-        bnndp.importers.from_tensors(tensors, **SETTINGS)
+        from_tensors(tensors, **SETTINGS)
 
 
 def test_an_unused_choice_is_refused(tmp_path: Path) -> None:
@@ -335,4 +333,4 @@ BAD_TABLES: dict[str, tuple[Any, str]] = {
 def test_bad_tables_are_refused(case: str) -> None:
     table, words = BAD_TABLES[case]
     with pytest.raises(ModelFileError, match=words):
-        bnndp.importers.from_tensors({"fc.a": torch.ones(1, 1)}, table=table, **SETTINGS)
+        from_tensors({"fc.a": torch.ones(1, 1)}, table=table, **SETTINGS)

@@ -13,6 +13,7 @@ from support.site_states import (
     Sites,
     check_independent,
     covariance,
+    fault,
     random_sites,
     random_sizes,
     table_of,
@@ -22,10 +23,9 @@ from torch import Tensor
 
 import bnndp
 from bnndp.cli.main import main
-from bnndp.errors import ModelFileError
 from bnndp.files.posterior import read_model
+from bnndp.importers import from_numpyro
 from bnndp.importers.flatten import flat
-from bnndp.importers.foreign import Choices
 from bnndp.importers.numpyro import CHAIN, NUMPYRO
 from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear
@@ -63,7 +63,7 @@ def test_scales_are_used_as_they_are(seed: int, style: str) -> None:
     locs, scales = pair(seed)
     state = auto_normal(locs, scales, style)
     assert importer_for(flat(state)).name == "numpyro"
-    found = bnndp.importers.from_numpyro({name: value.numpy() for name, value in state.items()}, **SETTINGS)
+    found = from_numpyro({name: value.numpy() for name, value in state.items()}, **SETTINGS)
     check_independent(found, locs, scales)  # no second softplus
 
 
@@ -87,18 +87,10 @@ def test_ten_layers_are_in_the_order_of_their_numbers() -> None:
     state = {f"{name}_auto_loc": value for name, value in named(locs, "flax").items()}
     assert list(state)[1:3] == ["nn/Dense_0.kernel_auto_loc", "nn/Dense_1.bias_auto_loc"]
     assert list(state)[4].startswith("nn/Dense_10")  # before Dense_2
-    check_independent(bnndp.importers.from_numpyro(state, **SETTINGS), locs, {})
+    check_independent(from_numpyro(state, **SETTINGS), locs, {})
 
 
 # Layout
-
-
-def fault(state: dict[str, Tensor], **choices: object) -> str:
-    foreign = flat(state)
-    with pytest.raises(ModelFileError) as caught:
-        importer_for(foreign).read(foreign, Choices(**choices))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def locs(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
@@ -109,17 +101,17 @@ def test_a_layout_that_shapes_do_not_say_must_be_given() -> None:
     square = locs(w1=(3, 3), b1=(3,), w2=(3, 3), b2=(3,))
     assert "fit one another in several layouts" in fault(square)
     for layout in ("in_out", "out_in"):
-        weight = bnndp.importers.from_numpyro(square, table={"layout": layout}, **SETTINGS).linears[0].weight_mean
+        weight = from_numpyro(square, table={"layout": layout}, **SETTINGS).linears[0].weight_mean
         given = square["w1_auto_loc"].double()
         assert torch.equal(weight, given.T if layout == "in_out" else given)
     kernel = locs(Dense_0__kernel=(3, 3), Dense_0__bias=(3,))  # flax has one layout
-    network = bnndp.importers.from_numpyro(kernel, **SETTINGS)
+    network = from_numpyro(kernel, **SETTINGS)
     assert torch.equal(network.linears[0].weight_mean, kernel["Dense_0.kernel_auto_loc"].T.double())
 
 
 def test_equinox_has_the_layout_of_torch() -> None:
     given = locs(layers0__weight=(4, 3), layers0__bias=(4,), layers1__weight=(2, 4), layers1__bias=(2,))
-    network = bnndp.importers.from_numpyro(given, **SETTINGS)
+    network = from_numpyro(given, **SETTINGS)
     assert network.sizes == (3, 4, 2)
     assert torch.equal(network.linears[0].weight_mean, given["layers0.weight_auto_loc"].double())
 
@@ -137,10 +129,10 @@ def test_wrong_guesses_are_refused() -> None:
 
 def test_an_order_that_names_do_not_say_is_the_only_one_that_fits() -> None:
     given = locs(out__kernel=(5, 2), out__bias=(2,), hidden__kernel=(3, 4), middle__kernel=(4, 5))
-    assert bnndp.importers.from_numpyro(given, **SETTINGS).sizes == (3, 4, 5, 2)
+    assert from_numpyro(given, **SETTINGS).sizes == (3, 4, 5, 2)
     loop = locs(a__kernel=(3, 3), b__kernel=(3, 3))
     assert "fit one another in several orders; give their sites in order by --table" in fault(loop)
-    told = bnndp.importers.from_numpyro(loop, table={"sites": [{"site": "b.kernel"}, {"site": "a.kernel"}]}, **SETTINGS)
+    told = from_numpyro(loop, table={"sites": [{"site": "b.kernel"}, {"site": "a.kernel"}]}, **SETTINGS)
     assert torch.equal(told.linears[0].weight_mean, loop["b.kernel_auto_loc"].T.double())
     many = locs(**{f"{chr(97 + k)}__kernel": (2, 2) for k in range(7)})
     assert "the order of its 7 layers is not said by their names" in fault(many)
@@ -152,7 +144,7 @@ def test_sites_with_names_of_their_own() -> None:
         {"site": "theta", "layer": "first", "part": "weight", "layout": "in_out", "shape": [3, 4]},
         {"site": "offset", "layer": "first", "part": "bias"},
     ]
-    assert bnndp.importers.from_numpyro(given, table={"sites": rows}, **SETTINGS).sizes == (3, 4)
+    assert from_numpyro(given, table={"sites": rows}, **SETTINGS).sizes == (3, 4)
     assert "must say layer and part" in fault(given, table={"sites": [{"site": "theta"}]})
     assert "the table says (4, 3)" in fault(given, table={"sites": [rows[0] | {"shape": [4, 3]}, rows[1]]})
     assert "unknown settings: 'rows'" in fault(given, table={"rows": rows})
@@ -173,7 +165,7 @@ def test_a_vector_of_one_layer(seed: int) -> None:
     n = 9
     scale, factor = torch.rand(n, generator=generator), torch.randn(n, 2, generator=generator)
     low = {"auto_loc": vector(sites), "auto_scale": scale, "auto_cov_factor": factor}
-    layer = bnndp.importers.from_numpyro(low, table=table, **SETTINGS).layers[0]
+    layer = from_numpyro(low, table=table, **SETTINGS).layers[0]
     assert isinstance(layer, CorrelatedLinear)
     rows = scale.double()[:, None] * factor.double()
     assert torch.equal(layer.weight_mean, sites["w1"].T.double())
@@ -181,11 +173,11 @@ def test_a_vector_of_one_layer(seed: int) -> None:
     assert torch.equal(layer.factor[:, :-1], rows[3:].reshape(2, 3, 2).transpose(0, 1))
     assert torch.equal(layer.factor[:, -1], rows[:3])
     diagonal = {"auto_loc": vector(sites), "auto_scale": scale}
-    plain = bnndp.importers.from_numpyro(diagonal, table=table, **SETTINGS).linears[0]
+    plain = from_numpyro(diagonal, table=table, **SETTINGS).linears[0]
     assert torch.equal(plain.bias_std, scale[:3].double())
     lower = torch.randn(n, n, generator=generator).tril()
     full = {"auto_loc": vector(sites), "auto_scale_tril": lower}
-    layer = bnndp.importers.from_numpyro(full, table=table, **SETTINGS).layers[0]
+    layer = from_numpyro(full, table=table, **SETTINGS).layers[0]
     order = [3 + 3 * j + i for i in range(3) for j in range(2)] + [0, 1, 2]  # ours, in their vector
     wanted = (lower.double() @ lower.double().mT)[order][:, order]
     torch.testing.assert_close(covariance(layer), wanted, rtol=1e-13, atol=1e-13)
@@ -230,7 +222,7 @@ def test_layers_of_flax_without_a_prior_have_no_variance() -> None:
         "nn/Dense_1.kernel_auto_loc": np.zeros((4, 1), np.float32),
         "nn/Dense_1.kernel_auto_scale": np.full((4, 1), 0.5, np.float32),
     }
-    network = bnndp.importers.from_numpyro(params, **SETTINGS)
+    network = from_numpyro(params, **SETTINGS)
     assert network.sizes == (3, 4, 1)
     assert not network.linears[0].random
     assert torch.equal(network.linears[1].weight_std, torch.full((1, 4), 0.5).double())
@@ -246,7 +238,7 @@ def test_samples_of_a_chain(seed: int, style: str) -> None:
     draws = [random_sites(random_sizes(seed), 50 * seed + k) for k in range(4)]
     stacked = {name: torch.stack([named(draw, style)[name] for draw in draws]) for name in named(draws[0], style)}
     assert importer_for(flat(stacked)).name == "mcmc"
-    ensemble = bnndp.importers.from_numpyro(stacked, **SETTINGS)
+    ensemble = from_numpyro(stacked, **SETTINGS)
     assert isinstance(ensemble, bnndp.Ensemble)
     for member, draw in zip(ensemble.members, draws, strict=True):
         check_independent(member, draw, {})
@@ -256,7 +248,7 @@ def test_samples_of_a_chain(seed: int, style: str) -> None:
 def test_samples_that_cannot_be_read() -> None:
     chain = {"w1": torch.zeros(5, 3, 2), "b1": torch.zeros(5, 2), "noise": torch.ones(5)}
     assert "site 'noise' is not known" in fault(chain)
-    assert len(bnndp.importers.from_numpyro(chain, table={"ignore": ["noise"]}, **SETTINGS).members) == 5
+    assert len(from_numpyro(chain, table={"ignore": ["noise"]}, **SETTINGS).members) == 5
     assert "the same number of samples" in fault(chain | {"b1": torch.zeros(4, 2)})
     assert not CHAIN.knows(flat({"w1": torch.zeros(2, 5, 3, 2)}))  # chains apart
     assert not CHAIN.knows(flat({"0.weight": torch.zeros(5, 3, 2)}))  # of torch: importer samples

@@ -11,6 +11,7 @@ from support.foreign_states import SETTINGS
 from support.site_states import expect_same_mean, library
 
 import bnndp
+from bnndp.importers import from_numpyro
 
 X = np.array([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]], np.float32)
 
@@ -53,9 +54,7 @@ def trained(numpyro: Any, kind: str) -> tuple[Any, dict[str, Any], Any]:
 def test_samples_agree(numpyro: Any, kind: str) -> None:
     guide, params, outputs = trained(numpyro, kind)
     order = [{"site": name, "shape": list(value.shape)} for name, value in guide._init_locs.items()]
-    ours = bnndp.importers.from_numpyro(
-        params, table={"sites": order} if kind == "AutoDiagonalNormal" else None, **SETTINGS
-    )
+    ours = from_numpyro(params, table={"sites": order} if kind == "AutoDiagonalNormal" else None, **SETTINGS)
     expect_same_mean(outputs, ours, torch.tensor(X))
 
 
@@ -70,6 +69,6 @@ def test_a_chain(numpyro: Any) -> None:
     chain.run(jax.random.PRNGKey(0), X, X[:, :2])
     samples = chain.get_samples()
     mean = numpyro.infer.Predictive(model, samples)(jax.random.PRNGKey(2), X)["mean"].mean(0)
-    ours = bnndp.importers.from_numpyro({name: value for name, value in samples.items() if name != "mean"}, **SETTINGS)
+    ours = from_numpyro({name: value for name, value in samples.items() if name != "mean"}, **SETTINGS)
     bounds = bnndp.certify(ours, bnndp.Box.ball(torch.tensor(X).double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), torch.tensor(np.asarray(mean)), rtol=1e-4, atol=1e-4)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.foreign_states import RELUS, SETTINGS
-from support.site_states import SEEDS, Sites, check_independent, covariance, random_sites, random_sizes
+from support.site_states import SEEDS, Sites, check_independent, covariance, fault, random_sites, random_sizes
 from torch import Tensor, nn
 
-import bnndp
 from bnndp.errors import InputError, ModelFileError
+from bnndp.importers import from_posteriors
 from bnndp.importers.convert import convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
@@ -40,9 +40,9 @@ def test_diagonal_states(seed: int, kind: str) -> None:
     state = {"params": params, kind: given, "step": torch.tensor(3)}
     assert importer_for(flat(state)).name == "posteriors"
     stds = {name: KINDS[kind](value) for name, value in given.items()}
-    check_independent(bnndp.importers.from_posteriors(state, **SETTINGS), params, stds)
+    check_independent(from_posteriors(state, **SETTINGS), params, stds)
     live = SimpleNamespace(**state, opt_state=object())  # as the library has it
-    check_independent(bnndp.importers.from_posteriors(live, **SETTINGS), params, stds)
+    check_independent(from_posteriors(live, **SETTINGS), params, stds)
 
 
 def ordered(sites: Sites, names: list[str]) -> Tensor:
@@ -67,7 +67,7 @@ def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
     given = {"L_factor": lower[rows, columns], "prec": wanted, "cov": wanted}[kind]
     truth = {"L_factor": lower.double() @ lower.double().T, "prec": torch.linalg.inv(wanted), "cov": wanted}[kind]
     for held, names in ((dict(params), ["0.bias", "0.weight"]), (OrderedDict(params), ["0.weight", "0.bias"])):
-        layer = bnndp.importers.from_posteriors({"params": held, kind: given}, **SETTINGS).layers[0]
+        layer = from_posteriors({"params": held, kind: given}, **SETTINGS).layers[0]
         assert isinstance(layer, CorrelatedLinear)
         at = ordered(params, names)
         torch.testing.assert_close(covariance(layer), truth[at][:, at], rtol=1e-7, atol=1e-9)
@@ -102,7 +102,7 @@ def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     params = {name: value.detach() + 1 for name, value in net.named_parameters() if name.startswith("2.")}
     state = {"params": params, "prec": 4 * torch.eye(10)}
-    network = bnndp.importers.from_posteriors(state, network=net, **SETTINGS)
+    network = from_posteriors(state, network=net, **SETTINGS)
     assert [layer.kind for layer in network.layers] == ["linear", "relu", "correlated_linear"]
     assert torch.equal(network.layers[2].weight_mean, params["2.weight"].double())
     torch.testing.assert_close(covariance(network.layers[2]), torch.eye(10).double() / 4)
@@ -113,29 +113,14 @@ def test_layers_that_the_state_does_not_have_are_those_of_the_network() -> None:
 def test_samples(seed: int, tmp_path: Path) -> None:
     sizes = random_sizes(seed)
     draws = [random_sites(sizes, 10 * seed + k) for k in range(3)]
-    states = [
-        {
-            "params": draw,
-            "momenta": random_sites(sizes, 5),
-            "log_posterior": torch.tensor(-1.0),
-            "step": torch.tensor(k),
-        }
-        for k, draw in enumerate(draws)
-    ]
-    ensemble = bnndp.importers.from_posteriors([SimpleNamespace(**state) for state in states], **SETTINGS)
+    other = {"momenta": random_sites(sizes, 5), "log_posterior": torch.tensor(-1.0)}
+    states = [{"params": draw, **other, "step": torch.tensor(k)} for k, draw in enumerate(draws)]
+    ensemble = from_posteriors([SimpleNamespace(**state) for state in states], **SETTINGS)
     for member, draw in zip(ensemble.members, draws, strict=True):
         check_independent(member, draw, {})
     if seed == 0:
         torch.save(states, tmp_path / "s.pt")
         assert convert(tmp_path / "s.pt", RELUS).posterior.digest() == ensemble.digest()
-
-
-def fault(state: object, **choices: object) -> str:
-    foreign = flat(state)
-    with pytest.raises(ModelFileError) as caught:
-        importer_for(foreign, "posteriors").read(foreign, Choices(**choices))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_states_that_cannot_be_read() -> None:
@@ -162,6 +147,6 @@ def test_states_that_cannot_be_read() -> None:
     assert "L_factor has shape (90,); expected (91,)" in fault(short, table=table)
     assert "must be the params of the state" in fault(short, table={"sites": [{"site": "0.weight"}]})
     with pytest.raises(InputError, match="there are no states"):
-        bnndp.importers.from_posteriors([], **SETTINGS)
+        from_posteriors([], **SETTINGS)
     with pytest.raises(InputError, match="a state needs params, a dictionary by parameter names, got Tensor"):
-        bnndp.importers.from_posteriors({"params": torch.ones(3)}, **SETTINGS)
+        from_posteriors({"params": torch.ones(3)}, **SETTINGS)

@@ -14,6 +14,7 @@ from support.site_states import expect_same_mean, library
 from torch import Tensor, nn
 
 import bnndp
+from bnndp.importers import from_posteriors
 
 X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]])
 
@@ -44,11 +45,11 @@ def test_diagonal_states(quiet: Any) -> None:
     sds = {name: torch.randn_like(value) - 2 for name, value in params.items()}
     state = quiet.vi.diag.init(params, optimiser, sds)
     draws = quiet.vi.diag.sample(state, torch.Size([600]))
-    expect_same_mean(outputs(net, draws), bnndp.importers.from_posteriors(state, **SETTINGS), X)
+    expect_same_mean(outputs(net, draws), from_posteriors(state, **SETTINGS), X)
     precisions = {name: (1 + value.exp()) * 20 for name, value in sds.items()}
     state = quiet.laplace.diag_fisher.init(params, precisions)
     draws = quiet.laplace.diag_fisher.sample(state, torch.Size([600]))
-    expect_same_mean(outputs(net, draws), bnndp.importers.from_posteriors(state, **SETTINGS), X)
+    expect_same_mean(outputs(net, draws), from_posteriors(state, **SETTINGS), X)
 
 
 @pytest.mark.parametrize("keep", [dict, OrderedDict])
@@ -59,9 +60,9 @@ def test_dense_states_of_the_last_layer(quiet: Any, keep: type) -> None:
     lower = (torch.diag(torch.linspace(0.01, 1.0, 10)) + 0.2 * torch.randn(10, 10)).tril()
     state = quiet.vi.dense.init(params, optimiser, lower)
     draws = quiet.vi.dense.sample(state, torch.Size([600]))
-    expect_same_mean(outputs(net, draws), bnndp.importers.from_posteriors(state, network=net, **SETTINGS), X)
+    expect_same_mean(outputs(net, draws), from_posteriors(state, network=net, **SETTINGS), X)
     wrong = OrderedDict(reversed(params.items())) if keep is OrderedDict else OrderedDict(params)
-    other = bnndp.importers.from_posteriors({"params": wrong, "L_factor": state.L_factor}, network=net, **SETTINGS)
+    other = from_posteriors({"params": wrong, "L_factor": state.L_factor}, network=net, **SETTINGS)
     with pytest.raises(AssertionError):  # the order matters, and this test notices
         expect_same_mean(outputs(net, draws), other, X)
 
@@ -77,7 +78,7 @@ def test_samples(quiet: Any) -> None:
     for _ in range(5):
         state, _ = transform.update(state, None)
         states.append(state)
-    ensemble = bnndp.importers.from_posteriors(states, **SETTINGS)
+    ensemble = from_posteriors(states, **SETTINGS)
     draws = {name: torch.stack([state.params[name].detach() for state in states]) for name in params}
     bounds = bnndp.certify(ensemble, bnndp.Box.ball(X.double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), outputs(net, draws).mean(0), rtol=1e-4, atol=1e-5)

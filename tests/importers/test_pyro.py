@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.foreign_states import RELUS, SETTINGS
+from support.foreign_states import RELUS, SETTINGS, softplus
 from support.site_states import (
     SEEDS,
     Sites,
     check_independent,
     covariance,
+    fault,
     random_sites,
     random_sizes,
     table_of,
@@ -26,6 +27,7 @@ import bnndp
 from bnndp.cli.main import main
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load, read_model
+from bnndp.importers import from_pyro
 from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices, Foreign
@@ -35,10 +37,6 @@ from bnndp.importers.registry import importer_for
 from bnndp.layers import CorrelatedLinear
 
 RAW = "_unconstrained"
-
-
-def softplus(value: Tensor) -> Tensor:
-    return torch.log1p(torch.exp(value.double()))
 
 
 def exp(value: Tensor) -> Tensor:
@@ -77,13 +75,9 @@ def test_the_state_of_a_guide_has_softplus_scales(seed: int) -> None:
     locs, raw = pair(seed)
     state = auto_normal(locs, raw, start="net." if seed % 2 else "")
     assert importer_for(flat(state)).name == "pyro"
+    check_independent(from_pyro(state, **SETTINGS), locs, {name: softplus(value) for name, value in raw.items()})
     check_independent(
-        bnndp.importers.from_pyro(state, **SETTINGS), locs, {name: softplus(value) for name, value in raw.items()}
-    )
-    check_independent(
-        bnndp.importers.from_pyro(state, scale_transform="exp", **SETTINGS),
-        locs,
-        {name: exp(value) for name, value in raw.items()},
+        from_pyro(state, scale_transform="exp", **SETTINGS), locs, {name: exp(value) for name, value in raw.items()}
     )
 
 
@@ -118,9 +112,9 @@ def test_the_assumed_transform_is_stated() -> None:
 
 def test_large_values_do_not_overflow() -> None:
     state = {"locs.0.weight" + RAW: torch.ones(1, 1), "scales.0.weight" + RAW: torch.full((1, 1), 2e4)}
-    assert bnndp.importers.from_pyro(state, **SETTINGS).linears[0].weight_std.item() == 2e4
+    assert from_pyro(state, **SETTINGS).linears[0].weight_std.item() == 2e4
     with pytest.raises(ModelFileError, match="has no finite exp"):
-        bnndp.importers.from_pyro(state, scale_transform="exp", **SETTINGS)
+        from_pyro(state, scale_transform="exp", **SETTINGS)
 
 
 @pytest.mark.usefixtures("no_child")
@@ -170,10 +164,8 @@ def test_tyxe_has_exp(seed: int) -> None:
     for name in locs:
         state |= {f"net.{name}.loc{RAW}": locs[name], f"net.{name}.scale{RAW}": raw[name]}
     assert importer_for(flat(state)).name == "tyxe"
-    check_independent(
-        bnndp.importers.from_pyro(state, **SETTINGS), locs, {name: exp(value) for name, value in raw.items()}
-    )
-    most = bnndp.importers.from_pyro(state, scale_transform="sigmoid 0.1", **SETTINGS)
+    check_independent(from_pyro(state, **SETTINGS), locs, {name: exp(value) for name, value in raw.items()})
+    most = from_pyro(state, scale_transform="sigmoid 0.1", **SETTINGS)
     check_independent(most, locs, {name: 0.1 * torch.sigmoid(value.double()) for name, value in raw.items()})
     assert "max_guide_scale" in TYXE.read(flat(state), Choices()).remarks[0]
 
@@ -188,15 +180,13 @@ def test_a_diagonal_vector_in_the_order_of_the_table(seed: int) -> None:
     state = {"loc": vector(locs), "scale" + RAW: vector(raw)}
     assert importer_for(flat(state)).name == "pyro"
     check_independent(
-        bnndp.importers.from_pyro(state, table=table, **SETTINGS),
-        locs,
-        {name: softplus(value) for name, value in raw.items()},
+        from_pyro(state, table=table, **SETTINGS), locs, {name: softplus(value) for name, value in raw.items()}
     )
     with pytest.raises(ModelFileError, match=r"one vector of .* values for all sites and does not say which is where"):
-        bnndp.importers.from_pyro(state, **SETTINGS)
+        from_pyro(state, **SETTINGS)
     table["sites"] = table["sites"][:-1]  # type: ignore[index]
     with pytest.raises(ModelFileError, match=r"the sites of the table have \d+ values, the vector of the file has \d+"):
-        bnndp.importers.from_pyro(state, table=table, **SETTINGS)
+        from_pyro(state, table=table, **SETTINGS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -206,7 +196,7 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, tril = torch.randn(n, generator=generator), torch.randn(n, n, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "scale_tril" + RAW: tril}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]
+    layer = from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]
     assert isinstance(layer, CorrelatedLinear)
     lower = softplus(raw)[:, None] * (tril.double().tril(-1) + torch.eye(n).double())
     assert torch.equal(layer.weight_mean, sites["0.weight"].double())
@@ -216,11 +206,11 @@ def test_a_full_covariance_of_one_layer(seed: int) -> None:
     torch.testing.assert_close(covariance(layer), lower @ lower.mT, rtol=1e-13, atol=1e-13)
     older = {"loc": vector(sites), "scale_tril" + RAW: tril}  # Pyro 1.7 and before: no scale
     for name, function in (("exp", exp), ("softplus", softplus)):
-        found = bnndp.importers.from_pyro(older, table=table_of(sites), scale_transform=name, **SETTINGS).layers[0]
+        found = from_pyro(older, table=table_of(sites), scale_transform=name, **SETTINGS).layers[0]
         old = tril.double().tril(-1) + torch.diag(function(tril.diagonal()))
         assert torch.equal(found.factor[:, -1], old[size:])
     with pytest.raises(ModelFileError, match=r"give --scale-transform softplus for Pyro 1.7, exp for an older one"):
-        bnndp.importers.from_pyro(older, table=table_of(sites), **SETTINGS)
+        from_pyro(older, table=table_of(sites), **SETTINGS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -230,7 +220,7 @@ def test_a_low_rank_covariance_of_one_layer(seed: int) -> None:
     n = len(vector(sites))
     raw, factor = torch.randn(n, generator=generator), torch.randn(n, 2, generator=generator)
     state = {"loc": vector(sites), "scale" + RAW: raw, "cov_factor": factor}
-    layer = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]
+    layer = from_pyro(state, table=table_of(sites), **SETTINGS).layers[0]
     scale = softplus(raw)
     wanted = scale[:, None] * factor.double()
     size = sites["0.weight"].numel()
@@ -244,15 +234,15 @@ def test_a_covariance_between_layers_is_refused() -> None:
     n = len(vector(sites))
     tril = torch.zeros(n, n)
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(n), "scale_tril" + RAW: tril}
-    network = bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS)
+    network = from_pyro(state, table=table_of(sites), **SETTINGS)
     assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]
     tril[-1, 0] = 1e-30
     with pytest.raises(
         ModelFileError, match=r"weights of the layers '0' and '2' are correlated; only .* within a layer"
     ):
-        bnndp.importers.from_pyro(state, table=table_of(sites), **SETTINGS)
+        from_pyro(state, table=table_of(sites), **SETTINGS)
     table = table_of(sites) | {"ignore": ["2.weight", "2.bias"]}  # the rest, marginally
-    assert bnndp.importers.from_pyro(state, table=table, **SETTINGS).sizes == (2, 3)
+    assert from_pyro(state, table=table, **SETTINGS).sizes == (2, 3)
 
 
 def test_a_last_layer_beside_a_network_without_variance() -> None:
@@ -260,7 +250,7 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     body = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU())
     sites = {"4.weight": torch.randn(2, 4), "4.bias": torch.randn(2)}
     state = {"loc": vector(sites), "scale" + RAW: torch.zeros(10), "scale_tril" + RAW: torch.randn(10, 10)}
-    network = bnndp.importers.from_pyro(state, network=body, table=table_of(sites), **SETTINGS)
+    network = from_pyro(state, network=body, table=table_of(sites), **SETTINGS)
     assert [getattr(layer, "kind", "") for layer in network.layers] == [
         *("linear", "relu", "linear", "relu", "correlated_linear")
     ]
@@ -269,14 +259,12 @@ def test_a_last_layer_beside_a_network_without_variance() -> None:
     assert not network.layers[2].random
     both = {"0.weight": torch.randn(5, 3), "0.bias": torch.randn(5)}
     with pytest.raises(ModelFileError, match=r"'0.weight' is a site of the posterior and has a value without variance"):
-        bnndp.importers.from_pyro(auto_normal(both, both), network=body, **SETTINGS)
+        from_pyro(auto_normal(both, both), network=body, **SETTINGS)
 
 
 def test_parameters_of_a_registered_module_have_no_variance() -> None:
-    locs, raw = (
-        {"2.weight": torch.randn(1, 3), "2.bias": torch.randn(1)},
-        {"2.weight": torch.zeros(1, 3), "2.bias": torch.zeros(1)},
-    )
+    locs = {"2.weight": torch.randn(1, 3), "2.bias": torch.randn(1)}
+    raw = {name: torch.zeros_like(value) for name, value in locs.items()}
     foreign = store(locs, raw, "softplus_positive")
     fixed = {"0.weight": torch.randn(3, 2), "0.bias": torch.randn(3)}
     tensors = {f"params.net$$${name}": value for name, value in fixed.items()} | foreign.tensors
@@ -293,9 +281,7 @@ def test_parameters_of_a_registered_module_have_no_variance() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_point_has_no_variance(seed: int) -> None:
     locs, _ = pair(seed)
-    check_independent(
-        bnndp.importers.from_pyro({name + RAW: value for name, value in locs.items()}, **SETTINGS), locs, {}
-    )
+    check_independent(from_pyro({name + RAW: value for name, value in locs.items()}, **SETTINGS), locs, {})
     tensors = {f"params.AutoDelta.{name}": value for name, value in locs.items()}
     found = read(Foreign(tensors, {name.replace("params", "constraints"): "real" for name in tensors}))
     assert torch.equal(found["0.weight_mean"], locs["0.weight"].double())
@@ -322,13 +308,6 @@ def test_a_file_without_order_is_read_by_numbers_or_not_at_all(tmp_path: Path) -
 
 
 # What is refused
-
-
-def fault(state: dict[str, Tensor], **choices: object) -> str:
-    with pytest.raises(ModelFileError) as caught:
-        read(flat(state), **choices)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_what_is_missing_or_surplus_is_named() -> None:
@@ -376,17 +355,17 @@ def test_a_store_that_is_cut_off_or_contradicted() -> None:
     with pytest.raises(ModelFileError, match="give --scale-transform exp, softplus or 'sigmoid M'"):
         read(flat(auto_normal(locs, raw)), scale_transform="square")
     with pytest.raises(InputError, match="got int"):
-        bnndp.importers.from_pyro(5, **SETTINGS)
+        from_pyro(5, **SETTINGS)
 
 
 def test_weights_by_hand_are_told_by_shapes_or_by_the_user() -> None:
     locs = {"w1": torch.randn(3, 5), "b1": torch.randn(5), "w2": torch.randn(5, 2), "b2": torch.randn(2)}
     raw = {name: torch.zeros_like(value) for name, value in locs.items()}
-    network = bnndp.importers.from_pyro(auto_normal(locs, raw), **SETTINGS)
+    network = from_pyro(auto_normal(locs, raw), **SETTINGS)
     assert torch.equal(network.linears[0].weight_mean, locs["w1"].T.double())
     square = {"w1": torch.randn(3, 3), "w2": torch.randn(3, 3)}
     state = auto_normal(square, {name: torch.zeros_like(value) for name, value in square.items()})
     assert "fit one another in several layouts" in fault(state)
     for layout, wanted in (("in_out", square["w1"].T), ("out_in", square["w1"])):
-        told = bnndp.importers.from_pyro(state, table={"layout": layout}, **SETTINGS)
+        told = from_pyro(state, table={"layout": layout}, **SETTINGS)
         assert torch.equal(told.linears[0].weight_mean, wanted.double())

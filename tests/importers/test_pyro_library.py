@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import bnndp
 from bnndp.errors import InputError, ModelFileError
+from bnndp.importers import Architecture, from_pyro, from_samples
 from bnndp.importers.convert import convert
 from bnndp.layers import CorrelatedLinear
 
@@ -86,9 +87,9 @@ X = torch.tensor([[0.3, -0.2, 0.9], [1.0, 0.5, -1.5]])
 @pytest.mark.usefixtures("no_child")
 def test_the_three_ways_to_an_auto_normal_agree(fresh: Any, tmp_path: Path) -> None:
     body, guide = trained(fresh, "AutoNormal")
-    live = bnndp.importers.from_pyro(guide, table=IGNORE)
-    assert live.digest() == bnndp.importers.from_pyro(guide.state_dict(), table=IGNORE, **SETTINGS).digest()
-    assert live.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
+    live = from_pyro(guide, table=IGNORE)
+    assert live.digest() == from_pyro(guide.state_dict(), table=IGNORE, **SETTINGS).digest()
+    assert live.digest() == from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
     for index, layer in enumerate(live.linears):
         scale = getattr(guide.scales.net, str(2 * index)).weight
         torch.testing.assert_close(layer.weight_std.float(), scale.detach(), rtol=1e-6, atol=0)
@@ -106,9 +107,9 @@ def converted(folder: Path) -> Any:
 
 def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
     _, guide = trained(fresh, "AutoNormal")
-    softplus = bnndp.importers.from_pyro(guide, table=IGNORE)
+    softplus = from_pyro(guide, table=IGNORE)
     guide.scales.net.__getattr__("0")._pyro_params["weight"] = (torch.distributions.constraints.positive, None)
-    exp = bnndp.importers.from_pyro(guide, table=IGNORE)
+    exp = from_pyro(guide, table=IGNORE)
     raw = guide.state_dict()["scales.net.0.weight_unconstrained"].double()
     assert torch.equal(exp.linears[0].weight_std, raw.exp())
     assert not torch.equal(exp.linears[0].weight_std, softplus.linears[0].weight_std)
@@ -124,7 +125,7 @@ def test_a_live_guide_knows_its_own_transform(fresh: Any) -> None:
 )
 def test_a_live_guide_knows_the_order_of_its_vector(fresh: Any, kind: str) -> None:
     body, guide = trained(fresh, kind, fixed=True)
-    network = bnndp.importers.from_pyro(guide, network=body.net, table=IGNORE)
+    network = from_pyro(guide, network=body.net, table=IGNORE)
     expect_same_mean(sampled(fresh, body, guide, X), network, X)
     last = network.layers[2]
     wanted = guide.get_posterior()
@@ -141,13 +142,13 @@ def test_a_live_guide_knows_the_order_of_its_vector(fresh: Any, kind: str) -> No
 def test_all_layers_at_once_are_refused(fresh: Any) -> None:
     _, guide = trained(fresh, "AutoMultivariateNormal")
     with pytest.raises(ModelFileError, match=r"weights of the layers 'net.0' and 'net.2' are correlated"):
-        bnndp.importers.from_pyro(guide, table=IGNORE)
+        from_pyro(guide, table=IGNORE)
 
 
 def test_a_point(fresh: Any) -> None:
     body, guide = trained(fresh, "AutoDelta")
-    network = bnndp.importers.from_pyro(guide, table=IGNORE)
-    assert network.digest() == bnndp.importers.from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
+    network = from_pyro(guide, table=IGNORE)
+    assert network.digest() == from_pyro(fresh.get_param_store(), table=IGNORE, **SETTINGS).digest()
     assert not network.random
     torch.testing.assert_close(
         bnndp.certify(network, bnndp.Box.ball(X.double(), 0.0)).lower.float(),
@@ -160,12 +161,12 @@ def test_a_point(fresh: Any) -> None:
 def test_weights_that_are_not_gaussian_are_refused(fresh: Any) -> None:
     _, guide = trained(fresh, "AutoNormal", positive=True)
     with pytest.raises(InputError, match=r"site 'net.0.weight' has the support .*, not all real numbers"):
-        bnndp.importers.from_pyro(guide, table=IGNORE)
+        from_pyro(guide, table=IGNORE)
 
 
 def test_a_guide_that_never_ran(fresh: Any) -> None:
     with pytest.raises(InputError, match="the guide has no parameters: run it once"):
-        bnndp.importers.from_pyro(fresh.infer.autoguide.AutoNormal(model(fresh)))
+        from_pyro(fresh.infer.autoguide.AutoNormal(model(fresh)))
 
 
 def test_samples_of_a_chain(fresh: Any) -> None:
@@ -176,7 +177,7 @@ def test_samples_of_a_chain(fresh: Any) -> None:
     )
     chain.run(x, x[:, :2])
     samples = {name: value for name, value in chain.get_samples().items() if name != "sigma"}
-    ensemble = bnndp.importers.from_samples(samples, **SETTINGS)
+    ensemble = from_samples(samples, **SETTINGS)
     outputs = fresh.infer.Predictive(body, chain.get_samples(), return_sites=("_RETURN",))(X)["_RETURN"]
     bounds = bnndp.certify(ensemble, bnndp.Box.ball(X.double(), 0.0))
     torch.testing.assert_close(bounds.lower.float(), outputs.mean(0).detach(), rtol=1e-4, atol=1e-5)
@@ -238,8 +239,8 @@ def test_a_live_guide_says_its_layers_in_the_order_in_which_they_are_run(fresh: 
     guide = fitted(fresh, body, kind)
     store = set(fresh.get_param_store().keys())
     with pytest.raises(InputError, match=r"between 'middle' and 'out' .* needs a name: activation='relu'"):
-        bnndp.importers.from_pyro(guide)
-    network = bnndp.importers.from_pyro(guide, activation="relu")
+        from_pyro(guide)
+    network = from_pyro(guide, activation="relu")
     assert ([layer.kind for layer in network.layers], network.task) == (LAYERS, "classification")
     assert network.sizes == (3, 4, 5, 2)
     assert set(fresh.get_param_store().keys()) == store
@@ -259,21 +260,21 @@ def test_a_live_guide_says_its_layers_in_the_order_in_which_they_are_run(fresh: 
 def test_a_live_guide_is_not_contradicted(fresh: Any) -> None:
     guide = fitted(fresh, classifier(fresh))
     with pytest.raises(InputError, match="an activation is not the one named"):
-        bnndp.importers.from_pyro(guide, activation="tanh")
+        from_pyro(guide, activation="tanh")
     with pytest.raises(InputError, match="is said to be regression, but what was trained is for classification"):
-        bnndp.importers.from_pyro(guide, activation="relu", task="regression")
+        from_pyro(guide, activation="relu", task="regression")
     modules = fitted(fresh, classifier(fresh, act=nn.Identity()))
-    assert [layer.kind for layer in bnndp.importers.from_pyro(modules).layers] == ["linear", "tanh", "linear", "linear"]
+    assert [layer.kind for layer in from_pyro(modules).layers] == ["linear", "tanh", "linear", "linear"]
     with pytest.raises(InputError, match="'relu' is not what the module has between its layers: tanh"):
-        bnndp.importers.from_pyro(modules, activation="relu")
+        from_pyro(modules, activation="relu")
     names = {"first": "tanh", "middle": "relu", "out": ""}
     layers = [({"type": "linear", "name": name}, {"type": kind}) for name, kind in names.items()]
     right = tuple(entry for pair in layers for entry in pair)[:-1]
-    wanted = bnndp.importers.from_pyro(guide, activation="relu").digest()
-    assert bnndp.importers.from_pyro(guide, bnndp.importers.Architecture(layers=right)).digest() == wanted
+    wanted = from_pyro(guide, activation="relu").digest()
+    assert from_pyro(guide, Architecture(layers=right)).digest() == wanted
     wrong = (*right[:3], {"type": "tanh"}, right[4])
     with pytest.raises(InputError, match="the architecture contradicts the live network"):
-        bnndp.importers.from_pyro(guide, bnndp.importers.Architecture(layers=wrong))
+        from_pyro(guide, Architecture(layers=wrong))
 
 
 TASKS = {"logits": "classification", "normal": "regression", "student": "regression"}
@@ -281,22 +282,22 @@ TASKS = {"logits": "classification", "normal": "regression", "student": "regress
 
 @pytest.mark.parametrize("finish", TASKS)
 def test_the_task_is_that_of_what_is_observed(fresh: Any, finish: str) -> None:
-    assert bnndp.importers.from_pyro(fitted(fresh, classifier(fresh, finish)), activation="relu").task == TASKS[finish]
+    assert from_pyro(fitted(fresh, classifier(fresh, finish)), activation="relu").task == TASKS[finish]
 
 
 @pytest.mark.parametrize("finish", ["poisson", "bernoulli"])
 def test_a_task_that_is_not_known_must_be_given(fresh: Any, finish: str) -> None:
     guide = fitted(fresh, classifier(fresh, finish))
     with pytest.raises(InputError, match="nothing is guessed: give the task"):
-        bnndp.importers.from_pyro(guide, activation="relu")
-    assert bnndp.importers.from_pyro(guide, activation="relu", task="regression").task == "regression"
+        from_pyro(guide, activation="relu")
+    assert from_pyro(guide, activation="relu", task="regression").task == "regression"
 
 
 @pytest.mark.parametrize("finish", ["probs", "halved"])
 def test_outputs_that_are_changed_are_refused(fresh: Any, finish: str) -> None:
     guide = fitted(fresh, classifier(fresh, finish))
     with pytest.raises(InputError, match="the model does something with what 'out' gives before it is observed"):
-        bnndp.importers.from_pyro(guide, activation="relu", task="classification")
+        from_pyro(guide, activation="relu", task="classification")
 
 
 def test_models_that_say_nothing_must_be_described(fresh: Any) -> None:
@@ -310,8 +311,8 @@ def test_models_that_say_nothing_must_be_described(fresh: Any) -> None:
 
     guide = fitted(fresh, by_hand)
     with pytest.raises(InputError, match=r"give the activation between its layers .* and the task"):
-        bnndp.importers.from_pyro(guide)
-    assert bnndp.importers.from_pyro(guide, activation="tanh", task="classification").sizes == (3, 4, 2)
+        from_pyro(guide)
+    assert from_pyro(guide, activation="tanh", task="classification").sizes == (3, 4, 2)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     fresh.nn.module.to_pyro_module_(net)
     for layer in (net[0], net[2]):
@@ -320,8 +321,5 @@ def test_models_that_say_nothing_must_be_described(fresh: Any) -> None:
     alone = fresh.infer.autoguide.AutoNormal(net)  # as TyXe has it: the likelihood is not part of the model
     alone(X)
     with pytest.raises(InputError, match="nothing is guessed: give the task"):
-        bnndp.importers.from_pyro(alone)
-    assert (
-        repr(bnndp.importers.from_pyro(alone, task="regression"))
-        == "BayesianNetwork(3-4-2, regression, linear tanh linear)"
-    )
+        from_pyro(alone)
+    assert repr(from_pyro(alone, task="regression")) == "BayesianNetwork(3-4-2, regression, linear tanh linear)"

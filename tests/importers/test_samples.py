@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import bnndp
 from bnndp.errors import InputError, ModelFileError
 from bnndp.files.posterior import load
+from bnndp.importers import from_samples, from_tensors
 from bnndp.importers.convert import ConvertOptions, convert
 from bnndp.importers.flatten import flat
 from bnndp.importers.foreign import Choices
@@ -49,8 +50,8 @@ def stacked(wanted: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
     wanted = states(2 + seed % 4, seed)
-    check(bnndp.importers.from_samples(wanted, **SETTINGS), wanted)
-    check(bnndp.importers.from_samples(stacked(wanted), **SETTINGS), wanted)
+    check(from_samples(wanted, **SETTINGS), wanted)
+    check(from_samples(stacked(wanted), **SETTINGS), wanted)
     for found in (flat(wanted), flat({"samples": wanted, "accepted": 0.8}), flat(stacked(wanted))):
         assert importer_for(found).name == "samples"
         assert len(importer_for(found).read(found, Choices()).members) == len(wanted)
@@ -58,7 +59,7 @@ def test_lists_and_stacks_are_the_same_ensemble(seed: int) -> None:
 
 def test_the_mean_of_an_ensemble_is_that_of_its_members() -> None:
     modules = [network(seed, 3, 4, 2) for seed in range(5)]
-    found = bnndp.importers.from_samples([module.state_dict() for module in modules], **SETTINGS)
+    found = from_samples([module.state_dict() for module in modules], **SETTINGS)
     x = torch.randn(7, 3)
     exact = torch.stack([module(x) for module in modules]).mean(0).detach().double()
     got = torch.stack([_run(member, x.double()) for member in found.members]).mean(0)
@@ -75,21 +76,20 @@ def _run(member: Any, x: Tensor) -> Tensor:
 def test_weights_of_samples(tmp_path: Path) -> None:
     wanted = states(3)
     shares = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    check(bnndp.importers.from_samples(wanted, weights=shares, **SETTINGS), wanted)
+    check(from_samples(wanted, weights=shares, **SETTINGS), wanted)
     save_file(stacked(wanted) | {"weights": shares}, tmp_path / "f")
     found = convert(tmp_path / "f", RELUS).posterior
     check(found, wanted)
     assert isinstance(found, Ensemble)
     assert torch.equal(found.probabilities, shares)
-    with pytest.raises(InputError, match="weights"):
-        bnndp.importers.from_samples(wanted, weights=torch.ones(2), **SETTINGS)
-    with pytest.raises(InputError, match="weights"):
-        bnndp.importers.from_samples(wanted[:1], weights=torch.ones(2), **SETTINGS)
+    for count in (3, 1):
+        with pytest.raises(InputError, match="weights"):
+            from_samples(wanted[:count], weights=torch.ones(2), **SETTINGS)
 
 
 def test_a_mixture_of_gaussian_networks() -> None:
     case = [dense(LIBRARIES["torchbnn"], 5) for _ in range(2)]
-    found = bnndp.importers.from_samples([each.state for each in case], **SETTINGS)
+    found = from_samples([each.state for each in case], **SETTINGS)
     assert isinstance(found, Ensemble)
     assert found.random
     assert importer_for(flat([each.state for each in case])).name == "samples"
@@ -129,19 +129,18 @@ def test_samples_that_differ_are_refused() -> None:
     uneven = stacked(states(3))
     uneven["2.bias"] = uneven["2.bias"][:2]
     with pytest.raises(ModelFileError, match="must have the same number of samples"):
-        bnndp.importers.from_samples(uneven, **SETTINGS)
+        from_samples(uneven, **SETTINGS)
     for found in (flat(states(2)), flat(stacked(states(2)))):
         with pytest.raises(ModelFileError, match="read by state_dict, which has no use for --no-bias"):
             importer_for(found).read(found, Choices(bias=False))
     with pytest.raises(InputError, match="no samples"):
-        bnndp.importers.from_samples([], **SETTINGS)
+        from_samples([], **SETTINGS)
 
 
 def test_one_dimensional_kernels_are_not_taken_for_samples() -> None:
-    with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)}, **SETTINGS)
-    with pytest.raises(ModelFileError, match="no chain of dense layers"):
-        bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)}, **SETTINGS)
+    for bias in ({}, {"conv.bias": torch.ones(4)}):
+        with pytest.raises(ModelFileError, match="no chain of dense layers"):
+            from_tensors({"conv.weight": torch.ones(4, 2, 3), **bias}, **SETTINGS)
 
 
 def test_arrays_of_numpy(tmp_path: Path) -> None:
