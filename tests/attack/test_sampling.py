@@ -109,7 +109,6 @@ def test_three_hidden_layers_agree_with_samples_of_whole_networks(random_network
 def test_noise_is_determined_by_the_seed(random_network: NetworkFactory) -> None:
     network = random_network((1, 3, 3, 1))
     first, again, other = (draw_noise(network, 256, seed=seed).layers[0] for seed in (1, 1, 2))
-    assert first is not None
     assert again is not None
     assert other is not None
     assert torch.equal(first, again)
@@ -119,7 +118,6 @@ def test_noise_is_determined_by_the_seed(random_network: NetworkFactory) -> None
 
 def test_noise_is_standard_gaussian(random_network: NetworkFactory) -> None:
     (layer,) = draw_noise(random_network((1, 3, 3, 1)), 2**16, seed=0).layers
-    assert layer is not None
     flat = layer.flatten()
     assert flat.dtype == torch.float64
     assert flat.isfinite().all()

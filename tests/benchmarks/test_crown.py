@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,10 +23,7 @@ def _box(n: int, eps: float, batch: int = 4) -> Box:
 def test_without_auto_lirpa_the_rows_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing() -> None:
-        raise ImportError("No module named 'auto_LiRPA'")
-
-    monkeypatch.setattr(crown, "_library", missing)
+    monkeypatch.setattr(crown, "_library", Mock(side_effect=ImportError("No module named 'auto_LiRPA'")))
     bench.main(["--only", "crown"])
     assert "auto_LiRPA is not installed" in capsys.readouterr().out
 

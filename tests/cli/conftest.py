@@ -126,13 +126,18 @@ def labelled(tmp_path: Path) -> Path:
     return path
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of an output file, read strictly: no NaN, no Infinity."""
+def read_strictly(text: str) -> Any:
+    """JSON without NaN and Infinity, which it does not know."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not JSON")
 
-    return [json.loads(line, parse_constant=refuse) for line in path.read_text(encoding="utf-8").splitlines()]
+    return json.loads(text, parse_constant=refuse)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of an output file."""
+    return [read_strictly(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import math
 import time
 from fractions import Fraction
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -106,21 +107,15 @@ def test_a_library_that_finds_nothing_in_time_is_not_asked_for_more(
 
 
 def test_the_time_left_reaches_the_library(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits: list[float | None] = []
-    real = subject.better_bounds
-
-    def spy(network: Any, box: Any, options: Any) -> Any:
-        limits.append(options.time_limit)
-        return real(network, box, options)
-
+    spy = Mock(wraps=subject.better_bounds)
     monkeypatch.setattr(subject, "better_bounds", spy)
     job = job_of(random_network((1, 4, 1), 0), intervals(2), Options(refine=8))
     rows_of(job, Schedule(time.monotonic() + 100.0))
-    assert len(limits) == 2
-    assert all(limit is not None and 50 < limit <= 100 for limit in limits)
-    limits.clear()
     rows_of(job)
-    assert limits == [None, None]
+    first, second, *others = (call.args[2].time_limit for call in spy.call_args_list)
+    assert 50 < first <= 100
+    assert 50 < second <= 100
+    assert others == [None, None]
 
 
 def test_the_time_is_shared_among_the_boxes_left(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +145,6 @@ def decided() -> BoxResult:
     x = torch.randn(12, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     job = job_of(classifier((2, 8, 3), 6, std=0.1, gain=2.0), Box.ball(x, 0.8), label=torch.arange(12) % 3)
     *_, found = job.search(Shard(0, range(12)))
-    assert found.decisions is not None
     assert set(found.decisions.verdict) == set(Verdict)
     return found
 
@@ -162,8 +156,6 @@ def test_answers_are_read_back_bit_for_bit(decided: BoxResult) -> None:
         assert torch.equal(getattr(again, name), getattr(decided, name))
     assert again.method == decided.method
     found, want = again.decisions, decided.decisions
-    assert found is not None
-    assert want is not None
     assert found.verdict == want.verdict
     assert torch.equal(found.lead, want.lead)
     assert torch.equal(found.label, want.label)
@@ -181,7 +173,6 @@ def test_nothing_is_certified_without_a_lead(decided: BoxResult, lead: float | s
         assert verdict_of(claimed) is Verdict.UNDECIDED
         assert job.row(0, "low", claimed)["verdict"] == "undecided"
         decisions = BoxResult.read([claimed], 2).decisions
-        assert decisions is not None
         assert decisions.verdict == (Verdict.UNDECIDED,)
 
 

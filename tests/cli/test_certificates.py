@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -100,10 +101,7 @@ def test_without_a_folder_they_go_into_that_of_the_run(
 def test_an_interruption_there_loses_no_row(
     bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bnndp.certificates.issue.Office.of_radii", stop)
+    monkeypatch.setattr("bnndp.certificates.issue.Office.of_radii", Mock(side_effect=KeyboardInterrupt))
     end = ("--no-attack", "--out", tmp_path / "o", "--certificates", tmp_path / "c")
     result = bnndp("radius", classifier, labelled, *end)
     assert (result.status, result.stderr) == (130, "bnndp: stopped before the end; all rows were written before.\n")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.cli.conftest import read_strictly, rows_of
 
 import bnndp as library
 from bnndp.attack.inside import inside_range
@@ -123,7 +124,7 @@ def test_an_older_file_is_replaced_and_a_link_is_followed(
 
 
 def test_a_bound_that_is_infinite_is_null(
-    answers: Any, model: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch
+    bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = boxes.better_bounds
 
@@ -133,8 +134,10 @@ def test_a_bound_that_is_infinite_is_null(
         return iter([bounds])
 
     monkeypatch.setattr(boxes, "better_bounds", spy)
-    rows = answers("certify", model, inputs, "--eps", 0.1)
+    result = bnndp("certify", model, inputs, "--eps", 0.1, "--json", "--out", tmp_path / "rows")
+    rows, summary = rows_of(tmp_path / "rows"), read_strictly(result.stdout)
     assert (rows[0]["lower"], rows[0]["width"]) == (None, None)
+    assert (summary["mean_width"], summary["largest_width"]) == (None, None)
     assert math.isfinite(rows[0]["upper"])
     assert math.isfinite(rows[1]["width"])
 

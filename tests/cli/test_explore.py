@@ -13,7 +13,6 @@ def test_it_has_ended() -> None:
         words = [sys.executable, "-m", "bnndp", "explore", str(path), "--domain", "-2", "3", "--no-browser"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
-                assert process.stdout is not None
                 assert process.stdout.readline().startswith("http://127.0.0.1:")
                 assert process.stdout.readline() == "Ctrl-C ends it.\n"
                 process.terminate()

@@ -82,7 +82,6 @@ def test_interruption_leaves_no_file(model: Path, inputs: Path, tmp_path: Path, 
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "working\n"
     assert len(list(tmp_path.glob(".out.jsonl.*"))) == 1
     time.sleep(0.1)
@@ -98,8 +97,6 @@ def test_a_reader_that_goes_away_is_no_traceback(model: Path, tmp_path: Path, in
     process = subprocess.Popen(
         PROGRAM + _arguments(model, inputs, tmp_path / "out.jsonl"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()

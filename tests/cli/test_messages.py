@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tests.cli.conftest import rows_of, terminal, timeless
+from tests.cli.conftest import read_strictly, rows_of, terminal, timeless
 
-from bnndp.cli import boxes, progress
+from bnndp.cli import progress
 from bnndp.cli.progress import Pace, show_progress
 from bnndp.files.posterior import load
 from bnndp.questions import decision, radius
@@ -26,19 +26,12 @@ COMMANDS: dict[str, tuple[object, ...]] = {
 }
 
 
-def strict(text: str) -> Any:
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 class TestJson:
     def test_one_object_in_place_of_the_table(self, bnndp: Any, classifier: Path, labelled: Path, command: str) -> None:
         result = bnndp(command, classifier, labelled, *COMMANDS[command], "--json")
         assert (result.status, result.stderr, result.stdout.count("\n")) == (0, "", 1)
-        found = strict(result.stdout)
+        found = read_strictly(result.stdout)
         assert (found["command"], found["points"], found["complete"], found["interrupted"]) == (command, 4, 4, False)
         assert found["certified_share"] == found["certified"] / 4
         assert found["certificates"] is None
@@ -51,36 +44,36 @@ class TestJson:
 
         want = timeless(rows_of(tmp_path / "rows"))
         alone = bnndp(*start, "--out", "-")
-        assert timeless([strict(line) for line in alone.stdout.splitlines()]) == want
+        assert timeless([read_strictly(line) for line in alone.stdout.splitlines()]) == want
         assert "certified" in alone.stderr  # the table
         silent = bnndp(*start, "--out", "-", "--quiet")
-        assert (timeless([strict(line) for line in silent.stdout.splitlines()]), silent.stderr) == (want, "")
+        assert (timeless([read_strictly(line) for line in silent.stdout.splitlines()]), silent.stderr) == (want, "")
         both = bnndp(*start, "--out", "-", "--json")
-        *rows, summary = [strict(line) for line in both.stdout.splitlines()]
+        *rows, summary = [read_strictly(line) for line in both.stdout.splitlines()]
         assert (timeless(rows), summary["command"], both.stderr) == (want, command, "")
 
 
 def test_the_figures_are_those_of_the_rows(bnndp: Any, classifier: Path, labelled: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows"
-    found = strict(bnndp("radius", classifier, labelled, "--json", "--out", out).stdout)
+    found = read_strictly(bnndp("radius", classifier, labelled, "--json", "--out", out).stdout)
     right = [row for row in rows_of(out) if row["label"] == row["decision"]]
     assert (found["correct"], found["certified"]) == (3, 3)
     for name, key in (("mean_radius", "radius"), ("mean_attack_radius", "attack_radius"), ("mean_ratio", "ratio")):
         assert found[name] == pytest.approx(sum(row[key] for row in right) / 3, rel=1e-12)
-    found = strict(bnndp("certify", classifier, labelled, "--eps", 0.1, "--json", "--out", out).stdout)
+    found = read_strictly(bnndp("certify", classifier, labelled, "--eps", 0.1, "--json", "--out", out).stdout)
     rows = rows_of(out)
     for verdict in ("certified", "falsified", "undecided"):
         assert found[verdict] == sum(row["verdict"] == verdict for row in rows)
     assert found["largest_width"] == max(max(row["width"]) for row in rows)
     assert found["mean_width"] == pytest.approx(sum(sum(row["width"]) for row in rows) / 12, rel=1e-12)
     assert (found["mean_inside"], found["ratio"]) == (None, None)
-    found = strict(bnndp("evaluate", classifier, labelled, "--eps", 0.3, 0.05, "--json", "--out", out).stdout)
+    found = read_strictly(bnndp("evaluate", classifier, labelled, "--eps", 0.3, 0.05, "--json", "--out", out).stdout)
     assert found["curve"] == rows_of(out)
     assert found["certified_share"] == found["curve"][-1]["certified"] < found["curve"][0]["certified"]
 
 
 def test_regression_has_nothing_to_decide(bnndp: Any, model: Path, inputs: Path) -> None:
-    found = strict(bnndp("certify", model, inputs, "--eps", 0.1, "--json").stdout)
+    found = read_strictly(bnndp("certify", model, inputs, "--eps", 0.1, "--json").stdout)
     assert [found[name] for name in ("certified", "certified_share", "falsified", "undecided")] == [None] * 4
 
 
@@ -95,7 +88,7 @@ def test_a_share_may_be_required(
     result = bnndp(command, classifier, labelled, *options, *end)
     assert result.status == status
     assert rows_of(tmp_path / "out")
-    assert strict(result.stdout) == strict((tmp_path / "run" / "summary.json").read_text())
+    assert read_strictly(result.stdout) == read_strictly((tmp_path / "run" / "summary.json").read_text())
     want = f"bnndp: 3 of 4 are certified, a share of 0.75; --require-certified asks for {share:g}.\n"
     assert result.stderr == (want if status else "")
 
@@ -138,21 +131,18 @@ def unsealed(classifier: Path, tmp_path: Path) -> Path:
     return path
 
 
+ATTACKS = ((radius, "attack_radius"), (decision, "evade"))
+
+
 @pytest.mark.parametrize("start", [("radius",), ("evaluate", "--eps", 0.1), ("certify", "--eps", 0.2)])
 def test_the_seed_reaches_the_attack(
     bnndp: Any, classifier: Path, labelled: Path, start: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    for module, name in ((radius, "attack_radius"), (decision, "evade")):
-        real = getattr(module, name)
-
-        def spy(*arguments: Any, _real: Any = real, **options: Any) -> Any:
-            seen.append(options["budget"].seed)
-            return _real(*arguments, **options)
-
+    spies = {(module, name): Mock(wraps=getattr(module, name)) for module, name in ATTACKS}
+    for (module, name), spy in spies.items():
         monkeypatch.setattr(module, name, spy)
     assert bnndp(*start, classifier, labelled, "--seed", 7, "--json").status == 0
-    assert set(seen) == {7}
+    assert {call.kwargs["budget"].seed for spy in spies.values() for call in spy.call_args_list} == {7}
 
 
 class TestPace:
@@ -206,7 +196,7 @@ def test_a_table_wider_than_the_terminal_stands_upright(
 def test_on_a_terminal_there_is_a_bar_with_the_share(classifier: Path, labelled: Path, tmp_path: Path) -> None:
     arguments = ["radius", str(classifier), str(labelled), "--no-attack", "--json"]
     status, out, seen = terminal([*PROGRAM, *arguments])
-    assert (status, strict(out.decode())["points"]) == (0, 4)
+    assert (status, read_strictly(out.decode())["points"]) == (0, 4)
     assert b"4 of 4, 75 % certified" in seen
     assert b"\x1b[38" in seen or b"\x1b[3" in seen
     _, _, plain = terminal([*PROGRAM, *arguments], NO_COLOR="1")
@@ -246,16 +236,3 @@ class TestDevice:
                     assert found == pytest.approx(want, rel=0.01, nan_ok=True)
                 else:
                     assert one[key] == other[key]
-
-
-def test_infinite_figures_are_null(bnndp: Any, model: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = boxes.better_bounds
-
-    def spy(network: Any, box: Any, options: Any) -> Any:
-        bounds = next(real(network, box, options))
-        bounds.lower[0] = -math.inf
-        return iter([bounds])
-
-    monkeypatch.setattr(boxes, "better_bounds", spy)
-    found = strict(bnndp("certify", model, inputs, "--eps", 0.1, "--json").stdout)
-    assert (found["mean_width"], found["largest_width"]) == (None, None)

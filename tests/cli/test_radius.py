@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -96,20 +97,14 @@ def test_radii_at_the_cap_are_marked_everywhere(bnndp: Any, classifier: Path, la
 def test_options_reach_the_library(
     answers: Any, classifier: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Any] = []
-    real = radii.better_evaluations
-
-    def spy(network: Any, x: Any, label: Any, domain: Any, **options: Any) -> Any:
-        seen.append((x.shape[0], domain, options))
-        return real(network, x, label, domain, **options)
-
+    spy = Mock(wraps=radii.better_evaluations)
     monkeypatch.setattr(radii, "better_evaluations", spy)
     searched = ("--norm", 2, "--upper", 0.5, "--tolerance", 0.1, "--domain", -1, 1, "--limit", 2)
     answers("radius", classifier, labelled, *searched, "--optimise", 3, "--branch", 2, "--method", "moment")
-    assert len(seen) == 2  # one pass first, then what was asked for
-    for (count, domain, options), (steps, cells) in zip(seen, ((0, 1), (3, 2)), strict=True):
-        assert (count, domain) == (2, (-1.0, 1.0))
-        search, how = options["search"], options["options"]
+    # one pass first, then what was asked for
+    for call, (steps, cells) in zip(spy.call_args_list, ((0, 1), (3, 2)), strict=True):
+        assert (len(call.args[1]), call.args[3]) == (2, (-1.0, 1.0))
+        search, how = call.kwargs["search"], call.kwargs["options"]
         assert (search.norm, search.upper, search.tolerance, search.attack) == (2.0, 0.5, 0.1, True)
         assert (how.optimise, how.branch, how.method, how.time_limit) == (steps, cells, "moment", None)
 

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -390,10 +391,7 @@ def test_a_failure_half_way_leaves_the_older_file(
 def test_a_full_disk_is_one_line(
     bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     arguments = ("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "out.jsonl")
     result = bnndp(*arguments)
     assert result.status == 2
@@ -405,10 +403,7 @@ def test_a_full_disk_is_one_line(
 def test_a_bug_keeps_its_traceback(
     bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bug(*_arguments: Any) -> Any:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(boxes, "better_bounds", bug)
+    monkeypatch.setattr(boxes, "better_bounds", Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         bnndp("certify", model, inputs, "--eps", 0.1, "--out", tmp_path / "out.jsonl")
     assert not list(tmp_path.glob("*out.jsonl*"))

@@ -235,7 +235,6 @@ def test_signals_keep_what_was_done_and_free_the_folder(
     arguments = ["certify", str(model), str(inputs), "--eps", "0.1", "--run", str(run)]
     command = [sys.executable, "-c", STUCK, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "working\n"
         time.sleep(0.1)
         second = bnndp(*arguments)

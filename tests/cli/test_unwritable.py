@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -104,10 +105,7 @@ def test_a_report(out: bool, bnndp: Callable[..., Any], read_only: Path, model: 
 def test_whatever_the_system_refuses(
     error: OSError, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(program, "app", refuse)
+    monkeypatch.setattr(program, "app", Mock(side_effect=error))
     assert program.main(["demo"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(line)

@@ -8,7 +8,8 @@ import random
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,12 +68,6 @@ def test_a_file_in_the_named_folder_is_not_downloaded(web: Web, store: Store) ->
     assert web.asked == []
 
 
-def test_a_length_need_not_be_announced(web: Web, store: Store) -> None:
-    web.bodies["/a.bin"] = BODY
-    web.announced["/a.bin"] = None
-    assert fetch([published(web)], store, what=WHAT)[0].read_bytes() == BODY
-
-
 @pytest.mark.parametrize("level", [1, 9])
 def test_the_content_counts_however_it_was_compressed(level: int, web: Web, store: Store) -> None:
     content = BODY + bytes(500_000)
@@ -106,26 +101,24 @@ def test_a_body_cut_short(length: int, web: Web, store: Store) -> None:
     assert f"it ended after {length} of 200000 bytes" in refused(published(web), store)
 
 
-def test_a_body_cut_short_without_an_announced_length(web: Web, store: Store) -> None:
-    web.bodies["/a.bin"] = BODY[:-1]
-    web.announced["/a.bin"] = None
-    assert "(199999 bytes), expected" in refused(published(web), store)
-
-
 def test_a_body_that_is_too_long(web: Web, store: Store) -> None:
     web.bodies["/a.bin"] = BODY + b"!"
     told: list[object] = []
     watched = replace(store, progress=lambda *news: told.append(news))
     assert "it has 200001 bytes, more than the 200000 that it may have" in refused(published(web), watched)
     assert told == []  # the announcement was enough
-    web.announced["/a.bin"] = None
-    assert "it has more than the 200000 bytes that it may have" in refused(published(web), watched)
 
 
-def test_a_senseless_length(web: Web, store: Store) -> None:
-    web.bodies["/a.bin"] = BODY
-    web.announced["/a.bin"] = "many"  # type: ignore[assignment]
-    assert "the answer cannot be understood" in refused(published(web), store)
+def test_lengths_that_are_not_announced(web: Web, store: Store) -> None:
+    wrong: list[tuple[bytes, Any, str]] = [
+        (BODY[:-1], None, "(199999 bytes), expected"),
+        (BODY + b"!", None, "it has more than the 200000 bytes that it may have"),
+        (BODY, "many", "the answer cannot be understood"),
+    ]
+    for web.bodies["/a.bin"], web.announced["/a.bin"], says in wrong:
+        assert says in refused(published(web), store)
+    web.bodies["/a.bin"], web.announced["/a.bin"] = BODY, None
+    assert fetch([published(web)], store, what=WHAT)[0].read_bytes() == BODY
 
 
 @pytest.mark.parametrize(
@@ -148,50 +141,29 @@ def test_damaged_compression(packed: bytes, says: str, web: Web, store: Store) -
     assert "(50200000 bytes), expected" not in message
 
 
-def test_an_absent_file(web: Web, store: Store) -> None:
+def test_servers_that_do_not_answer(web: Web, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = replace(store, timeout=0.2)
     assert f"{web.address}a.bin: the server answered 404 Not Found" in refused(published(web), store)
-
-
-def test_a_silent_server(web: Web, store: Store) -> None:
     web.silent.add("/a.bin")
-    assert "no answer for 0.2 s" in refused(published(web), replace(store, timeout=0.2))
-
-
-def test_a_server_that_falls_silent(web: Web, store: Store) -> None:
+    assert "no answer for 0.2 s" in refused(published(web), quick)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         file = replace(published(web), mirrors=(f"http://127.0.0.1:{listener.getsockname()[1]}/",))
-        assert "no answer for 0.2 s" in refused(file, replace(store, timeout=0.2))  # it is connected, but not served
-
-
-def test_no_server(web: Web, store: Store) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    file = replace(published(web), mirrors=(f"http://127.0.0.1:{port}/",))
+        assert "no answer for 0.2 s" in refused(file, quick)  # it is connected, but not served
     assert "no connection (Connection refused)" in refused(file, store)
-
-
-def test_no_network(web: Web, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.setattr(
+        socket, "getaddrinfo", Mock(side_effect=socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+    )
     assert "no connection (Name or service not known)" in refused(published(web), store)
 
 
-def test_downloads_switched_off(web: Web, store: Store) -> None:
+def test_what_is_not_asked_for(web: Web, store: Store) -> None:
     web.bodies["/a.bin"] = BODY
     assert "not downloaded: downloads are switched off; put" in refused(published(web), replace(store, download=False))
+    without = refused(published(web, mirrors=()), store)
+    assert "not downloaded: no public address with a known checksum; put" in without
+    for address in ("file:///etc/", "ftp://127.0.0.1/", "/etc/"):
+        assert "is not an address of the web" in refused(replace(published(web), mirrors=(address,)), store)
     assert web.asked == []
-
-
-def test_no_public_address(web: Web, store: Store) -> None:
-    message = refused(published(web, mirrors=()), store)
-    assert "not downloaded: no public address with a known checksum; put" in message
-
-
-@pytest.mark.parametrize("address", ["file:///etc/", "ftp://127.0.0.1/", "/etc/"])
-def test_addresses_that_are_not_of_the_web(address: str, web: Web, store: Store) -> None:
-    assert "is not an address of the web" in refused(replace(published(web), mirrors=(address,)), store)
 
 
 def test_a_cache_that_cannot_be_written(web: Web, store: Store) -> None:
@@ -212,9 +184,6 @@ def test_all_absent_files_are_named(web: Web, store: Store) -> None:
 def test_an_interrupted_download_leaves_nothing(web: Web, store: Store) -> None:
     web.bodies["/a.bin"] = BODY
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        fetch([published(web)], replace(store, progress=interrupt), what=WHAT)
+        fetch([published(web)], replace(store, progress=Mock(side_effect=KeyboardInterrupt)), what=WHAT)
     assert files_below(store.cache) == []

@@ -21,18 +21,13 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_reads_rows_in_order(tmp_path: Path) -> None:
+def test_reads_rows_in_order_into_what_may_be_written_to(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gz", idx((2, 3, 2), bytes(range(250, 256)) + bytes(range(6))))
-    assert read_idx(path, 3).tolist() == [[[250, 251], [252, 253], [254, 255]], [[0, 1], [2, 3], [4, 5]]]
-    assert read_idx(path, 3).dtype == torch.uint8
-
-
-def test_sizes_are_big_endian(tmp_path: Path) -> None:
-    assert read_idx(write(tmp_path / "a.gz", idx((258,), bytes(258))), 1).shape == (258,)
-
-
-def test_what_it_returns_may_be_written_to(tmp_path: Path) -> None:
-    read_idx(write(tmp_path / "a.gz", idx((2,), bytes(2))), 1)[0] = 7
+    found = read_idx(path, 3)
+    assert found.tolist() == [[[250, 251], [252, 253], [254, 255]], [[0, 1], [2, 3], [4, 5]]]
+    assert found.dtype == torch.uint8
+    found[0] = 7
+    assert read_idx(write(path, idx((258,), bytes(258))), 1).shape == (258,)  # sizes are big-endian
 
 
 @pytest.mark.parametrize(
@@ -57,11 +52,7 @@ def test_malformed_content_is_refused(tmp_path: Path, content: bytes, says: str)
     assert "\n" not in str(caught.value)
 
 
-def damaged(content: bytes) -> bytes:
-    """A gzip file with the check sum of other content."""
-    whole = bytearray(gzip.compress(content, mtime=0))
-    whole[-8] ^= 0xFF
-    return bytes(whole)
+DEFLATED = gzip.compress(idx((4,), bytes(4)), mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -69,19 +60,16 @@ def damaged(content: bytes) -> bytes:
     [
         idx((4,), bytes(4)),  # not compressed
         gzip.compress(idx((400,), bytes(400)), mtime=0)[:-12],  # cut short
-        gzip.compress(idx((4,), bytes(4)), mtime=0)[:10] + b"\xff" * 20,  # not a deflate stream
-        damaged(idx((4,), bytes(4))),
+        DEFLATED[:10] + b"\xff" * 20,  # not a deflate stream
+        DEFLATED[:-8] + bytes([DEFLATED[-8] ^ 0xFF]) + DEFLATED[-7:],  # the checksum of other content
     ],
     ids=["plain", "short", "stream", "sum"],
 )
 def test_what_is_no_gzip_file_is_refused(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "a.gz"
+    with pytest.raises(InputError, match="No such file"):
+        read_idx(path, 1)
     path.write_bytes(raw)
     with pytest.raises(InputError, match="cannot be read as a gzip file") as caught:
         read_idx(path, 1)
     assert str(path) in str(caught.value)
-
-
-def test_an_absent_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        read_idx(tmp_path / "none.gz", 1)

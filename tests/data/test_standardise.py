@@ -189,7 +189,6 @@ class TestOfData:
     def test_regression(self) -> None:
         train, test = load("sine2d"), load("sine2d", "test")
         units = DataStandardisation.fit(train)
-        assert units.targets is not None
         for data in (train, test):
             z = units.apply(data)
             assert isinstance(z, RegressionData)

@@ -72,7 +72,6 @@ def test_the_larger_lower_bound_of_softmax_is_taken_and_nan_never() -> None:
     one, other, none = (Pretended(BOX, [0.0], probabilities=p) for p in (a, b, None))
     rows = torch.zeros(2, 3, 2, dtype=F64)
     found = Best(one, other).softmax(rows)
-    assert found is not None
     assert found.tolist() == [[0.2, 0.3, 0.4]]
     assert Best(none, other).softmax(rows) is b
     assert Best(one, none).softmax(rows) is a

@@ -66,12 +66,10 @@ def test_the_verdict_is_that_of_robust_decision(eps: float) -> None:
     found = answer(PLANE, question).claim
     box = Box.ball(question.x, eps, domain=PLANE.domain)
     expected = robust_decision(PLANE.network, question.x, box)
-    assert found is not None
     assert found.verdict is expected.verdict[0]
     assert (found.witness is not None) == (found.verdict is Verdict.FALSIFIED)
     assert found.witness is None or bool(box.contains(found.witness).all())
     quick = answer(PLANE, Question(question.x, eps, False)).claim
-    assert quick is not None
     assert (quick.verdict is Verdict.CERTIFIED) == (found.verdict is Verdict.CERTIFIED)
     assert quick.verdict is not Verdict.FALSIFIED
 
@@ -79,7 +77,6 @@ def test_the_verdict_is_that_of_robust_decision(eps: float) -> None:
 def test_the_label_of_the_data_is_what_is_asked_about() -> None:
     for index in range(3):
         found = answer(IMAGES, read_question(IMAGES, {"index": index, "eps": 0.0, "attack": True})).claim
-        assert found is not None
         assert found.label == index
 
 
@@ -87,7 +84,6 @@ def test_the_label_of_the_data_is_what_is_asked_about() -> None:
 def test_no_lead_is_no_certificate(monkeypatch: pytest.MonkeyPatch, lead: float) -> None:
     monkeypatch.setattr(answers, "bound_rows", lambda *_: torch.tensor([[lead]]))
     found = answer(PLANE, read_question(PLANE, somewhere(PLANE))).claim
-    assert found is not None
     assert found.verdict is Verdict.UNDECIDED
 
 

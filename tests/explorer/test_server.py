@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -166,10 +167,7 @@ def test_what_is_no_question_is_refused(explorer: Explorer, body: bytes, headers
 def test_an_error_is_an_error_and_never_an_answer(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: object) -> None:
-        raise ArithmeticError("secret detail")
-
-    monkeypatch.setattr(server_module, "answer", broken)
+    monkeypatch.setattr(server_module, "answer", Mock(side_effect=ArithmeticError("secret detail")))
     status, found = ask(explorer)
     assert status == 500
     assert set(found) == {"error"}

@@ -76,7 +76,6 @@ def test_main_bound_holds_on_the_image_of_the_rectangle(network: BayesianNetwork
 def test_pieces_hold_on_their_cells(network: BayesianNetwork) -> None:
     """Errata item 7: there is a bound for every cell of the layer's partition, and each holds on its own cell."""
     value, lower, upper = relaxed(network, start(), 0.5, 5)
-    assert value.cells is not None
     cells = value.cells.rectangles
     assert cells.lower.shape[1] == 5
     generator = torch.Generator().manual_seed(1)

@@ -68,7 +68,6 @@ class TestEveryMethod:
         assert bounds.lower.shape == bounds.upper.shape == bounds.width.shape == (4, 2)
         assert bounds.lower.dtype == F64
         assert not bounds.lower.requires_grad
-        assert bounds.affine is not None
         assert bounds.affine.lower.matrix.shape == (4, 2, 3)
         assert bounds.affine.upper.offset.shape == (4, 2)
         assert torch.equal(bounds.affine.region.lower, box.lower)

@@ -39,14 +39,12 @@ def test_members_without_variance(phi: Activation, shift: bool, norm: float) -> 
     found, x = certify(ensemble, box, Options()), points_of(box, 100)
     truth = mean_output(ensemble, x)
     assert holds(interval(found), truth, 1e-13)
-    assert found.affine is not None
     for point, value in zip(x, truth, strict=True):
         assert holds(Interval(found.affine.lower(point), found.affine.upper(point)), value, 1e-13)
     assert found.method == ("moment",) * 4
     total, separate = LowerSum.zero(box, 2), torch.zeros_like(found.lower)
     for weight, member in zip(ensemble.probabilities, ensemble.members, strict=True):
         own = certify(member, box, Options())
-        assert own.affine is not None
         total = total.plus(weight[None], of_affine(own.affine.lower, box))
         separate += weight * own.width
     loop = total.rounded()

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,10 +85,7 @@ def test_what_json_does_not_know_is_no_row(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     for attempt in (lambda: exported(tmp_path), lambda: write_summary(tmp_path, {"points": 1})):
         with pytest.raises(RunStateError, match="No space left on device; every answer is kept"):
             attempt()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +18,13 @@ from bnndp.errors import RunStateError
 from bnndp.runs.folder import open_run
 from bnndp.runs.identity import data_digest, program
 from bnndp.runs.work import Schedule, work
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that was begun."""
+    with open_run(tmp_path / "run", identity_of(Squares())):
+        return tmp_path / "run"
 
 
 def test_the_folder_says_what_the_run_is_of(tmp_path: Path) -> None:
@@ -42,27 +50,20 @@ def test_the_folder_says_what_the_run_is_of(tmp_path: Path) -> None:
         ({"version": {"bnndp": "2"}}, "(bnndp 1, now 2)"),
     ],
 )
-def test_a_change_is_refused_and_named(tmp_path: Path, changes: dict[str, object], words: str) -> None:
-    job = Squares()
-    with open_run(tmp_path / "run", identity_of(job)):
-        pass
-    before = (tmp_path / "run" / "results.jsonl").read_bytes()
-    with pytest.raises(RunStateError) as caught, open_run(tmp_path / "run", identity_of(job, **changes)):
+def test_a_change_is_refused_and_named(run: Path, changes: dict[str, object], words: str) -> None:
+    before = (run / "results.jsonl").read_bytes()
+    with pytest.raises(RunStateError) as caught, open_run(run, identity_of(Squares(), **changes)):
         pass
     message = str(caught.value)
     assert words in message
-    (name,) = changes
-    assert [
-        word for word in ("model", "data", "options", "version") if f"{word} " in message.split("of something")[1]
-    ] == [name]
+    said = message.split("of something")[1]
+    assert [word for word in ("model", "data", "options", "version") if f"{word} " in said] == list(changes)
     assert "\n" not in message
-    assert (tmp_path / "run" / "results.jsonl").read_bytes() == before
+    assert (run / "results.jsonl").read_bytes() == before
 
 
-def test_other_points_are_refused(tmp_path: Path) -> None:
-    with open_run(tmp_path / "run", identity_of(Squares())):
-        pass
-    with pytest.raises(RunStateError, match="points 10, now 11"), open_run(tmp_path / "run", identity_of(Squares(11))):
+def test_other_points_are_refused(run: Path) -> None:
+    with pytest.raises(RunStateError, match="points 10, now 11"), open_run(run, identity_of(Squares(11))):
         pass
 
 
@@ -81,7 +82,6 @@ with open_run(Path(sys.argv[1]), identity_of(Squares())) as journal:
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", HOLDER, str(tmp_path / "run"), str(Path(__file__).parents[1])]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "holding\n"
         before = (tmp_path / "run" / "results.jsonl").read_bytes()
         with pytest.raises(RunStateError, match=rf"in use by process {process.pid} on "):
@@ -123,22 +123,18 @@ def test_what_a_killed_beginning_leaves_is_taken_over(tmp_path: Path) -> None:
     assert json.loads((folder / "run.json").read_text())["command"] == "squares"
 
 
-def test_files_beside_the_journal_do_not_hinder_a_resumption(tmp_path: Path) -> None:
-    with open_run(tmp_path / "run", identity_of(Squares())):
-        pass
-    (tmp_path / "run" / "report.html").write_text("<html>")
-    with open_run(tmp_path / "run", identity_of(Squares())) as journal:
+def test_files_beside_the_journal_do_not_hinder_a_resumption(run: Path) -> None:
+    (run / "report.html").write_text("<html>")
+    with open_run(run, identity_of(Squares())) as journal:
         assert journal.count(0) == 0
 
 
 @pytest.mark.parametrize("first", [b"", b"{}\n", b'{"format":"bnndp-run-1"'])
-def test_a_damaged_first_line_is_refused(tmp_path: Path, first: bytes) -> None:
-    with open_run(tmp_path / "run", identity_of(Squares())):
-        pass
-    (tmp_path / "run" / "results.jsonl").write_bytes(first)
+def test_a_damaged_first_line_is_refused(run: Path, first: bytes) -> None:
+    (run / "results.jsonl").write_bytes(first)
     with pytest.raises(RunStateError, match="its first line is damaged"):
-        open_run(tmp_path / "run", identity_of(Squares())).__enter__()
-    assert (tmp_path / "run" / "results.jsonl").read_bytes() == first
+        open_run(run, identity_of(Squares())).__enter__()
+    assert (run / "results.jsonl").read_bytes() == first
 
 
 def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
@@ -150,10 +146,7 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_at_the_beginning_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(RunStateError, match="No space left on device; choose another folder"):
         open_run(tmp_path / "run", identity_of(Squares())).__enter__()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]

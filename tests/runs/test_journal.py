@@ -26,10 +26,14 @@ def finish(folder: Path, job: Squares) -> list[tuple[int, Any]]:
         return finished(job, journal)
 
 
+Whole = tuple[Path, Path, bytes, list[tuple[int, Any]]]
+
+
 @pytest.fixture
-def whole(tmp_path: Path) -> tuple[Path, list[tuple[int, Any]]]:
-    """A finished run and its answers."""
-    return tmp_path / "run", finish(tmp_path / "run", Squares())
+def whole(tmp_path: Path) -> Whole:
+    """A finished run, its journal, what stands there, and its answers."""
+    answers, path = finish(tmp_path / "run", Squares()), tmp_path / "run" / "results.jsonl"
+    return tmp_path / "run", path, path.read_bytes(), answers
 
 
 def lines_of(folder: Path) -> list[bytes]:
@@ -84,10 +88,8 @@ def test_what_the_first_stage_had_reached_counts_until_it_is_completed(journal: 
     assert (journal.count(0), journal.best(0)) == (1, (0, {"a": "pass"}))
 
 
-def test_after_a_cut_at_any_byte_the_run_ends_the_same(whole: tuple[Path, Any]) -> None:
-    folder, want = whole
-    path = folder / "results.jsonl"
-    payload = path.read_bytes()
+def test_after_a_cut_at_any_byte_the_run_ends_the_same(whole: Whole) -> None:
+    folder, path, payload, want = whole
     head = len(lines_of(folder)[0])
     for cut in range(head, len(payload) + 1, 3):
         path.write_bytes(payload[:cut])
@@ -100,10 +102,8 @@ def test_after_a_cut_at_any_byte_the_run_ends_the_same(whole: tuple[Path, Any]) 
         assert sorted(lines_of(folder)) == sorted(payload.splitlines(keepends=True))  # nothing lost, nothing twice
 
 
-def test_flipped_bits_of_the_last_line_are_cut_off(whole: tuple[Path, Any]) -> None:
-    folder, want = whole
-    path = folder / "results.jsonl"
-    payload = path.read_bytes()
+def test_flipped_bits_of_the_last_line_are_cut_off(whole: Whole) -> None:
+    folder, path, payload, want = whole
     last = len(lines_of(folder)[-1])
     for place in range(len(payload) - last, len(payload)):
         wrong = bytearray(payload)
@@ -116,20 +116,16 @@ def test_flipped_bits_of_the_last_line_are_cut_off(whole: tuple[Path, Any]) -> N
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b"{", b"\n\n\n", os.urandom(3000), b'{"id":1}\n'])
-def test_rubbish_at_the_end_is_cut_off(whole: tuple[Path, Any], tail: bytes) -> None:
-    folder, want = whole
-    path = folder / "results.jsonl"
-    payload = path.read_bytes()
+def test_rubbish_at_the_end_is_cut_off(whole: Whole, tail: bytes) -> None:
+    folder, path, payload, want = whole
     half = b"".join(payload.splitlines(keepends=True)[:7])
     path.write_bytes(half + tail)
     assert finish(folder, Squares()) == want
     assert sorted(lines_of(folder)) == sorted(payload.splitlines(keepends=True))
 
 
-def test_a_damaged_line_in_the_middle_is_refused_and_may_be_deleted(whole: tuple[Path, Any]) -> None:
-    folder, want = whole
-    path = folder / "results.jsonl"
-    payload = path.read_bytes()
+def test_a_damaged_line_in_the_middle_is_refused_and_may_be_deleted(whole: Whole) -> None:
+    folder, path, payload, want = whole
     lines = lines_of(folder)
     for number in range(1, len(lines) - 1):
         wrong = bytearray(lines[number])
@@ -142,20 +138,20 @@ def test_a_damaged_line_in_the_middle_is_refused_and_may_be_deleted(whole: tuple
         assert finish(folder, Squares()) == want
 
 
-def test_a_newline_that_is_lost_in_the_middle_is_refused(whole: tuple[Path, Any]) -> None:
-    folder, _ = whole
+def test_a_newline_that_is_lost_in_the_middle_is_refused(whole: Whole) -> None:
+    folder, path, _, _ = whole
     lines = lines_of(folder)
-    (folder / "results.jsonl").write_bytes(b"".join([*lines[:3], lines[3].rstrip(b"\n"), *lines[4:]]))
+    path.write_bytes(b"".join([*lines[:3], lines[3].rstrip(b"\n"), *lines[4:]]))
     with pytest.raises(RunStateError, match="line 4 is damaged"):
         finish(folder, Squares())
 
 
-def test_lines_may_come_in_any_order_and_twice(whole: tuple[Path, Any]) -> None:
-    folder, want = whole
+def test_lines_may_come_in_any_order_and_twice(whole: Whole) -> None:
+    folder, path, _, want = whole
     head, *lines = lines_of(folder)
     random.Random(3).shuffle(lines)
     other = subject.seal({"id": 3, "stage": 1, "whole": True, "answer": {"value": 0.0}})  # the first one counts
-    (folder / "results.jsonl").write_bytes(b"".join([head, *lines, *lines[:5], other]))
+    path.write_bytes(b"".join([head, *lines, *lines[:5], other]))
     job = Squares()
     assert finish(folder, job) == want
     assert job.calls == []
@@ -174,9 +170,9 @@ def test_lines_may_come_in_any_order_and_twice(whole: tuple[Path, Any]) -> None:
         {"format": "bnndp-run-1"},
     ],
 )
-def test_a_sealed_line_of_something_else_is_refused(whole: tuple[Path, Any], record: dict[str, Any]) -> None:
-    folder, _ = whole
-    with (folder / "results.jsonl").open("ab") as file:
+def test_a_sealed_line_of_something_else_is_refused(whole: Whole, record: dict[str, Any]) -> None:
+    folder, path, _, _ = whole
+    with path.open("ab") as file:
         file.write(subject.seal(record))
     with pytest.raises(RunStateError, match="line 22 is not an answer of this run"):
         finish(folder, Squares())

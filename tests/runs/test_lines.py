@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -38,23 +39,18 @@ def test_every_flipped_bit_is_noticed() -> None:
             assert unseal(bytes(wrong)) is None
 
 
-@pytest.mark.parametrize("line", [b"", b"\n", b"{}\n", b"null\n", b"\0" * 4096, b"\xff" * 50 + b"\n"])
+LIST = b'[1,"crc":"%08x"}\n' % zlib.crc32(b"[1")  # a seal on something else than an object
+
+
+@pytest.mark.parametrize("line", [b"", b"\n", b"{}\n", b"null\n", b"\0" * 4096, b"\xff" * 50 + b"\n", LIST])
 def test_other_lines_are_not_whole(line: bytes) -> None:
     assert unseal(line) is None
-
-
-def test_a_seal_on_something_else_than_an_object_is_not_enough() -> None:
-    body = b"[1"
-    import zlib
-
-    assert unseal(body + b',"crc":"%08x"}\n' % zlib.crc32(body)) is None
 
 
 @given(st.floats())
 def test_numbers_come_back_bit_for_bit(value: float) -> None:
     line = seal({"value": exact([value])[0]})
     record = unseal(line)
-    assert record is not None
     found = number(record["value"])
     assert math.isnan(found) if math.isnan(value) else struct.pack("<d", found) == struct.pack("<d", value)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.runs.jobs import Squares, answers_of, finished, identity_of, silent
@@ -157,11 +158,8 @@ def test_a_shard_knows_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_fault_names_the_points(journal: Journal) -> None:
-    def fail(stage: int, part: range, round_: int) -> None:
-        raise InputError("no bound")
-
     with pytest.raises(InputError, match=r"^squares from 0: no bound$"):
-        work(Squares(before_round=fail), journal, silent, Schedule())
+        work(Squares(before_round=Mock(side_effect=InputError("no bound"))), journal, silent, Schedule())
 
 
 def test_a_journal_with_everything_asks_for_nothing(journal: Journal) -> None:

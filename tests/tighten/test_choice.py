@@ -85,8 +85,6 @@ def test_chunks_give_what_the_whole_gives(method: str, norm: float) -> None:
     assert (sizes(network, box, small), sizes(network, box, large)) == ([1, 1, 1], [3])
     cut, whole = certify(network, box, small), certify(network, box, large)
     assert cut.method == whole.method
-    assert cut.affine is not None
-    assert whole.affine is not None
     pairs = [(cut.lower, whole.lower), (cut.upper, whole.upper), (cut.affine.lower.matrix, whole.affine.lower.matrix)]
     for a, b in pairs:
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
@@ -144,7 +142,6 @@ def test_boxes_are_repeated_member_by_member() -> None:
     region, found = part.bounds.box, part.bounds
     assert region.batch == 12
     assert torch.equal(region.lower, box.lower.repeat(3, 1))
-    assert region.within is not None
     assert region.within.radius.shape == (12,)
     assert isinstance(found, Shifted)
     assert torch.equal(found.shift[4:8], ensemble.members[1].shift.expand(4, -1))

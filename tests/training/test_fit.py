@@ -37,8 +37,6 @@ def synthetic_fit(folder: Path, **changes: Any) -> Fitted:
 def test_a_synthetic_set_in_huge_units(folder: Path, steps: int) -> None:
     found = synthetic_fit(folder, steps=steps)
     test = load(synthetic.NAME, "test", folder=folder)
-    assert found.units is not None
-    assert found.units.targets is not None
     assert found.network.shift is not None
 
     # In the user's units the network is the trained one between the two maps of the standardisation.
@@ -69,8 +67,6 @@ def test_a_synthetic_set_in_huge_units(folder: Path, steps: int) -> None:
 
 def test_noise_is_given_in_the_units_of_the_target(folder: Path) -> None:
     found = synthetic_fit(folder, noise_std=3e5, steps=5)
-    assert found.units is not None
-    assert found.units.targets is not None
     assert found.noise_std == 3e5
     assert found.trained.options.noise_std == 3e5 / found.units.targets.scale.item()
     assert found.plan.first_steps == 0

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -191,10 +192,7 @@ class TestCheckpoints:
             train(SINE, OPTIONS, progress=interrupt_after(7), checkpoint=path)
         before = path.read_bytes()
 
-        def fail(descriptor: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", fail)
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(CertError, match="No space left"):
             train(SINE, OPTIONS, checkpoint=path)
         assert path.read_bytes() == before

@@ -17,7 +17,6 @@ def test_changed_numbers_prove_nothing_false(kind: str, index: int) -> None:
     case = make_case(7, kind, index)
     for claim in claims_of(case.network, case.box[torch.tensor([1])]):
         found = attack(claim, seed=index, seconds=0.3, draws=20_000)
-        assert found is not None
         assert found.tries > 3
         assert not found.broken
 
@@ -28,5 +27,4 @@ def test_a_checker_that_believes_lines_is_broken(monkeypatch: pytest.MonkeyPatch
     case = make_case(7, "whole", 1)
     claim = claims_of(case.network, case.box[torch.tensor([1])])[0]
     found = attack(claim, seed=1, seconds=1.5, draws=5_000)
-    assert found is not None
     assert found.broken

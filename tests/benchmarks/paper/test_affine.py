@@ -144,7 +144,6 @@ def test_one_legend_and_two_axes_a_panel(random_network: Any) -> None:
     assert starts == sorted(starts)  # panel by panel, in reading order
     for panel, right in zip(panels, figure.axes[1::2], strict=True):
         upper = lines(right, BLUE)[1][:2]
-        assert panel.bounds.affine is not None
         assert np.isclose(upper[:, 1].max(), panel.bounds.affine.interval().upper.item(), atol=1e-9)
     titles = [vars(part)["_suptitle"].get_window_extent() for part in figure.subfigs[: len(panels)]]
     notes = [vars(right)["_right_title"].get_window_extent() for right in figure.axes[1::2]]

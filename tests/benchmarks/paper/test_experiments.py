@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -172,10 +173,7 @@ def test_a_column_that_gives_something_else_is_refused(
 def test_an_interrupted_run_says_how_to_go_on(
     reproduce: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(experiments, "fill", stop)
+    monkeypatch.setattr(experiments, "fill", Mock(side_effect=KeyboardInterrupt))
     result = reproduce("table-1a", *SMALL, "--out", tmp_path)
     assert result.status == 130
     assert result.stderr.endswith("the same command goes on from what is measured.\n")

@@ -17,7 +17,6 @@ def test_cells_come_back_bit_for_bit(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(path).add("a", "moment", "d1", CELL)
     found = Journal(path).find("a", "moment", "d1")
-    assert found is not None
     assert found.seconds == CELL.seconds
     assert found.values[:2] == CELL.values[:2]
     assert math.isnan(found.values[2])

@@ -52,6 +52,13 @@ def address(large: Path) -> str:
     return (large / "report.html").as_uri()
 
 
+@pytest.fixture
+def found(large: Path) -> Radii:
+    outcome = outcome_of(read_record(large))
+    assert isinstance(outcome, Radii)
+    return outcome
+
+
 def cells(page: Page, column: int) -> list[str]:
     return page.run(f"[...document.querySelectorAll('#rows tbody tr')].map((row) => row.cells[{column}].textContent)")
 
@@ -88,9 +95,7 @@ def test_a_complaint_would_be_noticed(browser: Browser, tmp_path: Path) -> None:
         assert len(page.requests()) == 2
 
 
-def test_columns_sort_either_way_and_what_is_missing_comes_last(browser: Browser, large: Path, address: str) -> None:
-    found = outcome_of(read_record(large))
-    assert isinstance(found, Radii)
+def test_columns_sort_either_way_and_what_is_missing_comes_last(browser: Browser, found: Radii, address: str) -> None:
     known = np.sort(found.radius[~np.isnan(found.radius)])
     with browser.page(address) as page:
         sort(page, 4)
@@ -107,9 +112,7 @@ def test_columns_sort_either_way_and_what_is_missing_comes_last(browser: Browser
         assert page.complaints() == []
 
 
-def test_filters_keep_what_passes_all_of_them(browser: Browser, large: Path, address: str) -> None:
-    found = outcome_of(read_record(large))
-    assert isinstance(found, Radii)
+def test_filters_keep_what_passes_all_of_them(browser: Browser, found: Radii, address: str) -> None:
     expected = int(((found.label == 3) & (found.radius >= 0.05)).sum())
     with browser.page(address) as page:
         choose(page, "filter-1", 3)
@@ -129,9 +132,7 @@ def test_filters_keep_what_passes_all_of_them(browser: Browser, large: Path, add
         assert page.complaints() == []
 
 
-def test_the_verdicts_at_a_radius_are_those_of_the_run(browser: Browser, large: Path, address: str) -> None:
-    found = outcome_of(read_record(large))
-    assert isinstance(found, Radii)
+def test_the_verdicts_at_a_radius_are_those_of_the_run(browser: Browser, found: Radii, address: str) -> None:
     with browser.page(address) as page:
         for eps in (0.0, 0.02, 0.05, 0.09):
             verdicts = [verdict.value for verdict in found.verdicts(eps)]

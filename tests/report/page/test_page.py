@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,25 +77,27 @@ def image_classifier() -> BayesianNetwork:
     return BayesianNetwork.from_linears([layer], "classification")
 
 
+def run_in(folder: Path, command: str, *options: object, name: str = "run") -> Path:
+    """The folder of a run with the network and the inputs that lie in ``folder``."""
+    words = [command, folder / "net.safetensors", folder / "inputs.npz", *options, "--quiet", "--run", folder / name]
+    assert main([str(word) for word in words]) == 0
+    return folder / name
+
+
 @pytest.fixture(scope="module")
 def regression(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("regression")
-    save(line(), folder / "line.safetensors")
+    save(line(), folder / "net.safetensors")
     np.savez(folder / "inputs.npz", x=np.linspace(-1, 1, 9)[:, None])
-    words = ["certify", folder / "line.safetensors", folder / "inputs.npz", "--eps", "0.1", "--attack"]
-    assert main([str(word) for word in [*words, "--quiet", "--run", folder / "run"]]) == 0
-    return folder / "run"
+    return run_in(folder, "certify", "--eps", 0.1, "--attack")
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     save(image_classifier(), folder / "net.safetensors")
-    rng = np.random.default_rng(0)
     np.savez(folder / "inputs.npz", x=rng.uniform(0, 1, (8, 64)), y=rng.integers(0, 3, 8))
-    words = ["radius", folder / "net.safetensors", folder / "inputs.npz", "--domain", "0", "1"]
-    assert main([str(word) for word in [*words, "--quiet", "--run", folder / "run"]]) == 0
-    return folder / "run"
+    return run_in(folder, "radius", "--domain", 0, 1)
 
 
 def rows_of(run: Path) -> list[dict[str, object]]:
@@ -120,32 +124,27 @@ def test_a_regression_run_is_drawn_with_its_mean_where_the_model_is_there(regres
     with_model = page_of(regression)
     assert "mean of the network, from inside" in with_model
     assert with_model.count('class="zero"') == 6  # the worst cases: affine bounds less the mean
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    for path in regression.iterdir():
-        (moved / path.name).write_bytes(path.read_bytes())
+    moved = shutil.copytree(regression, tmp_path / "moved")
     alone = page_of(moved)
     assert "The model file is not where the run says" in alone
     assert 'class="zero"' not in alone
-    assert page_of(moved, regression.parent / "line.safetensors") == with_model
+    assert page_of(moved, regression.parent / "net.safetensors") == with_model
 
 
 def test_another_network_is_not_drawn(regression: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "run"
-    moved.mkdir()
-    for path in regression.iterdir():
-        (moved / path.name).write_bytes(path.read_bytes())
+    moved = shutil.copytree(regression, tmp_path / "run")
     torch.manual_seed(9)
     layer = Linear(torch.randn(1, 1), torch.full((1, 1), 0.1), torch.zeros(1), torch.zeros(1))
-    save(BayesianNetwork((layer,)), tmp_path / "line.safetensors")  # where the run says its model lies
+    save(BayesianNetwork((layer,)), tmp_path / "net.safetensors")  # where the run says its model lies
     page = page_of(moved)
     assert "The model file is not where the run says" in page
     with pytest.raises(RunStateError, match="is not the network of this run"):
-        page_of(moved, tmp_path / "line.safetensors")
+        page_of(moved, tmp_path / "net.safetensors")
 
 
 def test_a_radius_run_has_its_radii_rounded_to_the_safe_side(images: Path) -> None:
     page, rows = page_of(images), rows_of(images)
+    assert page_of(images) == page  # the same every time
     for name, key, side in (("proved radius", "radius", -1), ("attack radius", "attack_radius", 1)):
         pairs = list(zip(column(page, name), [row[key] for row in rows], strict=True))
         assert [shown is None for shown, _ in pairs] == [exact is None for _, exact in pairs]
@@ -174,18 +173,8 @@ def test_images_are_shown_with_what_an_attack_made_of_them(images: Path) -> None
     assert all(str(source).startswith("data:image/png;base64,") for source in pictures)
 
 
-def test_accuracy_over_the_radius_has_the_radii_that_were_asked_for(images: Path, tmp_path: Path) -> None:
-    words = [
-        "evaluate",
-        images.parent / "net.safetensors",
-        images.parent / "inputs.npz",
-        "--eps",
-        "0.01",
-        "0.02",
-        "0.03",
-    ]
-    assert main([str(word) for word in [*words, "--quiet", "--run", tmp_path / "run"]]) == 0
-    page = page_of(tmp_path / "run")
+def test_accuracy_over_the_radius_has_the_radii_that_were_asked_for(images: Path) -> None:
+    page = page_of(run_in(images.parent, "evaluate", "--eps", 0.01, 0.02, 0.03, name="accuracy"))
     assert page.count('class="mark"') == 3
     assert "up to a radius of 0.02." in outline(page).text
 
@@ -205,10 +194,6 @@ def test_a_page_needs_nothing_else(regression: Path, images: Path) -> None:
         policy = next(value for tag, name, value in found.attributes if (tag, name) == ("meta", "content") and value)
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
         assert "unsafe" not in policy
-
-
-def test_a_page_is_the_same_every_time(images: Path) -> None:
-    assert page_of(images) == page_of(images)
 
 
 def hostile(folder: Path) -> Path:
@@ -248,25 +233,24 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "the effort “high” is not completed" in text
 
 
-def test_a_proof_that_an_attack_contradicts_is_an_alarm(tmp_path: Path) -> None:
-    answers = [radius_answer(0.1, 0.2), radius_answer(0.3, 0.3)]
-    assert "Contradiction." in outline(page_of(write_run(tmp_path / "run", "radius", answers))).text
-    assert "Contradiction." not in outline(page_of(write_run(tmp_path / "other", "radius", answers[:1]))).text
+def ranged(inside: float) -> dict[str, Any]:
+    return interval_answer([0.0], [1.0], ([inside], [0.9]))
 
 
-def test_a_verdict_that_the_lead_contradicts_is_an_alarm(tmp_path: Path) -> None:
-    answer = interval_answer([0.1, 0.2], [0.8, 0.9], label=1, lead=0.1, verdict="falsified", rival=0, witness=[0.0])
-    assert "Contradiction." in outline(page_of(write_run(tmp_path / "run", "certify", [answer]))).text
-    agreed = write_run(tmp_path / "other", "certify", [answer | {"lead": -0.1}])
-    assert "Contradiction." not in outline(page_of(agreed)).text
+FALSIFIED = interval_answer([0.1, 0.2], [0.8, 0.9], label=1, lead=0.1, verdict="falsified", rival=0, witness=[0.0])
+BEYOND = "For 1 box the range from inside reaches beyond the bounds."
+ALARMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "a proof and an attack": ("radius", radius_answer(0.3, 0.3), radius_answer(0.1, 0.2), "Contradiction."),
+    "a verdict and a lead": ("certify", FALSIFIED, FALSIFIED | {"lead": -0.1}, "Contradiction."),
+    "a range from inside": ("certify", ranged(-0.1), ranged(0.1), BEYOND),
+}
 
 
-def test_a_range_from_inside_that_reaches_beyond_is_said(tmp_path: Path) -> None:
-    answers = [interval_answer([0.0], [1.0], ([0.1], [0.9])), interval_answer([0.0], [1.0], ([-0.1], [0.9]))]
-    text = outline(page_of(write_run(tmp_path / "run", "certify", answers))).text
-    assert "For 1 box the range from inside reaches beyond the bounds." in text
-    other = outline(page_of(write_run(tmp_path / "other", "certify", answers[:1]))).text
-    assert "reaches beyond" not in other
+@pytest.mark.parametrize("case", ALARMS)
+def test_what_contradicts_a_proof_is_an_alarm(tmp_path: Path, case: str) -> None:
+    command, wrong, right, words = ALARMS[case]
+    assert words in outline(page_of(write_run(tmp_path / "wrong", command, [right, wrong]))).text
+    assert words.split(" from ")[-1] not in outline(page_of(write_run(tmp_path / "right", command, [right]))).text
 
 
 @pytest.mark.parametrize(
@@ -320,14 +304,11 @@ def test_bounds_of_a_variance_do_not_ask_for_the_model(tmp_path: Path) -> None:
     """Its mean would not be drawn with it."""
     words = "The model file is not where the run says"
     for quantity, asked in (("mean", True), ("variance", False)):
-        folder = tmp_path / quantity
-        folder.mkdir()
-        save(line(), folder / "line.safetensors")
-        np.savez(folder / "inputs.npz", x=np.zeros((1, 1)))
-        given = ["certify", folder / "line.safetensors", folder / "inputs.npz", "--eps", "0.1", "--quantity", quantity]
-        assert main([str(word) for word in [*given, "--quiet", "--run", folder / "run"]]) == 0
-        (folder / "line.safetensors").unlink()
-        page = page_of(folder / "run")
+        save(line(), tmp_path / "net.safetensors")
+        np.savez(tmp_path / "inputs.npz", x=np.zeros((1, 1)))
+        run = run_in(tmp_path, "certify", "--eps", 0.1, "--quantity", quantity, name=quantity)
+        (tmp_path / "net.safetensors").unlink()
+        page = page_of(run)
         assert 'id="overview"' in page
         assert (words in page) is asked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -105,42 +106,33 @@ def test_files_are_written_and_replaced(tmp_path: Path) -> None:
     for _ in range(2):
         assert write_plots(tmp_path / "plots", [plot]) == [place]
         assert place.read_text(encoding="utf-8") == svg_file(plot)
-    place.write_text(f"{HEAD}<svg/>", encoding="utf-8")  # of an older version, say
+    ours(place)  # of an older version, say
     write_plots(tmp_path / "plots", [plot])
     assert place.read_text(encoding="utf-8") == svg_file(plot)
 
 
-def a_file(place: Path) -> None:
-    place.write_text("<svg>mine</svg>")
-
-
-def a_folder(place: Path) -> None:
-    place.mkdir()
-
-
-def a_link(place: Path) -> None:
-    target = place.parent / "elsewhere"
-    target.write_text(f"{HEAD}<svg/>")
-    place.symlink_to(target)
-
-
-def a_pipe(place: Path) -> None:
-    os.mkfifo(place)
-
-
-def read_only(place: Path) -> None:
+def ours(place: Path) -> Path:
     place.write_text(f"{HEAD}<svg/>")
-    place.chmod(0o444)
+    return place
 
 
-@pytest.mark.parametrize("make", [a_file, a_folder, a_link, a_pipe, read_only])
+NOT_OURS: dict[str, Callable[[Path], object]] = {
+    "a file": lambda place: place.write_text("<svg>mine</svg>"),
+    "a folder": lambda place: place.mkdir(),
+    "a link": lambda place: place.symlink_to(ours(place.with_name("elsewhere"))),
+    "a pipe": os.mkfifo,
+    "read-only": lambda place: ours(place).chmod(0o444),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_OURS)
 def test_what_is_not_ours_is_left_and_said_in_one_line(
-    make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And nothing else is written: neither the page nor another plot."""
     run = write_run(tmp_path / "run", "radius", RADII)
     (run / "plots").mkdir()
-    make(run / "plots" / "radii.svg")  # type: ignore[operator]
+    NOT_OURS[kind](run / "plots" / "radii.svg")
     before = sorted(run.rglob("*"))
     assert main(["report", str(run)]) == 2
     said = capsys.readouterr().err
@@ -151,18 +143,15 @@ def test_what_is_not_ours_is_left_and_said_in_one_line(
     assert main(["report", str(run), "--no-plots"]) == 0
 
 
-def test_a_file_named_plots_is_left(tmp_path: Path) -> None:
-    (tmp_path / "plots").write_text("mine")
+def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
+    plot, named, within = a_plot(tmp_path), tmp_path / "file", tmp_path / "plots" / "mine.svg"
+    within.parent.mkdir()
+    for place in (named, within):
+        place.write_text("mine")
     with pytest.raises(InputError, match="is not a folder"):
-        write_plots(tmp_path / "plots", [a_plot(tmp_path)])
-    assert (tmp_path / "plots").read_text() == "mine"
-
-
-def test_a_file_of_somebody_else_in_the_folder_stays(tmp_path: Path) -> None:
-    (tmp_path / "plots").mkdir()
-    (tmp_path / "plots" / "mine.svg").write_text("mine")
-    write_plots(tmp_path / "plots", [a_plot(tmp_path)])
-    assert (tmp_path / "plots" / "mine.svg").read_text() == "mine"
+        write_plots(named, [plot])
+    write_plots(within.parent, [plot])
+    assert named.read_text() == within.read_text() == "mine"
 
 
 def test_a_browser_shows_them_as_they_are(browser: Browser, tmp_path: Path) -> None:

@@ -47,7 +47,6 @@ def test_a_run_is_read(run: Path) -> None:
     assert found.label.tolist() == [0, 0, 1]
     assert record.lookup("model", "path") == "m.safetensors"
     assert record.lookup("model", "path", "deeper") is None
-    assert record.inputs is not None
     assert np.array_equal(record.inputs.x, X)
 
 
@@ -87,7 +86,6 @@ def test_a_verdict_is_by_the_lead_whatever_is_written(tmp_path: Path) -> None:
     answers = [interval_answer([0.1, 0.2], [0.8, 0.9], rival=None, witness=None, **claim) for claim in claims]
     found = outcome_of(read_record(write_run(tmp_path / "run", "certify", answers)))
     assert isinstance(found, Intervals)
-    assert found.claims is not None
     assert [v.value for v in found.claims.verdict] == ["undecided", "undecided", "falsified", "certified"]
 
 
@@ -109,16 +107,9 @@ def test_later_stages_count_for_more(tmp_path: Path) -> None:
     assert outcome_of(record).radius.tolist() == [0.1, 0.15]
 
 
-def test_no_run_is_no_run(tmp_path: Path) -> None:
+def test_what_holds_no_answer_is_refused(tmp_path: Path) -> None:
     assert "is not a run folder" in refused(tmp_path)
-
-
-def test_no_answer_is_nothing_to_show(tmp_path: Path) -> None:
     assert "no answer yet" in refused(write_run(tmp_path / "run", "radius", {}, points=4))
-
-
-def _append(name: str, payload: bytes) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes() + payload)
 
 
 def _replace(name: str, old: bytes, new: bytes) -> Callable[[Path], object]:
@@ -153,54 +144,23 @@ def test_what_was_changed_is_refused(run: Path, harm: Callable[[Path], object], 
     assert told in refused(run)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        radius_answer(-0.1),
-        radius_answer("inf"),
-        radius_answer("0.3"),
-        radius_answer(0.1, -1.0),
-        radius_answer(0.1, "-inf"),
-        radius_answer(True),
-        radius_answer(0.1) | {"label": "<b>"},
-        radius_answer(0.1) | {"decision": 2**40},
-        {"radius": 0.1},
-    ],
-)
-def test_what_is_no_answer_is_refused(tmp_path: Path, answer: dict[str, object]) -> None:
-    folder = write_run(tmp_path / "run", "radius", [ANSWERS[0], answer])
-    assert "input 1 " in refused(folder)
+RADII = [radius_answer(*numbers) for numbers in ((-0.1,), ("inf",), ("0.3",), (0.1, -1.0), (0.1, "-inf"), (True,))]
+RADII += [radius_answer(0.1) | {"label": "<b>"}, radius_answer(0.1) | {"decision": 2**40}, {"radius": 0.1}]
+ENDS = [([0.2], [0.1]), (["nan"], [0.1]), ([0.0], ["nan"]), (["inf"], ["inf"]), (["-inf"], ["-inf"])]
+ENDS += [([0.0, 0.0], [1.0]), ([], [])]
+NO_ANSWERS = [("radius", answer) for answer in RADII] + [("certify", interval_answer(*ends)) for ends in ENDS]
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper"),
-    [
-        ([0.2], [0.1]),
-        (["nan"], [0.1]),
-        ([0.0], ["nan"]),
-        (["inf"], ["inf"]),
-        (["-inf"], ["-inf"]),
-        ([0.0, 0.0], [1.0]),
-        ([], []),
-    ],
-)
-def test_what_is_no_interval_is_refused(tmp_path: Path, lower: list[object], upper: list[object]) -> None:
-    folder = write_run(tmp_path / "run", "certify", [interval_answer([0.0], [1.0]), interval_answer(lower, upper)])
-    assert "input 1 " in refused(folder)
+@pytest.mark.parametrize(("command", "answer"), NO_ANSWERS)
+def test_what_is_no_answer_is_refused(tmp_path: Path, command: str, answer: dict[str, object]) -> None:
+    right = ANSWERS[0] if command == "radius" else interval_answer([0.0], [1.0])
+    assert "input 1 " in refused(write_run(tmp_path / "run", command, [right, answer]))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"points": 0},
-        {"points": 10**15},
-        {"points": True},
-        {"stages": []},
-        {"command": "train"},
-        {"options": 3},
-        {"model": 1},
-    ],
-)
+CHANGES = [{"points": 0}, {"points": 10**15}, {"points": True}, {"stages": []}, {"command": "train"}, {"options": 3}]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, {"model": 1}])
 def test_what_describes_no_run_is_refused(run: Path, change: dict[str, object]) -> None:
     lines = (run / "results.jsonl").read_bytes().splitlines(keepends=True)
     head = json.loads(lines[0])

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -151,10 +152,7 @@ class Fault(Exception):
 
 
 def test_what_a_shard_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise Fault("no bounds")
-
-    monkeypatch.setattr(workers, "Keeping", fail)
+    monkeypatch.setattr(workers, "Keeping", Mock(side_effect=Fault("no bounds")))
     with pytest.raises(Fault, match="no bounds"):
         kept(PretendedRay(), SHARDS)
 

@@ -50,7 +50,6 @@ def cluster() -> Iterator[tuple[str, int]]:
         [sys.executable, "-c", _CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
         try:
-            assert process.stdout is not None
             address = process.stdout.readline().strip()
             assert re.fullmatch(r"[0-9.]+:[0-9]+", address), address
             yield address, process.pid
@@ -71,17 +70,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(folder: Path, run: str, *more: str) -> list[str]:
-    words = [
-        "certify",
-        folder / "model.safetensors",
-        folder / "moons.npz",
-        "--eps",
-        "0.05",
-        "--run",
-        folder / run,
-        *more,
-    ]
-    return [str(word) for word in words]
+    files = [str(folder / name) for name in ("model.safetensors", "moons.npz")]
+    return ["certify", *files, "--eps", "0.05", "--run", str(folder / run), *more]
 
 
 def answers(run: Path) -> dict[int, Any]:

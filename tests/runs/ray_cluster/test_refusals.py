@@ -27,18 +27,8 @@ def inputs(tmp_path: Path) -> Path:
 
 def refused(capfd: pytest.CaptureFixture[str], command: str, inputs: Path, *more: str) -> str:
     eps = ["--eps", "0.1"] if command != "radius" else []
-    words = [
-        command,
-        str(inputs.with_name("model.safetensors")),
-        str(inputs),
-        *eps,
-        "--json",
-        "--quiet",
-        "--engine",
-        "ray",
-        *more,
-    ]
-    assert main(words) == 2
+    files = [str(inputs.with_name("model.safetensors")), str(inputs)]
+    assert main([command, *files, *eps, "--json", "--quiet", "--engine", "ray", *more]) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     return err
