@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-from bnndp.layers import Linear
-from bnndp.network import BayesianNetwork
 
 torch.set_num_threads(1)
 os.environ["BNNDP_OFFLINE"] = "1"  # no test reaches for the network, nor for what a user has downloaded before
@@ -24,8 +20,6 @@ _cache = tempfile.TemporaryDirectory(prefix="bnndp-tests-")  # removed with the 
 os.environ["XDG_CACHE_HOME"] = _cache.name
 
 from support.browser import Browser, find_browser, open_browser  # noqa: E402 (after the environment is set)
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 @pytest.fixture(scope="session")
@@ -57,31 +51,3 @@ def browser() -> Iterator[Browser]:
         pytest.skip("there is no Chromium; tools/setup_browser.sh installs one")
     with open_browser(program) as opened:
         yield opened
-
-
-@pytest.fixture(scope="session")
-def random_network() -> NetworkFactory:
-    """Make networks: ``random_network(sizes, seed, std=0.2, zeros=0.0, task="regression")``."""
-    return make_network
-
-
-def make_network(
-    sizes: tuple[int, ...], seed: int = 0, *, std: float = 0.2, zeros: float = 0.0, task: str = "regression"
-) -> BayesianNetwork:
-    """A network of these sizes: He-scaled means, deviations up to about ``std``, a share ``zeros`` of them zero."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    def deviation(*shape: int) -> torch.Tensor:
-        value = std * torch.rand(shape, generator=generator, dtype=torch.float64)
-        return value * (torch.rand(shape, generator=generator) >= zeros)
-
-    linears = [
-        Linear(
-            normal(n_out, n_in) * (2 / n_in) ** 0.5, deviation(n_out, n_in) / n_in**0.5, normal(n_out), deviation(n_out)
-        )
-        for n_in, n_out in pairwise(sizes)
-    ]
-    return BayesianNetwork.from_linears(linears, task)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from support.classifiers import logistic_mean
+from support.networks import make_network
 from support.records import uniform
 from tests.marks import slow_but
 from torch import Tensor
@@ -19,8 +19,6 @@ from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def layer(weight: list[list[float]], bias: list[float], std: float = 0.0) -> Linear:
@@ -94,10 +92,8 @@ def test_a_planted_change_is_found(peak: float, std: float) -> None:
 
 @pytest.mark.parametrize("norm", [math.inf, 2, 1])
 @pytest.mark.parametrize("std", [0.0, 1.0])
-def test_inputs_lie_in_their_regions_and_have_the_margins(
-    random_network: NetworkFactory, norm: float, std: float
-) -> None:
-    network = random_network((8, 12, 12, 5), seed=3, std=std)
+def test_inputs_lie_in_their_regions_and_have_the_margins(norm: float, std: float) -> None:
+    network = make_network((8, 12, 12, 5), seed=3, std=std)
     centre = uniform(4, 8, seed=1) * 2 - 1
     box = Box.ball(centre, 0.5, norm=norm, domain=(-1, 1))
     clean = estimate_softmax(network, centre, draw_softmax_noise(network, 4096, seed=99)).mean
@@ -122,8 +118,8 @@ def test_a_piece_of_a_ball_never_gives_an_input_outside() -> None:
 
 
 @pytest.mark.parametrize("std", [0.0, 1.0])
-def test_a_box_is_attacked_alike_in_any_batch(random_network: NetworkFactory, std: float) -> None:
-    network = random_network((5, 12, 12, 4), seed=3, std=std)
+def test_a_box_is_attacked_alike_in_any_batch(std: float) -> None:
+    network = make_network((5, 12, 12, 4), seed=3, std=std)
     box = Box.ball(uniform(5, 5, seed=1), 0.3)
     label = torch.tensor([0, 1, 2, 3, 0])
     whole = evade(network, box, label)
@@ -134,10 +130,8 @@ def test_a_box_is_attacked_alike_in_any_batch(random_network: NetworkFactory, st
 
 
 @pytest.mark.slow
-def test_pieces_of_both_kinds_come_back_in_order(
-    random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = random_network((5, 12, 4), seed=3, std=0.2)
+def test_pieces_of_both_kinds_come_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network((5, 12, 4), seed=3, std=0.2)
     x = uniform(7, 5, seed=1)
     box, label = Box.ball(x, 0.3), torch.tensor([0, 1, 2, 3, 0, 1, 2])
     whole = evade(network, box, label)
@@ -150,10 +144,10 @@ def test_pieces_of_both_kinds_come_back_in_order(
     torch.testing.assert_close(mixed.margin, whole.margin, rtol=0, atol=0.05)
 
 
-def test_narrow_posteriors_are_told_from_wide_ones(random_network: NetworkFactory) -> None:
+def test_narrow_posteriors_are_told_from_wide_ones() -> None:
     x = uniform(6, 5, seed=1)
     for std, narrow in ((0.0, True), (1e-3, True), (1.0, False)):
-        network = random_network((5, 12, 4), seed=3, std=std)
+        network = make_network((5, 12, 4), seed=3, std=std)
         assert (searching._narrow(network, x) == narrow).all()
 
 
@@ -178,8 +172,8 @@ def test_decisions_of_equal_loss_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("std", slow_but([0.0, 0.5], 0.0))
-def test_more_effort_finds_hardly_more(random_network: NetworkFactory, std: float) -> None:
-    network = random_network((12, 24, 24, 6), seed=4, std=std)
+def test_more_effort_finds_hardly_more(std: float) -> None:
+    network = make_network((12, 24, 24, 6), seed=4, std=std)
     centre = uniform(6, 12, seed=2) * 2 - 1
     box = Box.ball(centre, 0.2)
     label = estimate_softmax(network, centre, draw_softmax_noise(network, 1024, seed=99)).mean.argmax(-1)
@@ -197,11 +191,9 @@ def test_more_effort_finds_hardly_more(random_network: NetworkFactory, std: floa
         (Box(torch.zeros(0, 2), torch.ones(0, 2)), [], "batch of inputs is empty"),
     ],
 )
-def test_what_cannot_be_attacked_is_refused(
-    random_network: NetworkFactory, box: Box, label: list[int], words: str
-) -> None:
+def test_what_cannot_be_attacked_is_refused(box: Box, label: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        evade(random_network((2, 3, 4)), box, torch.tensor(label, dtype=torch.int64))
+        evade(make_network((2, 3, 4)), box, torch.tensor(label, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(("name", "value"), [("steps", 0), ("seed", -1)])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from support.networks import make_network
 from support.records import uniform
 from tests.marks import slow_but
 from torch import Tensor
@@ -21,8 +21,6 @@ from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def layer(weight: list[list[float]], bias: list[float], std: float = 0.0) -> Linear:
@@ -71,8 +69,8 @@ def test_the_published_range_of_the_sine_network(posteriors: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_as_good_as_a_dense_grid(random_network: NetworkFactory, n: int) -> None:
-    network = random_network((n, 40, 2), seed=2, std=0.3)
+def test_as_good_as_a_dense_grid(n: int) -> None:
+    network = make_network((n, 40, 2), seed=2, std=0.3)
     box = Box([[-1.0] * n], [[1.5] * n])
     low, high = grid_range(network, box, 2001 if n == 1 else 301)
     found = inside_range(network, box)
@@ -95,10 +93,8 @@ def test_affine_networks_reach_the_dual_norm(norm: float, dual: float) -> None:
 
 @pytest.mark.parametrize("norm", [math.inf, 2, 1])
 @pytest.mark.parametrize("n", [2, 8])
-def test_the_inputs_lie_in_their_regions_and_give_the_values(
-    random_network: NetworkFactory, norm: float, n: int
-) -> None:
-    network = random_network((n, 12, 2), seed=3, std=0.5)
+def test_the_inputs_lie_in_their_regions_and_give_the_values(norm: float, n: int) -> None:
+    network = make_network((n, 12, 2), seed=3, std=0.5)
     centre = uniform(4, n, seed=1) * 2 - 1
     box = Box.ball(centre, 0.3, norm=norm, domain=(-1, 1))
     found = inside_range(network, box, restarts=4, steps=20)
@@ -114,10 +110,8 @@ def test_the_inputs_lie_in_their_regions_and_give_the_values(
     ("sizes", "radius"),
     slow_but(itertools.product([(2, 32, 1), (2, 16, 16, 1), (12, 16, 16, 1)], [0.01, 0.3]), ((2, 32, 1), 0.3)),
 )
-def test_more_effort_changes_the_range_by_less_than_one_percent(
-    random_network: NetworkFactory, sizes: tuple[int, ...], radius: float
-) -> None:
-    network = random_network(sizes, seed=4, std=0.2)
+def test_more_effort_changes_the_range_by_less_than_one_percent(sizes: tuple[int, ...], radius: float) -> None:
+    network = make_network(sizes, seed=4, std=0.2)
     centre = uniform(3, sizes[0], seed=2) * 2 - 1
     box = Box.ball(centre, radius)
     found = inside_range(network, box)
@@ -126,8 +120,8 @@ def test_more_effort_changes_the_range_by_less_than_one_percent(
     assert (found.width > 0).all()
 
 
-def test_sampled_values_hold_their_confidence_interval(random_network: NetworkFactory) -> None:
-    network = random_network((2, 4, 10, 2), seed=5, std=1.0)
+def test_sampled_values_hold_their_confidence_interval() -> None:
+    network = make_network((2, 4, 10, 2), seed=5, std=1.0)
     box = Box.ball(uniform(10, 2, seed=3) * 2 - 1, 0.2)
     found = inside_range(network, box, restarts=2, steps=10, samples=1024)
     noise = draw_noise(network, 2**14, seed=999)
@@ -139,18 +133,16 @@ def test_sampled_values_hold_their_confidence_interval(random_network: NetworkFa
     assert (found.width_error < 0.5 * found.error).any()  # common noise: the range is known better than its ends
 
 
-def test_a_point_has_no_range(random_network: NetworkFactory) -> None:
+def test_a_point_has_no_range() -> None:
     x = torch.tensor([[0.3, -0.7]], dtype=torch.float64)
     for sizes in ((2, 8, 2), (2, 5, 5, 2)):
-        found = inside_range(random_network(sizes), Box(x, x), restarts=2, steps=5)
+        found = inside_range(make_network(sizes), Box(x, x), restarts=2, steps=5)
         assert torch.equal(found.lower, found.upper)
         assert torch.equal(found.x_upper, x[:, None].expand(-1, 2, -1))
 
 
-def test_a_box_is_attacked_alike_in_any_batch_and_in_pieces(
-    random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = random_network((2, 6, 6, 1), std=0.3)
+def test_a_box_is_attacked_alike_in_any_batch_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network((2, 6, 6, 1), std=0.3)
     box = Box.ball(uniform(5, 2, seed=4), 0.2)
     whole = inside_range(network, box, restarts=4, steps=10)
     monkeypatch.setattr(attacks, "_MEMORY", 1)
@@ -169,8 +161,8 @@ def test_candidates_hold_the_centre_and_all_vertices() -> None:
                 assert (points == torch.tensor([a, b, c], dtype=torch.float64)).all(-1).any()  # exactly
 
 
-def test_wrong_arguments_are_refused(random_network: NetworkFactory) -> None:
-    network = random_network((2, 3, 1))
+def test_wrong_arguments_are_refused() -> None:
+    network = make_network((2, 3, 1))
     with pytest.raises(InputError, match="takes 2 inputs, but the box has 1"):
         inside_range(network, Box([[0.0]], [[1.0]]))
     with pytest.raises(InputError, match="restarts must be at least 1, got 0"):

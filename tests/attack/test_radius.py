@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.classifiers import classifier, exact_radius
+from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
@@ -22,8 +22,6 @@ from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def linear(n: int, std: float) -> BayesianNetwork:
@@ -84,10 +82,8 @@ def test_the_domain_limits_the_attack() -> None:
 
 @pytest.mark.parametrize("norm", [math.inf, 2, 1])
 @pytest.mark.parametrize("std", slow_but([0.0, 1.0], 0.0))
-def test_the_input_lies_in_its_ball_and_changes_the_decision(
-    random_network: NetworkFactory, norm: float, std: float
-) -> None:
-    network, x = random_network((6, 12, 12, 4), seed=3, std=std), inputs(6, 6)
+def test_the_input_lies_in_its_ball_and_changes_the_decision(norm: float, std: float) -> None:
+    network, x = make_network((6, 12, 12, 4), seed=3, std=std), inputs(6, 6)
     clean = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=99)).mean
     label = clean.argmax(-1)
     label[0] = clean[0].argmin()
@@ -171,8 +167,8 @@ def test_nothing_is_found_outward_where_nothing_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_smaller_ball_is_not_broken_by_more_effort(random_network: NetworkFactory) -> None:
-    network, x = random_network((8, 16, 16, 4), seed=5, std=0.3), inputs(6, 8)
+def test_a_smaller_ball_is_not_broken_by_more_effort() -> None:
+    network, x = make_network((8, 16, 16, 4), seed=5, std=0.3), inputs(6, 8)
     label = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=99)).mean.argmax(-1)
     found = attack_radius(network, x, label)
     hit = found.radius.isfinite()
@@ -232,8 +228,8 @@ def test_weights_move_the_boundary() -> None:
 
 
 @pytest.mark.slow
-def test_an_input_is_attacked_alike_in_any_batch(random_network: NetworkFactory) -> None:
-    network, x, budget = random_network((5, 6, 6, 4), seed=3, std=0.5), inputs(4, 5), AttackBudget(samples=1024)
+def test_an_input_is_attacked_alike_in_any_batch() -> None:
+    network, x, budget = make_network((5, 6, 6, 4), seed=3, std=0.5), inputs(4, 5), AttackBudget(samples=1024)
     label = estimate_softmax(network, x, draw_softmax_noise(network, 1024, seed=99)).mean.argmax(-1)
     whole = attack_radius(network, x, label, budget=budget)
     pick = torch.tensor([2, 1])

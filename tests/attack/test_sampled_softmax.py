@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from support.classifiers import logistic_mean, sampled_softmax
 from support.ensembles import outputs
+from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
@@ -22,8 +22,6 @@ from bnndp.attack.sampled_softmax import (
 )
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def points(count: int, n: int, seed: int = 0) -> Tensor:
@@ -44,9 +42,9 @@ def logistic_by_quadrature(network: BayesianNetwork, x: Tensor) -> Tensor:
     return torch.tensor(list(map(logistic_mean, m.tolist(), s.tolist())), dtype=torch.float64)
 
 
-def test_without_variance_it_is_the_network_itself(random_network: NetworkFactory) -> None:
+def test_without_variance_it_is_the_network_itself() -> None:
     for sizes in ((3, 4), (3, 7, 4), (3, 7, 6, 4)):
-        network = random_network(sizes, std=0.0)
+        network = make_network(sizes, std=0.0)
         x = points(6, 3)
         result = estimate_softmax(network, x, draw_softmax_noise(network, 64, seed=0))
         assert result.replicates.shape[0] == 1
@@ -54,8 +52,8 @@ def test_without_variance_it_is_the_network_itself(random_network: NetworkFactor
         assert torch.allclose(result.mean, mean_softmax(network, x), rtol=1e-12, atol=1e-14)
 
 
-def test_the_mean_path_follows_the_mean_weights(random_network: NetworkFactory) -> None:
-    network = random_network((3, 7, 6, 4), std=1.0)
+def test_the_mean_path_follows_the_mean_weights() -> None:
+    network = make_network((3, 7, 6, 4), std=1.0)
     x = points(6, 3)
     path = log_means(network, x, mean_path(network))[0].exp()
     assert torch.allclose(path, mean_softmax(network, x), rtol=1e-12, atol=1e-14)
@@ -64,8 +62,8 @@ def test_the_mean_path_follows_the_mean_weights(random_network: NetworkFactory) 
 
 
 @pytest.mark.parametrize("std", [0.3, 2.0])
-def test_linear_classifiers_agree_with_quadrature(random_network: NetworkFactory, std: float) -> None:
-    network = random_network((3, 2), seed=1, std=std)
+def test_linear_classifiers_agree_with_quadrature(std: float) -> None:
+    network = make_network((3, 2), seed=1, std=std)
     x = points(20, 3)
     result = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=0))
     truth = logistic_by_quadrature(network, x)
@@ -75,8 +73,8 @@ def test_linear_classifiers_agree_with_quadrature(random_network: NetworkFactory
 
 
 @pytest.mark.parametrize("samples", slow_but([128, 1024], 128))
-def test_standard_errors_are_honest(random_network: NetworkFactory, samples: int) -> None:
-    network = random_network((3, 2), seed=2, std=2.0)
+def test_standard_errors_are_honest(samples: int) -> None:
+    network = make_network((3, 2), seed=2, std=2.0)
     x = points(1, 3, seed=4)
     truth = float(logistic_by_quadrature(network, x)[0])
     scores = []
@@ -90,10 +88,8 @@ def test_standard_errors_are_honest(random_network: NetworkFactory, samples: int
 
 @pytest.mark.parametrize("sizes", [(2, 6, 3), pytest.param((2, 5, 5, 5, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("quiet", [False, True], ids=["", "no noise in the first layer"])
-def test_hidden_layers_agree_with_samples_of_whole_networks(
-    random_network: NetworkFactory, sizes: tuple[int, ...], quiet: bool
-) -> None:
-    first, *rest = random_network(sizes, seed=5, std=1.5).linears
+def test_hidden_layers_agree_with_samples_of_whole_networks(sizes: tuple[int, ...], quiet: bool) -> None:
+    first, *rest = make_network(sizes, seed=5, std=1.5).linears
     below = Linear.fixed(first.weight_mean, first.bias_mean) if quiet else first
     network, x = BayesianNetwork.from_linears([below, *rest], "classification"), points(3, 2)
     noise = draw_softmax_noise(network, 4096, seed=0)
@@ -104,14 +100,14 @@ def test_hidden_layers_agree_with_samples_of_whole_networks(
     assert torch.allclose(result.mean.sum(-1), torch.ones(3, dtype=torch.float64), rtol=1e-13, atol=0)
 
 
-def test_a_narrow_posterior_has_hardly_any_error(random_network: NetworkFactory) -> None:
-    network = random_network((2, 6, 5, 4), seed=5, std=1e-3)
+def test_a_narrow_posterior_has_hardly_any_error() -> None:
+    network = make_network((2, 6, 5, 4), seed=5, std=1e-3)
     error = estimate_softmax(network, points(5, 2), draw_softmax_noise(network, 256, seed=0)).std_error
     assert error.max() < 1e-6  # what is linear in the noise, about 1e-3 / sqrt(256), cancels in pairs
 
 
-def test_noise_comes_in_pairs_and_is_determined_by_the_seed(random_network: NetworkFactory) -> None:
-    network = random_network((2, 3, 4, 5))
+def test_noise_comes_in_pairs_and_is_determined_by_the_seed() -> None:
+    network = make_network((2, 3, 4, 5))
     first, again, other = (draw_softmax_noise(network, 256, seed=seed, replicates=4) for seed in (1, 1, 2))
     assert [layer.shape for layer in first.layers if layer is not None] == [(4, 64, 3), (4, 64, 4), (4, 64, 5)]
     for a, b, c in zip(first.layers, again.layers, other.layers, strict=True):

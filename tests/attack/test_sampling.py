@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from support import oracles
 from support.ensembles import outputs
+from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
@@ -17,8 +17,6 @@ from bnndp.attack.sampling import Noise, ascent_direction, draw_noise, estimate,
 from bnndp.errors import InputError
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def points(count: int, n: int, seed: int = 0) -> Tensor:
@@ -45,8 +43,8 @@ def by_quadrature(network: BayesianNetwork, x: Tensor) -> float:
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (1, 1, 1), (4, 30, 3)])
-def test_at_most_one_hidden_layer_is_exact(random_network: NetworkFactory, sizes: tuple[int, ...]) -> None:
-    network = random_network(sizes, seed=1, std=1.0, zeros=0.3)
+def test_at_most_one_hidden_layer_is_exact(sizes: tuple[int, ...]) -> None:
+    network = make_network(sizes, seed=1, std=1.0, zeros=0.3)
     x = points(5, sizes[0])
     result = estimate(network, x, draw_noise(network, 64, seed=0))
     assert is_exact(network)
@@ -56,16 +54,16 @@ def test_at_most_one_hidden_layer_is_exact(random_network: NetworkFactory, sizes
             assert oracles.error(value, truth) < 1e-13
 
 
-def test_a_deep_network_without_variance_is_exact(random_network: NetworkFactory) -> None:
-    network, x = random_network((3, 9, 8, 7, 2), std=0.0), points(6, 3)
+def test_a_deep_network_without_variance_is_exact() -> None:
+    network, x = make_network((3, 9, 8, 7, 2), std=0.0), points(6, 3)
     result = estimate(network, x, draw_noise(network, 64, seed=0))
     assert is_exact(network)
     assert not result.std_error.any()
     assert torch.allclose(result.mean, outputs(network, x)[0], rtol=1e-13, atol=1e-13)
 
 
-def test_variance_below_the_last_hidden_layer_is_not_exact(random_network: NetworkFactory) -> None:
-    network = random_network((1, 3, 3, 1))
+def test_variance_below_the_last_hidden_layer_is_not_exact() -> None:
+    network = make_network((1, 3, 3, 1))
     first, *rest = network.linears
     quiet = Linear(first.weight_mean, 0 * first.weight_std, first.bias_mean, 0 * first.bias_std)
     assert not is_exact(network)
@@ -73,8 +71,8 @@ def test_variance_below_the_last_hidden_layer_is_not_exact(random_network: Netwo
 
 
 @pytest.mark.parametrize("std", [0.3, 1.0])
-def test_two_hidden_layers_agree_with_quadrature(random_network: NetworkFactory, std: float) -> None:
-    network = random_network((1, 1, 20, 1), seed=3, std=std)
+def test_two_hidden_layers_agree_with_quadrature(std: float) -> None:
+    network = make_network((1, 1, 20, 1), seed=3, std=std)
     x = points(7, 1)
     result = estimate(network, x, draw_noise(network, 4096, seed=0))
     truth = torch.tensor([by_quadrature(network, at) for at in x[:, 0]], dtype=torch.float64)
@@ -85,8 +83,8 @@ def test_two_hidden_layers_agree_with_quadrature(random_network: NetworkFactory,
 
 # The first neuron has u = 6.4, 0.6 and 0.1.
 @pytest.mark.parametrize(("seed", "x"), slow_but([(1, 0.4), (3, 0.4), (5, -1.0)], (3, 0.4)))
-def test_standard_errors_are_honest(random_network: NetworkFactory, seed: int, x: float) -> None:
-    network = random_network((1, 1, 20, 1), seed=seed, std=1.0)
+def test_standard_errors_are_honest(seed: int, x: float) -> None:
+    network = make_network((1, 1, 20, 1), seed=seed, std=1.0)
     point = torch.tensor([[x]], dtype=torch.float64)
     truth = by_quadrature(network, point[0, 0])
     scores = []
@@ -98,16 +96,16 @@ def test_standard_errors_are_honest(random_network: NetworkFactory, seed: int, x
     assert abs(np.mean(scores)) < 0.4
 
 
-def test_three_hidden_layers_agree_with_samples_of_whole_networks(random_network: NetworkFactory) -> None:
-    network, x = random_network((2, 6, 5, 4, 2), seed=5, std=1.0), points(3, 2)
+def test_three_hidden_layers_agree_with_samples_of_whole_networks() -> None:
+    network, x = make_network((2, 6, 5, 4, 2), seed=5, std=1.0), points(3, 2)
     result, drawn = estimate(network, x, draw_noise(network, 4096, seed=0)), outputs(network, x, 20_000, seed=9)
     spread = drawn.std(0) / math.sqrt(20_000)
     assert ((result.mean - drawn.mean(0)).abs() <= 5 * (result.std_error.square() + spread.square()).sqrt()).all()
     assert (result.std_error < 3 * spread).all()  # 5 times fewer draws, yet comparable
 
 
-def test_noise_is_determined_by_the_seed(random_network: NetworkFactory) -> None:
-    network = random_network((1, 3, 3, 1))
+def test_noise_is_determined_by_the_seed() -> None:
+    network = make_network((1, 3, 3, 1))
     first, again, other = (draw_noise(network, 256, seed=seed).layers[0] for seed in (1, 1, 2))
     assert again is not None
     assert other is not None
@@ -116,8 +114,8 @@ def test_noise_is_determined_by_the_seed(random_network: NetworkFactory) -> None
     assert not torch.isin(first[0], first[1]).any()  # replicates do not share draws either
 
 
-def test_noise_is_standard_gaussian(random_network: NetworkFactory) -> None:
-    (layer,) = draw_noise(random_network((1, 3, 3, 1)), 2**16, seed=0).layers
+def test_noise_is_standard_gaussian() -> None:
+    (layer,) = draw_noise(make_network((1, 3, 3, 1)), 2**16, seed=0).layers
     flat = layer.flatten()
     assert flat.dtype == torch.float64
     assert flat.isfinite().all()
@@ -126,19 +124,19 @@ def test_noise_is_standard_gaussian(random_network: NetworkFactory) -> None:
     assert abs(float(flat.pow(4).mean()) - 3) < 0.02
 
 
-def test_gradients_are_finite_without_variance(random_network: NetworkFactory) -> None:
+def test_gradients_are_finite_without_variance() -> None:
     for depth in (1, 2, 3):
-        network = random_network((2, *(4,) * depth, 1), std=0.0)
+        network = make_network((2, *(4,) * depth, 1), std=0.0)
         x = torch.zeros(1, 2, dtype=torch.float64)
         _, slope = ascent_direction(network, x, torch.ones(1, 1, dtype=torch.float64), draw_noise(network, 64, seed=0))
         assert slope.isfinite().all()
 
 
-def test_no_noise_is_needed_where_nothing_is_random(random_network: NetworkFactory) -> None:
-    assert draw_noise(random_network((2, 3, 1)), 64, seed=0).layers == ()
-    assert draw_noise(random_network((2, 3, 3, 1), std=0.0), 64, seed=0) == Noise((None,))
+def test_no_noise_is_needed_where_nothing_is_random() -> None:
+    assert draw_noise(make_network((2, 3, 1)), 64, seed=0).layers == ()
+    assert draw_noise(make_network((2, 3, 3, 1), std=0.0), 64, seed=0) == Noise((None,))
 
 
-def test_too_few_samples_are_refused(random_network: NetworkFactory) -> None:
+def test_too_few_samples_are_refused() -> None:
     with pytest.raises(InputError, match="at least 1, got 0"):
-        draw_noise(random_network((1, 2, 2, 1)), 0, seed=0)
+        draw_noise(make_network((1, 2, 2, 1)), 0, seed=0)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from benchmarks import alternatives, crown
-
-from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
+from support.networks import make_network
 
 
 def test_so_many_draws_make_the_interval_as_narrow() -> None:
@@ -22,8 +17,8 @@ def test_so_many_draws_make_the_interval_as_narrow() -> None:
     assert found[2] == 30
 
 
-def test_the_table_of_ways_has_every_way(random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = alternatives.Case("own", lambda: random_network((2, 8, 8, 1), 1, std=0.1), "sine2d", 1e-2)
+def test_the_table_of_ways_has_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = alternatives.Case("own", lambda: make_network((2, 8, 8, 1), 1, std=0.1), "sine2d", 1e-2)
     monkeypatch.setattr(alternatives, "CASES", (case,))
     ours, wide, *others, sampled = alternatives.measure(boxes=4)
     assert (ours.way, wide.way, sampled.way) == ("bnndp", "intervals of moments", "sampling, one point")

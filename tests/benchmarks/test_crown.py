@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
 import torch
 from benchmarks import __main__ as bench
 from benchmarks import crown
+from support.networks import make_network
 
 from bnndp import Box, certify
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def _box(n: int, eps: float, batch: int = 4) -> Box:
@@ -30,12 +28,10 @@ def test_without_auto_lirpa_the_rows_are_left_out(
 
 @pytest.mark.parametrize("sizes", [(4, 9, 3), (3, 8, 8, 2), (4, 10, 10, 10, 2)], ids=str)
 @pytest.mark.parametrize("shifted", [False, True])
-def test_crown_of_auto_lirpa_bounds_the_network(
-    random_network: NetworkFactory, sizes: tuple[int, ...], shifted: bool
-) -> None:
+def test_crown_of_auto_lirpa_bounds_the_network(sizes: tuple[int, ...], shifted: bool) -> None:
     if not crown.available():
         pytest.skip("auto_LiRPA is not installed; make bench-crown installs it")
-    network = random_network(sizes, 5, std=0.0)
+    network = make_network(sizes, 5, std=0.0)
     if shifted:
         network = BayesianNetwork.from_linears(network.linears, shift=torch.linspace(-1, 1, sizes[0]).double())
     box = _box(sizes[0], 0.1)
@@ -48,8 +44,8 @@ def test_crown_of_auto_lirpa_bounds_the_network(
     assert torch.allclose(point.lower, certify(network, Box(box.centre, box.centre)).lower, atol=1e-9)
 
 
-def test_the_mean_network_has_no_variance(random_network: NetworkFactory) -> None:
-    network = random_network((3, 6, 2), 1, std=0.3, task="classification")
+def test_the_mean_network_has_no_variance() -> None:
+    network = make_network((3, 6, 2), 1, std=0.3, task="classification")
     found = crown.mean_network(network)
     assert not found.random
     assert found.task == "regression"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from benchmarks.floor import Floor, on_paper
 from benchmarks.gpu.counting import counted
+from support.networks import make_network
 
 from bnndp.engine.dense.backward import least, lower_bound
 from bnndp.engine.dense.forward import Parameters, hidden_layers
 from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork
 
 
-def test_operations_on_paper(random_network: Callable[..., BayesianNetwork]) -> None:
+def test_operations_on_paper() -> None:
     """Rows carried down from each layer, one box: nothing else is a product of two matrices there."""
-    network = random_network((30, 8, 7, 6, 4), seed=1)
+    network = make_network((30, 8, 7, 6, 4), seed=1)
     *hidden, output = network.linears
     box = Box.ball(torch.rand(1, 30, dtype=torch.float64), 0.01)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
-from flint import acb, acb_series, arb, ctx
+from flint import acb, acb_series, arb
 
 from bnndp_checker.activations import _SMOOTH, Activation, _tangent, activation
 from bnndp_checker.balls import ONE, ZERO, Rejected, g
@@ -48,11 +48,6 @@ CASES: dict[str, tuple[Layer, Callable[[float], float]]] = {
 }
 NODES = [(i + 0.5) / 20 - 10 for i in range(400)]  # of a midpoint rule for the normal law, exact to 1e-12 for smooth
 WEIGHTS = [math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi) / 20 for t in NODES]
-
-
-@pytest.fixture(autouse=True)
-def _precision() -> None:
-    ctx.prec = 96
 
 
 def mean(phi: Callable[[float], float], m: float, r: float) -> float:

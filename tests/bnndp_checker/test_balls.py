@@ -5,18 +5,13 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
-from flint import acb, arb, ctx
+from flint import acb, arb
 
 from bnndp_checker.balls import Rejected, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.moment import moments
 from bnndp_checker.vectors import dot, matrix, minus, plus, product
 
 NAN, WIDE, INFINITE = arb("nan"), arb(0, 1), arb("inf")
-
-
-@pytest.fixture(autouse=True)
-def _precision() -> None:
-    ctx.prec = 96
 
 
 def test_a_comparison_with_an_unknown_number_is_false() -> None:

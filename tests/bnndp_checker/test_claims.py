@@ -13,7 +13,7 @@ import pytest
 from support.handmade import cdf, hexed, rectified, relu_step
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
-from flint import arb, ctx
+from flint import arb
 
 from bnndp_checker import chain, claims
 from bnndp_checker.balls import ONE, ZERO, Rejected
@@ -25,11 +25,6 @@ from bnndp_checker.reading import Layer, Tensor, Unreadable
 NODES = [(i + 0.5) / 10 - 8 for i in range(160)]
 WEIGHTS = [math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi) / 10 for t in NODES]
 RELU = Layer("relu", {}, {})
-
-
-@pytest.fixture(autouse=True)
-def _precision() -> None:
-    ctx.prec = 96
 
 
 def normal(f: Callable[[float], float]) -> float:

@@ -9,18 +9,13 @@ from collections.abc import Callable
 import pytest
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
-from flint import arb, ctx
+from flint import arb
 
 from bnndp_checker.layers import Box, gaussian, groups
 from bnndp_checker.reading import Layer, Tensor, Unreadable, out_shape
 
 Noise = Callable[[list[float]], list[list[float]]]  # z to the columns of all Gaussians: (outputs, Gaussians)
 Case = tuple[Layer, tuple[int, ...], Callable[[list[float]], list[float]], Noise]
-
-
-@pytest.fixture(autouse=True)
-def _precision() -> None:
-    ctx.prec = 96
 
 
 def _tensor(dice: random.Random, *shape: int, positive: bool = False) -> Tensor:

@@ -21,18 +21,13 @@ from bnndp.network import BayesianNetwork
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb
 
-from bnndp_checker.balls import Rejected, use_precision
+from bnndp_checker.balls import Rejected
 from bnndp_checker.layers import Box, Gaussian, gaussian
 from bnndp_checker.moment import First, Known, _layer, _row_variance, moment_bounds
 from bnndp_checker.reading import Layer, Unreadable
 from bnndp_checker.reading import Tensor as Stored
 
 DRAWS = 20_000
-
-
-@pytest.fixture(autouse=True)
-def _precision() -> None:
-    use_precision()
 
 
 def _network(std: float | list[float], *sizes: int) -> BayesianNetwork:

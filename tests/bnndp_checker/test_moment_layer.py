@@ -16,14 +16,8 @@ from support.handmade import hexed, rectified
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, arb_mat
 
-from bnndp_checker.balls import use_precision
 from bnndp_checker.layers import Box, Gaussian
 from bnndp_checker.moment import First, _layer
-
-
-@pytest.fixture(autouse=True)
-def _as_the_checker_works() -> None:
-    use_precision()
 
 
 def layer(weight: list[list[float]], bias: list[float], bias_std: list[float]) -> Gaussian:

@@ -12,17 +12,11 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, arb_mat
 
 from bnndp_checker import chain
-from bnndp_checker.balls import use_precision
 from bnndp_checker.chain import Added, Chain, Form, Fused, Maximum
 from bnndp_checker.layers import Box, Gaussian
 from bnndp_checker.reading import Layer
 
 WINDOWS = [[0, 1, 2], [2, 3], [4]]
-
-
-@pytest.fixture(autouse=True)
-def _as_the_checker_works() -> None:
-    use_precision()
 
 
 def balls(values: list[float]) -> list[arb]:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from support.classifiers import classifier as random_classifier
+from support.networks import make_network
 
 from bnndp.cli import progress
 from bnndp.cli.main import main
@@ -85,10 +86,10 @@ def refused(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def model(tmp_path: Path, random_network: Callable[..., Any]) -> Path:
+def model(tmp_path: Path) -> Path:
     """A network with two inputs and one output."""
     path = tmp_path / "model.safetensors"
-    save(random_network((2, 6, 5, 1), 3), path)
+    save(make_network((2, 6, 5, 1), 3), path)
     return path
 
 

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support.classifiers import classifier
+from support.networks import make_network
 from torch import Tensor
 
 from bnndp.cli import boxes as subject
@@ -53,8 +54,8 @@ def rows_of(job: BoxJob, deadline: Schedule | None = None) -> list[dict[str, Any
         return [dict(row) for row, *_ in job.rows(journal)]
 
 
-def test_all_boxes_have_one_pass_before_any_is_refined(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = random_network((1, 4, 1), 0)
+def test_all_boxes_have_one_pass_before_any_is_refined(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network((1, 4, 1), 0)
     before = [row["width"] for row in rows_of(job_of(network, intervals(600)))]
     seen = calls_of(monkeypatch)
     found = rows_of(job_of(network, intervals(600), Options.of("medium", refine=64)))
@@ -65,11 +66,9 @@ def test_all_boxes_have_one_pass_before_any_is_refined(random_network: Any, monk
 
 
 @pytest.mark.parametrize("labels", [False, True])
-def test_what_is_not_reached_in_time_has_no_result(
-    random_network: Any, monkeypatch: pytest.MonkeyPatch, labels: bool
-) -> None:
+def test_what_is_not_reached_in_time_has_no_result(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
     """A clock that moves by one second a look: there is time for some of the parts of the first stage."""
-    network = random_network((1, 4, 2), 0, task="classification" if labels else "regression")
+    network = make_network((1, 4, 2), 0, task="classification" if labels else "regression")
     job = job_of(network, intervals(600), label=torch.zeros(600, dtype=torch.int64) if labels else None)
     seconds = itertools.count()
     monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
@@ -84,9 +83,9 @@ def test_what_is_not_reached_in_time_has_no_result(
 
 
 @pytest.mark.parametrize("attack", [False, True])
-def test_what_was_not_reached_has_the_columns_of_what_was(random_network: Any, attack: bool) -> None:
+def test_what_was_not_reached_has_the_columns_of_what_was(attack: bool) -> None:
     """Lists and numbers in the same places, as a table needs."""
-    network = random_network((1, 4, 2), 0, task="regression" if attack else "classification")
+    network = make_network((1, 4, 2), 0, task="regression" if attack else "classification")
     label = None if attack else torch.tensor([1, 0])
     job = BoxJob("certify", network, Options(), label, "the boxes", box=intervals(2), attack=attack)
     assert job._unknown(job.box, label).answers() == [job.unanswered(0), job.unanswered(1)]
@@ -96,20 +95,18 @@ def test_what_was_not_reached_has_the_columns_of_what_was(random_network: Any, a
     assert ends[0] == ends[1]
 
 
-def test_a_library_that_finds_nothing_in_time_is_not_asked_for_more(
-    random_network: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_finds_nothing_in_time_is_not_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "better_bounds", lambda *_: iter(()))
     monkeypatch.setattr(subject, "robust_decision", lambda *_, **__: pytest.fail("there was no time"))
-    network, label = random_network((1, 4, 2), 0, task="classification"), torch.tensor([1, 0])
+    network, label = make_network((1, 4, 2), 0, task="classification"), torch.tensor([1, 0])
     job = job_of(network, intervals(2), label=label)
     assert job.answers(*job.search(Shard(0, range(2)))) == [job.unanswered(0), job.unanswered(1)]
 
 
-def test_the_time_left_reaches_the_library(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_reaches_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Mock(wraps=subject.better_bounds)
     monkeypatch.setattr(subject, "better_bounds", spy)
-    job = job_of(random_network((1, 4, 1), 0), intervals(2), Options(refine=8))
+    job = job_of(make_network((1, 4, 1), 0), intervals(2), Options(refine=8))
     rows_of(job, Schedule(time.monotonic() + 100.0))
     rows_of(job)
     first, second, *others = (call.args[2].time_limit for call in spy.call_args_list)
@@ -118,9 +115,9 @@ def test_the_time_left_reaches_the_library(random_network: Any, monkeypatch: pyt
     assert others == [None, None]
 
 
-def test_the_time_is_shared_among_the_boxes_left(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_shared_among_the_boxes_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by one second a look: half of the time is for the first of two chunks."""
-    job = job_of(random_network((1, 4, 1), 0), intervals(2), Options.of("high", refine=10**6))
+    job = job_of(make_network((1, 4, 1), 0), intervals(2), Options.of("high", refine=10**6))
     monkeypatch.setattr(subject, "_CELLS", 1)
     rounds = [0, 0]
     real = subject.better_bounds
@@ -165,9 +162,9 @@ def test_answers_are_read_back_bit_for_bit(decided: BoxResult) -> None:
 
 
 @pytest.mark.parametrize("lead", ["nan", 0.0, -0.1, "-inf"])
-def test_nothing_is_certified_without_a_lead(decided: BoxResult, lead: float | str, random_network: Any) -> None:
+def test_nothing_is_certified_without_a_lead(decided: BoxResult, lead: float | str) -> None:
     """Whatever the text of an answer says: only the one function that judges gives the verdict."""
-    job = job_of(random_network((1, 1), 0), intervals(1))
+    job = job_of(make_network((1, 1), 0), intervals(1))
     for answer in decided.answers():
         claimed = {**answer, "verdict": "certified", "lead": lead}
         assert verdict_of(claimed) is Verdict.UNDECIDED

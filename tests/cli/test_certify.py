@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.networks import make_network
 from tests.cli.conftest import read_strictly, rows_of
 
 import bnndp as library
@@ -36,9 +37,9 @@ def ends_of(bounds: Any) -> tuple[list[float], list[float]]:
 
 
 @pytest.fixture
-def ensemble(tmp_path: Path, random_network: Any) -> Path:
+def ensemble(tmp_path: Path) -> Path:
     path = tmp_path / "ensemble.safetensors"
-    save(Ensemble(tuple(random_network((2, 5, 1), seed) for seed in (1, 2, 3))), path)
+    save(Ensemble(tuple(make_network((2, 5, 1), seed) for seed in (1, 2, 3))), path)
     return path
 
 
@@ -68,8 +69,8 @@ def test_attack_gives_the_range_from_inside(answers: Any, request: Any, which: s
         assert row["lower"] <= lower <= upper <= row["upper"]
 
 
-def test_several_outputs_are_lists(answers: Any, inputs: Path, tmp_path: Path, random_network: Any) -> None:
-    save(random_network((2, 4, 3), 1), tmp_path / "three.safetensors")
+def test_several_outputs_are_lists(answers: Any, inputs: Path, tmp_path: Path) -> None:
+    save(make_network((2, 4, 3), 1), tmp_path / "three.safetensors")
     for row in answers("certify", tmp_path / "three.safetensors", inputs, "--eps", 0, "--attack"):
         assert {len(row[key]) for key in KEYS[1:6]} == {3}
 
@@ -190,9 +191,9 @@ class TestClassifier:
         rows = answers("certify", classifier, tmp_path / "x.npz", "--eps", 0.2, "--norm", norm, "--domain", 0, 1)
         assert [row["verdict"] for row in rows] == ["certified"] * 2
 
-    def test_decisions_of_an_ensemble(self, answers: Any, inputs: Path, tmp_path: Path, random_network: Any) -> None:
+    def test_decisions_of_an_ensemble(self, answers: Any, inputs: Path, tmp_path: Path) -> None:
         path = tmp_path / "vote.safetensors"
-        save(Ensemble(tuple(random_network((2, 5, 3), seed, task="classification") for seed in (1, 2))), path)
+        save(Ensemble(tuple(make_network((2, 5, 3), seed, task="classification") for seed in (1, 2))), path)
         rows = answers("certify", path, inputs, "--eps", 0.001, "--label", 0)
         assert {row["verdict"] for row in rows} <= {"certified", "falsified", "undecided"}
         for row in rows:

@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from support.networks import make_network
 
 from bnndp.activations import Relu
 from bnndp.errors import InputError, ModelFileError
@@ -70,8 +71,8 @@ class Raw:
 
 
 @pytest.fixture
-def network(random_network: Callable[..., BayesianNetwork]) -> BayesianNetwork:
-    return random_network((3, 4, 2), 11)
+def network() -> BayesianNetwork:
+    return make_network((3, 4, 2), 11)
 
 
 @pytest.fixture
@@ -492,15 +493,11 @@ def test_every_flipped_bit_of_the_data_is_refused_or_changes_the_digest(
     "failure", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "interrupt"]
 )
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
-    path: Path,
-    network: BayesianNetwork,
-    random_network: Callable[..., BayesianNetwork],
-    monkeypatch: pytest.MonkeyPatch,
-    failure: BaseException,
+    path: Path, network: BayesianNetwork, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     monkeypatch.setattr(os, "fsync", Mock(side_effect=failure))
     expected: type[BaseException] = ModelFileError if isinstance(failure, OSError) else KeyboardInterrupt
-    other = random_network((3, 4, 2), 99)
+    other = make_network((3, 4, 2), 99)
     with pytest.raises(expected):
         save(other, path)
     with pytest.raises(expected):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.networks import make_network
 from torch import Tensor
 
 from bnndp.activations import LeakyRelu, Relu, Tanh
@@ -178,8 +178,8 @@ def test_every_refusal_is_of_the_one_family() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (4, 3), (3, 5, 2), (2, 8, 8, 8, 1)])
-def test_sizes_and_depth(random_network: Callable[..., BayesianNetwork], sizes: tuple[int, ...]) -> None:
-    network = random_network(sizes, 0)
+def test_sizes_and_depth(sizes: tuple[int, ...]) -> None:
+    network = make_network(sizes, 0)
     assert network.sizes == sizes
     assert (network.n_in, network.n_out, network.depth) == (sizes[0], sizes[-1], len(sizes) - 2)
     assert [layer.n_in for layer in network.linears] == list(sizes[:-1])
@@ -193,8 +193,8 @@ def test_layers_may_come_from_any_iterable() -> None:
     assert BayesianNetwork.from_linears(iter([linear(2, 3), linear(1, 2)])).sizes == (3, 2, 1)
 
 
-def test_to_keeps_everything(random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((3, 5, 2), 1, task="classification")
+def test_to_keeps_everything() -> None:
+    network = make_network((3, 5, 2), 1, task="classification")
     moved = network.to("cpu")
     assert moved.digest() == network.digest()
     assert moved.task == "classification"

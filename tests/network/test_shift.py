@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.ensembles import points_of
+from support.networks import make_network
 from torch import Tensor
 
 import bnndp
@@ -28,9 +28,9 @@ SCALE = torch.tensor([2.0, 50.0, 0.01], dtype=torch.float64)
 
 
 @pytest.fixture
-def pair(random_network: Callable[..., BayesianNetwork]) -> tuple[BayesianNetwork, BayesianNetwork]:
+def pair() -> tuple[BayesianNetwork, BayesianNetwork]:
     """A network of standardised inputs and targets, and the same in the user's units."""
-    inner = random_network((3, 8, 2), 1, std=0.1)
+    inner = make_network((3, 8, 2), 1, std=0.1)
     return inner, inner.in_units((SHIFT, SCALE), (torch.tensor([1.0, -5.0]), torch.tensor([10.0, 0.1])))
 
 
@@ -76,8 +76,8 @@ def test_at_a_point_the_bounds_are_as_tight_as_without(pair: tuple[BayesianNetwo
     assert bool((bnndp.certify(pair[1], Box(x, x)).width < 1e-9).all())
 
 
-def test_a_far_shift_costs_only_rounding(random_network: Callable[..., BayesianNetwork]) -> None:
-    inner = random_network((3, 8, 2), 2, std=0.1)
+def test_a_far_shift_costs_only_rounding() -> None:
+    inner = make_network((3, 8, 2), 2, std=0.1)
     outer = BayesianNetwork.from_linears(inner.linears, shift=torch.full((3,), 1e6, dtype=torch.float64))
     x = torch.tensor([[0.1, 0.2, -0.3]], dtype=torch.float64)
     near, far = bnndp.certify(inner, Box.ball(x, 0.1)), bnndp.certify(outer, Box.ball(x + 1e6, 0.1))
@@ -85,8 +85,8 @@ def test_a_far_shift_costs_only_rounding(random_network: Callable[..., BayesianN
     assert bool((far.lower <= near.lower + 1e-8).all())
 
 
-def test_decisions_and_radii_are_in_the_users_units(random_network: Callable[..., BayesianNetwork]) -> None:
-    inner = random_network((3, 8, 3), 3, std=0.1, task="classification")
+def test_decisions_and_radii_are_in_the_users_units() -> None:
+    inner = make_network((3, 8, 3), 3, std=0.1, task="classification")
     scale = torch.full((3,), 7.0, dtype=torch.float64)
     outer = inner.in_units((SHIFT, scale))
     x = SHIFT + 7.0 * torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from support import oracles
 from support.dice import Dice
+from support.networks import make_network
 from tests.marks import slow_but
 from tests.paper.truth import drawn, linear, moments, network_of, points_of, random_linear
 
@@ -20,7 +20,6 @@ from bnndp.paper.chain import _link, links_of
 from bnndp.paper.layers import Layer, Region
 
 D = torch.float64
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def test_a_form_counts_what_clipping_takes_from_the_mean() -> None:
@@ -128,9 +127,9 @@ def test_the_gaussian_of_a_link_dominates_its_clipped_neuron(u: float, mass: flo
 
 
 @pytest.mark.parametrize("mass", [0.05, 0.3])
-def test_all_neurons_stay_in_their_ranges_at_once(random_network: NetworkFactory, mass: float) -> None:
+def test_all_neurons_stay_in_their_ranges_at_once(mass: float) -> None:
     """Means and deviations of a wide layer whose inputs are random: drawn 2000 times at one x."""
-    network = random_network((3, 120, 150, 2), seed=4, std=1.5)
+    network = make_network((3, 120, 150, 2), seed=4, std=1.5)
     first, second = network.linears[:2]
     x = torch.tensor([[0.4, -0.7, 0.9]], dtype=D)
     chain = links_of(BayesianNetwork.from_linears([first, network.linears[1]], "classification"), Box(x, x), mass)

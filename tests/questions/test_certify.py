@@ -15,8 +15,8 @@ import torch
 from flint import arb, ctx
 from support import oracles
 from support.ensembles import outputs, points_of
+from support.networks import make_network
 from support.passes import holds
-from tests.conftest import make_network
 from tests.marks import slow_but
 from tests.questions.cases import interval
 from torch import Tensor

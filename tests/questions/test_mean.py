@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 import torch
 from support.ensembles import average, certain_ensemble, certain_member, mean_output, outputs, points_of
+from support.networks import make_network
 from support.passes import holds
 from support.records import conv, linear, normal
-from tests.conftest import make_network
 from tests.marks import slow_but
 from tests.questions.cases import interval
 

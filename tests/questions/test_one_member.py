@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.classifiers import classifier
 from support.ensembles import certain_member
+from support.networks import make_network
 from support.records import linear, normal
-from tests.conftest import make_network
 from torch import Tensor
 
 from bnndp.activations import Tanh

@@ -9,7 +9,7 @@ import torch
 from flint import arb, ctx
 from support import oracles
 from support.ensembles import certain_ensemble, points_of
-from tests.conftest import make_network
+from support.networks import make_network
 from tests.marks import slow_but
 from tests.paper.truth import narrow_mean
 from torch import Tensor

@@ -10,9 +10,9 @@ import pytest
 import torch
 from support.classifiers import classifier
 from support.ensembles import outputs, points_of
+from support.networks import make_network
 from support.passes import holds
 from support.records import normal
-from tests.conftest import make_network
 from tests.questions.cases import CLASSIFIER, POINTS, interval
 
 from bnndp.geometry.box import Box

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from support.networks import make_network
 
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Affine, AffineBounds
@@ -22,16 +22,16 @@ def constant_bounds(box: Box, lower: float, upper: float) -> Bounds:
     return Bounds(low, high, AffineBounds(Affine(flat, low), Affine(flat, high), box), ("moment",) * box.batch)
 
 
-def test_only_one_input_and_output_can_be_drawn(random_network: Any, tmp_path: Path) -> None:
-    network = random_network((2, 4, 1))
+def test_only_one_input_and_output_can_be_drawn(tmp_path: Path) -> None:
+    network = make_network((2, 4, 1))
     box = Box([[0.0, 0.0]], [[1.0, 1.0]])
     with pytest.raises(InputError, match=r"one input and one output.*2-4-1"):
         draw_band(network, box, constant_bounds(box, 0, 1), tmp_path / "p.png")
     assert not list(tmp_path.iterdir())
 
 
-def test_the_same_call_draws_the_same_picture(random_network: Any, tmp_path: Path) -> None:
-    network, box = random_network((1, 4, 1)), Box([[0.0], [0.5]], [[0.5], [1.0]])
+def test_the_same_call_draws_the_same_picture(tmp_path: Path) -> None:
+    network, box = make_network((1, 4, 1)), Box([[0.0], [0.5]], [[0.5], [1.0]])
     for name in ("a.png", "b.png"):
         draw_band(network, box, constant_bounds(box, -1, 1), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
 import torch
 from flint import arb, ctx
+from support.networks import make_network
 from support.oracles import PRECISION, above, all_above, all_below, below, down, exact, exact_mean, rectified, up
-
-from bnndp.network import BayesianNetwork
 
 
 def test_up_and_down_round_outward_where_float_does_not() -> None:
@@ -63,8 +61,8 @@ def test_moments_agree_with_quadrature(m: float) -> None:
         assert float(value) == pytest.approx(torch.trapezoid(x**k * density, x).item(), rel=1e-7)
 
 
-def test_exact_mean_agrees_with_sampling(random_network: Callable[..., BayesianNetwork]) -> None:
-    network, samples = random_network((3, 6, 2), 4, std=1.0), 100_000
+def test_exact_mean_agrees_with_sampling() -> None:
+    network, samples = make_network((3, 6, 2), 4, std=1.0), 100_000
     x = [0.3, -1.2, 0.7]
     generator = torch.Generator().manual_seed(1)
     z = torch.tensor(x, dtype=torch.float64).expand(samples, 3)
@@ -79,11 +77,11 @@ def test_exact_mean_agrees_with_sampling(random_network: Callable[..., BayesianN
         assert abs(float(value) - mean) < 5 * deviation
 
 
-def test_exact_mean_of_linear_networks_and_refusal_of_deep_ones(random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((3, 2), 1)
+def test_exact_mean_of_linear_networks_and_refusal_of_deep_ones() -> None:
+    network = make_network((3, 2), 1)
     layer, x = network.linears[0], [0.5, -0.25, 2.0]
     for value, row, b in zip(exact_mean(network, x), layer.weight_mean.tolist(), layer.bias_mean.tolist(), strict=True):
         total = sum((Fraction(w) * Fraction(z) for w, z in zip(row, x, strict=True)), Fraction(b))
         assert value.contains(exact(total))
     with pytest.raises(ValueError, match="at most one hidden layer"):
-        exact_mean(random_network((1, 2, 2, 1)), [0.0])
+        exact_mean(make_network((1, 2, 2, 1)), [0.0])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.classifiers import classifier
 from support.ensembles import certain_ensemble, certain_member
+from support.networks import make_network
 from support.records import linear, normal
-from tests.conftest import make_network
 
 from bnndp.activations import LeakyRelu, Tanh
 from bnndp.engine.certain import CertainPass

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.classifiers import classifier, sampled_softmax
 from support.dice import Dice
+from support.networks import make_network
 from tests.marks import slow_but
 
 from bnndp.attack import decision_rows
@@ -98,10 +99,8 @@ class TestLast:
 class TestRegression:
     @pytest.mark.parametrize("seed", slow_but(range(3), 0))
     @pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 10, 2), (3, 6, 6, 1), (2, 5, 5, 5, 1), (2, 1)])
-    def test_no_level_is_worse_than_a_lower_one_and_all_hold(
-        self, random_network: Any, sizes: tuple[int, ...], seed: int
-    ) -> None:
-        network, box = random_network(sizes, seed), Box.ball(points(3, sizes[0], seed), 0.2)
+    def test_no_level_is_worse_than_a_lower_one_and_all_hold(self, sizes: tuple[int, ...], seed: int) -> None:
+        network, box = make_network(sizes, seed), Box.ball(points(3, sizes[0], seed), 0.2)
         found = [certify(network, box, Options(effort=level)) for level in LEVELS]
         blur = 1e-13 * (1 + found[0].upper.abs().amax())  # another batch may round otherwise
         for worse, better in itertools.pairwise(found):
@@ -113,15 +112,15 @@ class TestRegression:
             error = 5 * at.std_error + 1e-12
             assert bool((found[-1].lower <= at.mean + error).all() & (found[-1].upper >= at.mean - error).all())
 
-    def test_every_answer_on_the_way_is_better(self, random_network: Any) -> None:
-        network, box = random_network((2, 12, 1), 1), Box.ball(points(4, 2), 0.3)
+    def test_every_answer_on_the_way_is_better(self) -> None:
+        network, box = make_network((2, 12, 1), 1), Box.ball(points(4, 2), 0.3)
         found = list(better_bounds(network, box, Options(effort="high")))
         assert len(found) > 4
         for worse, better in itertools.pairwise(found):
             assert bool((better.lower >= worse.lower).all() & (better.upper <= worse.upper).all())
 
-    def test_it_may_be_interrupted(self, random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        network, box = random_network((2, 12, 1), 1), Box.ball(points(4, 2), 0.3)
+    def test_it_may_be_interrupted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        network, box = make_network((2, 12, 1), 1), Box.ball(points(4, 2), 0.3)
         low, high = certify(network, box), certify(network, box, Options(effort="high"))
         interrupt(monkeypatch, mean_module, "one_pass", lambda *_: True)
         with pytest.warns(RuntimeWarning, match="interrupted"):
@@ -129,8 +128,8 @@ class TestRegression:
         assert bool((high.width <= found.width).all())
         assert float(found.width.mean()) < float(low.width.mean())
 
-    def test_robustness_takes_a_level(self, random_network: Any) -> None:
-        network, x = random_network((2, 12, 1), 1), points(4, 2)
+    def test_robustness_takes_a_level(self) -> None:
+        network, x = make_network((2, 12, 1), 1), points(4, 2)
         region = Box.ball(x, 0.3)
         found = [adversarial_robustness(network, x, region, 0.1, options=Options(effort=level)) for level in LEVELS]
         for worse, better in itertools.pairwise(found):

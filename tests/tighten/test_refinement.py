@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from flint import arb
 from support import oracles
 from support.dice import Dice
+from support.networks import make_network
 from support.passes import holds
 from tests.engine.dense.truth import pre_activation, relu_mean
 from tests.marks import slow_but
@@ -29,7 +29,6 @@ from bnndp.questions.bounds import Bounds
 from bnndp.questions.certify import certify
 
 F64 = torch.float64
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def exact_mean(network: BayesianNetwork, x: Tensor) -> Tensor:
@@ -74,8 +73,8 @@ def pieces(bounds: Bounds) -> PiecewiseAffine:
 
 @pytest.mark.parametrize("method", ["moment", "partition", "best"])
 @pytest.mark.parametrize("cells", [2, 5, 16])
-def test_one_hidden_layer_contains_the_exact_range(random_network: NetworkFactory, method: str, cells: int) -> None:
-    network, box = random_network((1, 12, 2), 1), boxes([[0.3], [-1.0]], 0.8)
+def test_one_hidden_layer_contains_the_exact_range(method: str, cells: int) -> None:
+    network, box = make_network((1, 12, 2), 1), boxes([[0.3], [-1.0]], 0.8)
     once, bounds = (certify(network, box, Options(method=method, refine=count)) for count in (1, cells))
     assert all(contains(bounds, exact_range(network, box[i : i + 1]), i) for i in range(2))
     assert within(bounds, once)
@@ -84,12 +83,12 @@ def test_one_hidden_layer_contains_the_exact_range(random_network: NetworkFactor
 
 
 @pytest.mark.parametrize("sizes", [(1, 12, 1), (2, 8, 2)])
-def test_it_converges_to_the_exact_range(random_network: NetworkFactory, sizes: tuple[int, ...]) -> None:
+def test_it_converges_to_the_exact_range(sizes: tuple[int, ...]) -> None:
     """The gap of one hidden layer is of second order in the width of a cell: four times the cells of one input leave a
     tenth of it, sixteen times those of two.
     """
     n = sizes[0]
-    network, box = random_network(sizes, 2), boxes([[0.3] * n], 0.8)
+    network, box = make_network(sizes, 2), boxes([[0.3] * n], 0.8)
     exact = exact_range(network, box, 4001 if n == 1 else 161)
     found = (certify(network, box, Options(refine=cells)) for cells in (1, 4**n, 16**n))
     gaps = [float((bounds.width[0] - (exact.upper - exact.lower)).max()) for bounds in found]
@@ -99,8 +98,8 @@ def test_it_converges_to_the_exact_range(random_network: NetworkFactory, sizes: 
 
 @pytest.mark.parametrize("method", ["moment", "partition", "best"])
 @pytest.mark.parametrize("sizes", [(2, 6, 5, 2), (3, 5, 5, 4, 1)])
-def test_deep_networks_are_never_wider(random_network: NetworkFactory, method: str, sizes: tuple[int, ...]) -> None:
-    network, box = random_network(sizes, 3), boxes([[0.2] * sizes[0], [-0.5] * sizes[0]], 0.4)
+def test_deep_networks_are_never_wider(method: str, sizes: tuple[int, ...]) -> None:
+    network, box = make_network(sizes, 3), boxes([[0.2] * sizes[0], [-0.5] * sizes[0]], 0.4)
     results = [certify(network, box, Options(method=method, refine=cells)) for cells in (1, 2, 6)]
     assert all(within(narrow, wide) for wide, narrow in itertools.pairwise(results))
     assert (results[-1].width < results[0].width).all()
@@ -111,9 +110,9 @@ def volume(lower: list[float], upper: list[float]) -> Fraction:
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_cells_cover_the_boxes_exactly(random_network: NetworkFactory, n: int) -> None:
+def test_cells_cover_the_boxes_exactly(n: int) -> None:
     """They lie inside their box, do not overlap, and their volumes add up: in rational numbers."""
-    network, box = random_network((n, 7, 2), 4), boxes([[0.1] * n, [1.0] * n, [-2.0] * n], 0.7)
+    network, box = make_network((n, 7, 2), 4), boxes([[0.1] * n, [1.0] * n, [-2.0] * n], 0.7)
     cells = pieces(certify(network, box, Options(refine=9)))
     region = cells.pieces.region
     assert ((region.lower >= box.lower[cells.owner]) & (region.upper <= box.upper[cells.owner])).all()
@@ -127,9 +126,9 @@ def test_cells_cover_the_boxes_exactly(random_network: NetworkFactory, n: int) -
 
 @pytest.mark.parametrize("method", ["moment", "partition"])
 @oracles.precise
-def test_the_bounds_of_each_cell_hold_in_it(random_network: NetworkFactory, method: str) -> None:
+def test_the_bounds_of_each_cell_hold_in_it(method: str) -> None:
     """In ball arithmetic at random points and ends of every cell: the affine functions and the interval."""
-    network, box = random_network((2, 8, 2), 5), boxes([[0.1, 0.6], [-1.0, 0.3]], 0.6)
+    network, box = make_network((2, 8, 2), 5), boxes([[0.1, 0.6], [-1.0, 0.3]], 0.6)
     bounds, dice = certify(network, box, Options(method=method, refine=7)), Dice(0)
     cells = pieces(bounds)
     region = cells.pieces.region
@@ -152,24 +151,24 @@ def test_the_bounds_of_each_cell_hold_in_it(random_network: NetworkFactory, meth
 
 
 @pytest.mark.parametrize("cells", [2, 3, 10, 33])
-def test_the_number_of_cells_is_respected_and_used(random_network: NetworkFactory, cells: int) -> None:
-    network, box = random_network((1, 20, 1), 6), boxes([[0.0], [0.5], [1.5]], 0.9)
+def test_the_number_of_cells_is_respected_and_used(cells: int) -> None:
+    network, box = make_network((1, 20, 1), 6), boxes([[0.0], [0.5], [1.5]], 0.9)
     assert certify(network, box).cells is None
     counts = torch.bincount(pieces(certify(network, box, Options(refine=cells))).owner, minlength=3)
     assert ((counts <= cells) & (counts >= 2)).all()
     assert counts.max() == cells
 
 
-def test_a_point_is_not_split(random_network: NetworkFactory) -> None:
-    network, box = random_network((2, 6, 5, 1), 7), Box([[0.1, 0.2], [0.0, 0.0]], [[0.1, 0.2], [0.5, 0.0]])
+def test_a_point_is_not_split() -> None:
+    network, box = make_network((2, 6, 5, 1), 7), Box([[0.1, 0.2], [0.0, 0.0]], [[0.1, 0.2], [0.5, 0.0]])
     cells = pieces(certify(network, box, Options(refine=8)))
     assert torch.bincount(cells.owner, minlength=2).tolist() == [1, 8]
     assert (cells.pieces.region.lower[cells.owner == 1][:, 1] == 0).all()  # an input without width is never cut
 
 
 @pytest.mark.parametrize("tolerance", [0.3, 0.03, 0.003])
-def test_the_tolerance_stops_and_is_kept(random_network: NetworkFactory, tolerance: float) -> None:
-    network, box = random_network((1, 15, 1), 8), boxes([[0.2], [-0.6]], 0.9)
+def test_the_tolerance_stops_and_is_kept(tolerance: float) -> None:
+    network, box = make_network((1, 15, 1), 8), boxes([[0.2], [-0.6]], 0.9)
     loose, tight = (certify(network, box, Options(refine=200, tolerance=t)) for t in (tolerance, tolerance / 30))
     for i in range(2):
         exact, room = exact_range(network, box[i : i + 1], 4001), tolerance + 1e-6
@@ -182,9 +181,9 @@ def test_the_tolerance_stops_and_is_kept(random_network: NetworkFactory, toleran
 
 @pytest.mark.parametrize("norm", [1.0, 2.0])
 @pytest.mark.parametrize("seed", slow_but([9, 10, 11], 9))
-def test_the_tolerance_is_kept_on_balls(random_network: NetworkFactory, norm: float, seed: int) -> None:
+def test_the_tolerance_is_kept_on_balls(norm: float, seed: int) -> None:
     """Cells in the corners of the box lie outside the ball, or have their centre there, which says nothing."""
-    network = random_network((2, 10, 1), seed)
+    network = make_network((2, 10, 1), seed)
     ball = Box.ball(torch.tensor([[0.2, -0.1]], dtype=F64), 0.8, norm=norm)
     bounds, exact, tolerance = (
         certify(network, ball, Options(refine=2000, tolerance=0.02)),
@@ -198,17 +197,17 @@ def test_the_tolerance_is_kept_on_balls(random_network: NetworkFactory, norm: fl
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0])
-def test_a_refined_ball_is_no_wider_and_true(random_network: NetworkFactory, norm: float) -> None:
-    network = random_network((3, 8, 2), 12)
+def test_a_refined_ball_is_no_wider_and_true(norm: float) -> None:
+    network = make_network((3, 8, 2), 12)
     ball = Box.ball(torch.tensor([[0.2, -0.1, 0.4]], dtype=F64), 0.5, norm=norm)
     once, fine = (certify(network, ball, Options(refine=cells)) for cells in (1, 12))
     assert within(fine, once)
     assert contains(fine, exact_range(network, ball, 21))
 
 
-def test_the_clock_stops_it(random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by one second a look, which is looked at a few times in every round."""
-    network, box = random_network((1, 10, 1), 13), boxes([[0.3]], 0.9)
+    network, box = make_network((1, 10, 1), 13), boxes([[0.3]], 0.9)
     seconds, rounds, one_pass = itertools.count(), [], questions.one_pass
     monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(questions, "one_pass", lambda *args: rounds.append(1) or one_pass(*args))
@@ -217,16 +216,16 @@ def test_the_clock_stops_it(random_network: NetworkFactory, monkeypatch: pytest.
     assert contains(bounds, exact_range(network, box))
 
 
-def test_a_short_limit_is_kept(random_network: NetworkFactory) -> None:
-    network, box = random_network((2, 20, 1), 14), boxes([[0.3, 0.3]] * 4, 0.9)
+def test_a_short_limit_is_kept() -> None:
+    network, box = make_network((2, 20, 1), 14), boxes([[0.3, 0.3]] * 4, 0.9)
     start, once = time.monotonic(), certify(network, box)
     bounds = certify(network, box, Options(refine=10**7, time_limit=0.2))
     assert time.monotonic() - start < 10  # the limit, one round more, and a busy machine
     assert within(bounds, once) or bounds.width.isinf().any()  # of what was not reached nothing is known
 
 
-def test_boxes_are_refined_as_if_alone(random_network: NetworkFactory) -> None:
-    network, box = random_network((2, 8, 1), 15), boxes([[0.3, 0.1], [-0.5, 0.9], [2.0, -1.0]], 0.5)
+def test_boxes_are_refined_as_if_alone() -> None:
+    network, box = make_network((2, 8, 1), 15), boxes([[0.3, 0.1], [-0.5, 0.9], [2.0, -1.0]], 0.5)
     together = certify(network, box, Options(refine=6))
     for i in range(3):
         alone = certify(network, box[i : i + 1], Options(refine=6))
@@ -234,10 +233,10 @@ def test_boxes_are_refined_as_if_alone(random_network: NetworkFactory) -> None:
         assert torch.allclose(together.upper[i], alone.upper[0], rtol=1e-9, atol=1e-11)
 
 
-def test_overflow_is_refined_to_no_bound(random_network: NetworkFactory) -> None:
+def test_overflow_is_refined_to_no_bound() -> None:
     huge = BayesianNetwork.from_linears(
         type(a)(1e200 * a.weight_mean, 1e200 * a.weight_std, a.bias_mean, a.bias_std)
-        for a in random_network((1, 4, 3, 1), 16).linears
+        for a in make_network((1, 4, 3, 1), 16).linears
     )
     assert (certify(huge, boxes([[1.0]], 0.5), Options(refine=4)).width == torch.inf).all()  # false for NaN
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
 from support.classifiers import classifier
 from support.dice import Dice
+from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
@@ -22,7 +22,6 @@ from bnndp.network import BayesianNetwork
 from bnndp.options import NEVER, Deadline
 from bnndp.tighten.slopes import Sloped, climb
 
-NetworkFactory = Callable[..., BayesianNetwork]
 BOX = Box.ball([[0.3, -0.5, 0.2], [-1.0, 0.4, 0.0]], 0.3)
 
 
@@ -43,10 +42,8 @@ def value(bounds: Climbable, rows: Tensor, steps: int) -> Tensor:
 @pytest.mark.parametrize("general", [False, True])
 @pytest.mark.parametrize("sizes", [(3, 8, 4), (3, 6, 5, 5, 3)])
 @pytest.mark.parametrize("radius", slow_but([0.0, 0.05, 0.5], 0.5))
-def test_more_steps_are_never_worse(
-    random_network: NetworkFactory, sizes: tuple[int, ...], radius: float, general: bool
-) -> None:
-    network = random_network(sizes, seed=3, std=0.3)
+def test_more_steps_are_never_worse(sizes: tuple[int, ...], radius: float, general: bool) -> None:
+    network = make_network(sizes, seed=3, std=0.3)
     bounds = passed(network, Box.ball(BOX.centre, radius), general)
     rows = rows_of(network)
     found = [value(bounds, rows, steps) for steps in (0, 1, 4, 16)]
@@ -65,8 +62,8 @@ def _parts(bounds: Climbable, rows: Tensor) -> tuple[Tensor, Tensor]:
     return plane.matrix, plane.offset
 
 
-def test_rows_and_boxes_do_not_mix(random_network: NetworkFactory) -> None:
-    network = random_network((3, 7, 6, 4), seed=4, std=0.3)
+def test_rows_and_boxes_do_not_mix() -> None:
+    network = make_network((3, 7, 6, 4), seed=4, std=0.3)
     rows = rows_of(network)
     together = value(passed(network, BOX), rows, 5)
     for b, row in itertools.product(range(2), range(4)):
@@ -74,9 +71,9 @@ def test_rows_and_boxes_do_not_mix(random_network: NetworkFactory) -> None:
         assert torch.allclose(together[b, row], alone[0, 0], rtol=1e-9, atol=1e-9)
 
 
-def test_slopes_that_are_not_numbers_never_win(random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slopes_that_are_not_numbers_never_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ascent of one row starts at NaN: that row keeps the planes of one pass, the others are optimised."""
-    network = random_network((3, 7, 6, 4), seed=5, std=0.3)
+    network = make_network((3, 7, 6, 4), seed=5, std=0.3)
     bounds, rows, usual = passed(network, BOX), rows_of(network), DensePass.slopes
 
     def spoiled(self: DensePass, asked: Tensor) -> tuple[Slopes, Slopes]:
@@ -94,8 +91,8 @@ def test_slopes_that_are_not_numbers_never_win(random_network: NetworkFactory, m
     assert torch.allclose(now[:, others], good[:, others])
 
 
-def test_it_works_without_gradients_around_it(random_network: NetworkFactory) -> None:
-    network = random_network((3, 5, 3), seed=7, std=0.3)
+def test_it_works_without_gradients_around_it() -> None:
+    network = make_network((3, 5, 3), seed=7, std=0.3)
     bounds, rows = passed(network, BOX), rows_of(network)
     with torch.no_grad():
         found, slopes = climb(bounds, rows, 4, NEVER)
@@ -103,9 +100,9 @@ def test_it_works_without_gradients_around_it(random_network: NetworkFactory) ->
     assert torch.equal(found.least, climb(bounds, rows, 4, NEVER)[0].least)
 
 
-def test_the_clock_stops_it(random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by one second a look; when the time is over at once, what one pass and one look found."""
-    network = random_network((3, 8, 4), seed=3, std=0.3)
+    network = make_network((3, 8, 4), seed=3, std=0.3)
     bounds, rows = passed(network, BOX), rows_of(network)
     found = [value(bounds, rows, steps) for steps in (0, 3, 50)]
     seconds = itertools.count()

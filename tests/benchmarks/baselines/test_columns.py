@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from benchmarks.baselines import COLUMNS
 from benchmarks.baselines.search import bracket
 from benchmarks.paper.columns import Subject
+from support.networks import make_network
 
 from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork
 
 
 @pytest.mark.parametrize("table", sorted(COLUMNS))
-def test_every_column_gives_a_number_for_every_input(
-    table: str, random_network: Callable[..., BayesianNetwork]
-) -> None:
+def test_every_column_gives_a_number_for_every_input(table: str) -> None:
     task, n_out = ("regression", 1) if table == "table-1a" else ("classification", 3)
-    network = random_network((2, 5, 5, n_out), 3, std=0.01, task=task)
+    network = make_network((2, 5, 5, n_out), 3, std=0.01, task=task)
     x = torch.tensor([[0.2, 0.9], [0.5, 0.5], [0.8, 0.1]], dtype=torch.float64)
     label = torch.zeros(3, dtype=torch.int64)
     subject = (
@@ -36,15 +32,15 @@ def test_every_column_gives_a_number_for_every_input(
 
 
 @pytest.mark.parametrize("table", sorted(COLUMNS))
-def test_a_subject_that_does_not_fit_is_refused(table: str, random_network: Callable[..., BayesianNetwork]) -> None:
-    subject = Subject(random_network((2, 3, 2)), torch.zeros(1, 2, dtype=torch.float64))
+def test_a_subject_that_does_not_fit_is_refused(table: str) -> None:
+    subject = Subject(make_network((2, 3, 2)), torch.zeros(1, 2, dtype=torch.float64))
     for column in COLUMNS[table]:
         with pytest.raises(InputError, match="eps=None" if table == "table-1a" else "label=None"):
             column.measure(subject)
 
 
-def test_the_widths_of_columns_are_in_order(random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((2, 6, 6, 1), 5, std=0.05)
+def test_the_widths_of_columns_are_in_order() -> None:
+    network = make_network((2, 6, 6, 1), 5, std=0.05)
     subject = Subject(network, torch.tensor([[0.3, -0.4], [0.0, 0.1]], dtype=torch.float64), eps=0.05)
     width = {column.name: column.measure(subject) for column in COLUMNS["table-1a"]}
     assert (width["intervals, 1 sd"] < width["intervals, 3 sd"]).all()

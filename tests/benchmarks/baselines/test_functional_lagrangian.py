@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from benchmarks.baselines import functional_lagrangian as fl
 from benchmarks.baselines.truncated import propagate
+from support.networks import make_network
 from torch import Tensor
 
 import bnndp.files.posterior
@@ -41,10 +41,8 @@ def test_optima_known_by_hand(
     assert (found.lower.item(), found.upper.item()) == pytest.approx(expected, abs=1e-9)
 
 
-def test_without_hidden_layers_it_is_the_exact_range_of_the_mean(
-    random_network: Callable[..., BayesianNetwork],
-) -> None:
-    network, box = random_network((3, 2), 1), Box([[-0.5, 0.1, -1.0]], [[0.2, 0.3, 1.5]])
+def test_without_hidden_layers_it_is_the_exact_range_of_the_mean() -> None:
+    network, box = make_network((3, 2), 1), Box([[-0.5, 0.1, -1.0]], [[0.2, 0.3, 1.5]])
     layer = network.linears[0]
     found = fl.mean_range(network, box, 3.0)
     torch.testing.assert_close(found.lower, box.minimum(layer.weight_mean, layer.bias_mean), rtol=0, atol=1e-9)
@@ -53,10 +51,8 @@ def test_without_hidden_layers_it_is_the_exact_range_of_the_mean(
 
 @pytest.mark.parametrize("cut", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_one_hidden_layer_on_one_input_needs_no_solver(
-    cut: float, seed: int, random_network: Callable[..., BayesianNetwork]
-) -> None:
-    network, box = random_network((1, 6, 1), seed), Box([[-0.6]], [[0.9]])
+def test_one_hidden_layer_on_one_input_needs_no_solver(cut: float, seed: int) -> None:
+    network, box = make_network((1, 6, 1), seed), Box([[-0.6]], [[0.9]])
     hidden, last = network.linears
     seen, row = propagate(network, box, cut)[0], last.weight_mean[0]
     low, high = seen.lower[0], seen.upper[0]
@@ -90,10 +86,8 @@ def _dual(network: BayesianNetwork, box: Box, cut: float, multipliers: list[Tens
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_dual_of_the_functional_lagrangian_converges_to_it(
-    seed: int, random_network: Callable[..., BayesianNetwork]
-) -> None:
-    network, box, cut = random_network((2, 4, 4, 1), seed, std=0.1), Box([[-0.5, -0.2]], [[0.3, 0.6]]), 1.0
+def test_the_dual_of_the_functional_lagrangian_converges_to_it(seed: int) -> None:
+    network, box, cut = make_network((2, 4, 4, 1), seed, std=0.1), Box([[-0.5, -0.2]], [[0.3, 0.6]]), 1.0
     optimum = fl.mean_range(network, box, cut).upper.item()
     multipliers = [torch.zeros(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     optimiser = torch.optim.Adam(multipliers, lr=0.1)
@@ -127,10 +121,8 @@ def _drawn_mean(network: BayesianNetwork, x: Tensor, cut: float, draws: int) -> 
 
 
 @pytest.mark.parametrize("cut", [0.5, 2.0])
-def test_it_holds_the_mean_of_the_cut_posterior_and_lies_in_the_intervals(
-    cut: float, random_network: Callable[..., BayesianNetwork]
-) -> None:
-    network = random_network((2, 5, 5, 2), 4, std=0.6)
+def test_it_holds_the_mean_of_the_cut_posterior_and_lies_in_the_intervals(cut: float) -> None:
+    network = make_network((2, 5, 5, 2), 4, std=0.6)
     box = Box([[-0.5, 0.1], [0.2, -0.3]], [[0.1, 0.4], [0.2, -0.3]])
     found, wide = fl.mean_range(network, box, cut), propagate(network, box, cut)[-1]
     assert (found.lower >= wide.lower).all()
@@ -143,10 +135,8 @@ def test_it_holds_the_mean_of_the_cut_posterior_and_lies_in_the_intervals(
             assert (mean <= found.upper[index] + 5 * error).all()
 
 
-def test_an_unsolved_programme_leaves_the_intervals_and_says_so(
-    random_network: Callable[..., BayesianNetwork], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network, box = random_network((1, 3, 1)), Box([[-0.1]], [[0.1]])
+def test_an_unsolved_programme_leaves_the_intervals_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, box = make_network((1, 3, 1)), Box([[-0.1]], [[0.1]])
     unsolved = SimpleNamespace(status=1, message="time is up", fun=None)
     monkeypatch.setattr("scipy.optimize.linprog", lambda *_, **__: unsolved)
     with pytest.warns(UserWarning, match="time is up"):
@@ -156,9 +146,9 @@ def test_an_unsolved_programme_leaves_the_intervals_and_says_so(
     assert torch.equal(found.upper, wide.upper)
 
 
-def test_balls_are_refused(random_network: Callable[..., BayesianNetwork]) -> None:
+def test_balls_are_refused() -> None:
     with pytest.raises(InputError, match="takes boxes"):
-        fl.mean_range(random_network((2, 2, 1)), Box.ball([[0.0, 0.0]], 0.1, norm=2), 1.0)
+        fl.mean_range(make_network((2, 2, 1)), Box.ball([[0.0, 0.0]], 0.1, norm=2), 1.0)
 
 
 @pytest.mark.parametrize(("cut", "expected"), [(1.0, (-0.948, -0.466)), (3.0, (-1.346, 0.473)), (5.0, (-2.228, 1.630))])

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from benchmarks.baselines import intervals
 from benchmarks.timing import sample_local
+from support.networks import make_network
 
 from bnndp import Box, certify
-from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def _box(n: int, eps: float, batch: int = 4) -> Box:
@@ -22,8 +19,8 @@ def _box(n: int, eps: float, batch: int = 4) -> Box:
 
 @pytest.mark.parametrize("sizes", [(3, 6, 2), (2, 8, 8, 2), (3, 6, 6, 6, 1)], ids=str)
 @pytest.mark.parametrize("std", [0.0, 0.3])
-def test_intervals_of_moments_hold(random_network: NetworkFactory, sizes: tuple[int, ...], std: float) -> None:
-    network, box = random_network(sizes, 3, std=std), _box(sizes[0], 0.1)
+def test_intervals_of_moments_hold(sizes: tuple[int, ...], std: float) -> None:
+    network, box = make_network(sizes, 3, std=std), _box(sizes[0], 0.1)
     found = intervals.outputs(network, box)
     torch.manual_seed(0)
     for i in range(box.batch):
@@ -35,16 +32,16 @@ def test_intervals_of_moments_hold(random_network: NetworkFactory, sizes: tuple[
             assert (drawn.var(0) <= found.variance[i] * 1.1 + 1e-12).all()  # 1 % is its standard error, tails heavier
 
 
-def test_intervals_of_moments_are_wider_than_ours(random_network: NetworkFactory) -> None:
-    network, box = random_network((3, 12, 12, 3), 3, std=0.1, task="classification"), _box(3, 0.02)
+def test_intervals_of_moments_are_wider_than_ours() -> None:
+    network, box = make_network((3, 12, 12, 3), 3, std=0.1, task="classification"), _box(3, 0.02)
     wide, ours = intervals.probabilities(network, box), certify(network, box)
     assert (wide.upper - wide.lower > ours.width).all()
     assert (wide.lower <= ours.upper).all()
     assert (wide.upper >= ours.lower).all()
 
 
-def test_one_hidden_layer_by_intervals_is_exact_at_a_point(random_network: NetworkFactory) -> None:
-    network, box = random_network((3, 12, 2), 3, std=0.3), _box(3, 0.0)
+def test_one_hidden_layer_by_intervals_is_exact_at_a_point() -> None:
+    network, box = make_network((3, 12, 2), 3, std=0.3), _box(3, 0.0)
     found, ours = intervals.outputs(network, box).mean, certify(network, box)
     assert torch.allclose(found.lower, ours.lower, atol=1e-10)
     assert torch.allclose(found.upper, ours.upper, atol=1e-10)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from benchmarks.baselines import sampled, truncated
 from benchmarks.paper.columns import Subject
+from support.networks import make_network
 from torch import Tensor
 
 from bnndp.errors import InputError
@@ -21,8 +21,8 @@ from bnndp.network import BayesianNetwork
 X = torch.tensor([[0.3, -0.2], [1.0, 0.5], [-0.6, 0.1]], dtype=torch.float64)
 
 
-def test_drawn_weights_have_the_posteriors_law(random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((3, 2), 1, zeros=0.3)
+def test_drawn_weights_have_the_posteriors_law() -> None:
+    network = make_network((3, 2), 1, zeros=0.3)
     drawn = sampled.draw(network, 40_000, seed=5)
     layer = network.linears[0]
     error = layer.weight_std / 200
@@ -33,10 +33,8 @@ def test_drawn_weights_have_the_posteriors_law(random_network: Callable[..., Bay
         sampled.draw(network, 0)
 
 
-def test_intervals_are_those_of_each_network_averaged(
-    random_network: Callable[..., BayesianNetwork], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = random_network((2, 4, 4, 2), 3, std=0.5)
+def test_intervals_are_those_of_each_network_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network((2, 4, 4, 2), 3, std=0.5)
     drawn, box = sampled.draw(network, 7), Box.ball(X, 0.2)
     lower, upper = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
     for s in range(7):
@@ -53,8 +51,8 @@ def test_intervals_are_those_of_each_network_averaged(
         torch.testing.assert_close(found.upper, upper, rtol=0, atol=1e-12)
 
 
-def test_without_variance_widths_are_those_of_the_means(random_network: Callable[..., BayesianNetwork]) -> None:
-    subject = Subject(random_network((2, 5, 1), 2, std=0.0), X, eps=0.1)
+def test_without_variance_widths_are_those_of_the_means() -> None:
+    subject = Subject(make_network((2, 5, 1), 2, std=0.0), X, eps=0.1)
     torch.testing.assert_close(sampled.width(subject), truncated.width(subject, cut=0.0), rtol=1e-12, atol=0)
 
 
@@ -110,18 +108,16 @@ def test_the_radius_of_sampled_intervals_of_a_linear_classifier_is_known() -> No
     assert sampled.radius(replace(subject, label=torch.tensor([1, 1]))).isnan().all()
 
 
-def _classifier(random_network: Callable[..., BayesianNetwork], std: float) -> Subject:
-    network = random_network((4, 12, 12, 3), 10, std=std, task="classification")
+def _classifier(std: float) -> Subject:
+    network = make_network((4, 12, 12, 3), 10, std=std, task="classification")
     generator = torch.Generator().manual_seed(2)
     x = 2 * torch.rand(60, 4, generator=generator, dtype=torch.float64) - 1
     label = sampled.mean_log_softmax(sampled.draw(network), x).argmax(-1)
     return Subject(network, x, label=label, domain=(-1.5, 1.5))
 
 
-def test_no_attack_succeeds_below_a_radius_proved_for_all_drawn_networks(
-    random_network: Callable[..., BayesianNetwork],
-) -> None:
-    subject, cut = _classifier(random_network, 0.02), 6.0
+def test_no_attack_succeeds_below_a_radius_proved_for_all_drawn_networks() -> None:
+    subject, cut = _classifier(0.02), 6.0
     drawn = sampled.draw(subject.network)
     for layer, weight, bias in zip(subject.network.linears, drawn.weights, drawn.biases, strict=True):
         assert ((weight - layer.weight_mean).abs() <= cut * layer.weight_std).all()
@@ -132,10 +128,8 @@ def test_no_attack_succeeds_below_a_radius_proved_for_all_drawn_networks(
     assert (attack[proved] > certified[proved]).all()
 
 
-def test_without_variance_sampled_intervals_stay_below_attacks_and_below_margins(
-    random_network: Callable[..., BayesianNetwork],
-) -> None:
-    subject = _classifier(random_network, 0.0)
+def test_without_variance_sampled_intervals_stay_below_attacks_and_below_margins() -> None:
+    subject = _classifier(0.0)
     found, attack = sampled.radius(subject), sampled.fgsm_radius(subject)
     known = found > 0
     assert (known & attack.isfinite()).sum() >= 10

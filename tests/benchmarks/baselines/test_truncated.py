@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from benchmarks.baselines import truncated
 from benchmarks.paper.columns import Subject
+from support.networks import make_network
 from torch import Tensor
 
 import bnndp.files.posterior
@@ -34,8 +34,8 @@ def corners(lower: Tensor, upper: Tensor) -> Tensor:  # (n,) each
 
 @pytest.mark.parametrize("cut", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_layer_is_exact(cut: float, seed: int, random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((2, 3), seed, std=1.0)
+def test_one_layer_is_exact(cut: float, seed: int) -> None:
+    network = make_network((2, 3), seed, std=1.0)
     layer = network.linears[0]
     found = truncated.propagate(network, SIGNS, cut)[-1]
     for row in range(3):  # w z + b is linear in each of its variables: its extremes are at corners
@@ -49,10 +49,8 @@ def test_one_layer_is_exact(cut: float, seed: int, random_network: Callable[...,
             torch.testing.assert_close(found.upper[box, row], values.max(), rtol=0, atol=1e-13)
 
 
-def test_the_pieces_of_mixed_products_do_not_matter(
-    random_network: Callable[..., BayesianNetwork], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = random_network((2, 4, 2), 1)
+def test_the_pieces_of_mixed_products_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network((2, 4, 2), 1)
     whole = truncated.propagate(network, SIGNS, 2.0)[-1]
     monkeypatch.setattr(truncated, "_MEMORY", 1)
     pieces = truncated.propagate(network, SIGNS, 2.0)[-1]
@@ -60,8 +58,8 @@ def test_the_pieces_of_mixed_products_do_not_matter(
     torch.testing.assert_close(pieces.upper, whole.upper, rtol=0, atol=1e-14)
 
 
-def test_without_a_cut_it_is_interval_propagation_of_the_means(random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((2, 5, 4, 2), 7)
+def test_without_a_cut_it_is_interval_propagation_of_the_means() -> None:
+    network = make_network((2, 5, 4, 2), 7)
     found = truncated.propagate(network, SIGNS, 0.0)[-1]
     for box in range(SIGNS.batch):
         z = list(zip(SIGNS.lower[box].tolist(), SIGNS.upper[box].tolist(), strict=True))
@@ -78,8 +76,8 @@ def test_without_a_cut_it_is_interval_propagation_of_the_means(random_network: C
 
 
 @pytest.mark.parametrize("cut", [1.0, 3.0])
-def test_every_network_in_the_cut_stays_inside(cut: float, random_network: Callable[..., BayesianNetwork]) -> None:
-    network = random_network((2, 3, 3, 2), 11, std=0.5)
+def test_every_network_in_the_cut_stays_inside(cut: float) -> None:
+    network = make_network((2, 3, 3, 2), 11, std=0.5)
     found = truncated.propagate(network, SIGNS, cut)
     generator = torch.Generator().manual_seed(1)
     for _ in range(2000):
@@ -97,14 +95,14 @@ def test_every_network_in_the_cut_stays_inside(cut: float, random_network: Calla
             assert (z <= found[k].upper + 1e-12).all()
 
 
-def test_a_cut_that_is_no_number_is_refused(random_network: Callable[..., BayesianNetwork]) -> None:
+def test_a_cut_that_is_no_number_is_refused() -> None:
     for cut in (-1.0, math.nan, math.inf):
         with pytest.raises(InputError, match="cut must be"):
-            truncated.propagate(random_network((2, 2)), SIGNS, cut)
+            truncated.propagate(make_network((2, 2)), SIGNS, cut)
 
 
-def test_the_inputs_are_shifted(random_network: Callable[..., BayesianNetwork]) -> None:
-    plain = random_network((2, 4, 1), 2)
+def test_the_inputs_are_shifted() -> None:
+    plain = make_network((2, 4, 1), 2)
     shift = torch.tensor([5.0, -3.0], dtype=torch.float64)
     moved = BayesianNetwork.from_linears(plain.linears, shift=shift)
     x = torch.tensor([[0.3, -0.2], [1.0, 0.5]], dtype=torch.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,11 +10,10 @@ import torch
 from benchmarks.fuzz import classification_oracle as oracle
 from benchmarks.fuzz.margins_judge import sampled_margins
 from flint import arb
+from support.networks import make_network
 
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def numbers(*values: float) -> torch.Tensor:
@@ -37,10 +35,8 @@ def test_the_mean_of_a_sigmoid(mean: float, std: float) -> None:
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 1, 2), (2, 2, 2), (2, 1, 1, 2)])
 @pytest.mark.parametrize("std", [0.1, 2.0])
 @pytest.mark.parametrize("pushed", [False, True])
-def test_quadrature_agrees_with_draws(
-    random_network: NetworkFactory, sizes: tuple[int, ...], std: float, pushed: bool
-) -> None:
-    network = random_network(sizes, seed=3, std=std, task="classification")
+def test_quadrature_agrees_with_draws(sizes: tuple[int, ...], std: float, pushed: bool) -> None:
+    network = make_network(sizes, seed=3, std=std, task="classification")
     x = torch.tensor([[0.3, -0.8], [1.1, 0.2]], dtype=torch.float64)
     assert oracle.has_quadrature(network)
     value, error = oracle.quadrature_softmax(network, x)
@@ -53,9 +49,9 @@ def test_quadrature_agrees_with_draws(
     assert torch.allclose(draws.error(rows), spread)
 
 
-def test_the_error_of_draws_is_honest(random_network: NetworkFactory) -> None:
+def test_the_error_of_draws_is_honest() -> None:
     """Over many seeds the mean is off by one standard error, as often as it should be."""
-    network = random_network((2, 1, 2), seed=3, std=1.0, task="classification")
+    network = make_network((2, 1, 2), seed=3, std=1.0, task="classification")
     x = torch.tensor([[0.3, -0.8]], dtype=torch.float64)
     truth, _ = oracle.quadrature_softmax(network, x, nodes=128)
     scores = []
@@ -65,8 +61,8 @@ def test_the_error_of_draws_is_honest(random_network: NetworkFactory) -> None:
     assert 0.7 < torch.tensor(scores).square().mean().sqrt() < 1.3
 
 
-def test_without_variance_all_judges_agree(random_network: NetworkFactory) -> None:
-    network = random_network((3, 7, 6, 4), seed=4, std=0.0, task="classification")
+def test_without_variance_all_judges_agree() -> None:
+    network = make_network((3, 7, 6, 4), seed=4, std=0.0, task="classification")
     x = torch.tensor([0.3, -0.2, 0.7], dtype=torch.float64)
     assert oracle.is_ordinary(network)
     exact = oracle.exact_softmax(network, x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,14 +11,13 @@ from benchmarks.fuzz.regression_cases import Case
 from benchmarks.fuzz.regression_judge import Claim, gather, judge
 from flint import arb
 from support import oracles
+from support.networks import make_network
 from torch import Tensor
 
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-NetworkFactory = Callable[..., BayesianNetwork]
 
 
 def claim(box: Box, lower: float, upper: float) -> Claim:
@@ -39,8 +37,8 @@ def verdicts(network: BayesianNetwork, x: Tensor, lower: float, upper: float) ->
 
 
 @pytest.mark.parametrize(("sizes", "std"), [((3, 1), 0.5), ((3, 9, 1), 0.5), ((3, 7, 6, 5, 1), 0.0)])
-def test_one_unit_in_the_last_place_is_seen(random_network: NetworkFactory, sizes: tuple[int, ...], std: float) -> None:
-    network = random_network(sizes, seed=1, std=std)
+def test_one_unit_in_the_last_place_is_seen(sizes: tuple[int, ...], std: float) -> None:
+    network = make_network(sizes, seed=1, std=std)
     x = torch.tensor([[0.3, -0.2, 0.7]], dtype=torch.float64)
     truth = oracle.exact_mean(network, x[0])[0]
     nearest = float(truth.mid())
@@ -54,8 +52,8 @@ def test_one_unit_in_the_last_place_is_seen(random_network: NetworkFactory, size
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (2, 5, 2)])
-def test_exact_means_agree_with_the_other_oracle(random_network: NetworkFactory, sizes: tuple[int, ...]) -> None:
-    network = random_network(sizes, seed=2, std=0.7, zeros=0.3)
+def test_exact_means_agree_with_the_other_oracle(sizes: tuple[int, ...]) -> None:
+    network = make_network(sizes, seed=2, std=0.7, zeros=0.3)
     x = torch.tensor([0.4, -1.1], dtype=torch.float64)
     for ours, theirs in zip(oracle.exact_mean(network, x), oracles.exact_mean(network, x.tolist()), strict=True):
         assert ours.overlaps(theirs)
@@ -75,8 +73,8 @@ def test_exact_means_of_ordinary_networks_agree_with_rationals() -> None:
 
 @pytest.mark.parametrize("sizes", [(2, 1, 30, 2), (2, 2, 30, 2), (2, 1, 1, 9, 2)])
 @pytest.mark.parametrize("std", [0.1, 2.0])
-def test_quadrature_agrees_with_samples(random_network: NetworkFactory, sizes: tuple[int, ...], std: float) -> None:
-    network = random_network(sizes, seed=3, std=std)
+def test_quadrature_agrees_with_samples(sizes: tuple[int, ...], std: float) -> None:
+    network = make_network(sizes, seed=3, std=std)
     x = torch.tensor([[0.3, -0.8], [1.1, 0.2]], dtype=torch.float64)
     value, error = oracle.quadrature_mean(network, x, nodes=160)
     assert (error < 1e-5 * (1 + value.abs())).all()
@@ -85,8 +83,8 @@ def test_quadrature_agrees_with_samples(random_network: NetworkFactory, sizes: t
         assert ((mean - value[row]).abs() <= 5 * spread + error[row] + 1e-14).all()
 
 
-def test_quadrature_without_variance_is_exact(random_network: NetworkFactory) -> None:
-    network = random_network((2, 2, 5, 1), seed=4, std=0.0)
+def test_quadrature_without_variance_is_exact() -> None:
+    network = make_network((2, 2, 5, 1), seed=4, std=0.0)
     x = torch.tensor([[0.3, -0.8]], dtype=torch.float64)
     value, error = oracle.quadrature_mean(network, x)
     assert oracles.error(value.item(), oracle.exact_mean(network, x[0])[0]) < 1e-13

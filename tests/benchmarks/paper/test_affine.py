@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.paper.affine import Panel, affine_figure, output_std
+from support.networks import make_network
 
 from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.geometry.bounds import Affine, AffineBounds
@@ -55,8 +56,8 @@ def exact_std(network: BayesianNetwork, x: torch.Tensor) -> torch.Tensor:
     return variance.sqrt()
 
 
-def test_std_agrees_with_the_closed_form(random_network: Any) -> None:
-    network, draws = random_network((2, 6, 1), 3, std=0.8), 40_000
+def test_std_agrees_with_the_closed_form() -> None:
+    network, draws = make_network((2, 6, 1), 3, std=0.8), 40_000
     x = torch.tensor([[-1.0, 0.5], [0.0, 0.0], [0.7, 1.0]], dtype=torch.float64)
     mean = estimate(network, x, draw_noise(network, 1, seed=0)).mean
     found = output_std(network, x, mean, draws=draws, seed=1)
@@ -64,8 +65,8 @@ def test_std_agrees_with_the_closed_form(random_network: Any) -> None:
     assert torch.allclose(found, exact_std(network, x), rtol=0.04)  # one part in sqrt(2 draws), heavier tails
 
 
-def test_std_does_not_hang_on_how_the_draws_are_cut(random_network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, x = random_network((1, 4, 4, 1)), torch.linspace(-1, 1, 3, dtype=torch.float64)[:, None]
+def test_std_does_not_hang_on_how_the_draws_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = make_network((1, 4, 4, 1)), torch.linspace(-1, 1, 3, dtype=torch.float64)[:, None]
     mean = estimate(network, x, draw_noise(network, 4096, seed=0)).mean
     whole = output_std(network, x, mean, draws=5001)
     monkeypatch.setattr("benchmarks.paper.affine._MEMORY", 8 * 16 * 100)
@@ -74,9 +75,9 @@ def test_std_does_not_hang_on_how_the_draws_are_cut(random_network: Any, monkeyp
     assert torch.allclose(whole, cut, rtol=0.1)
 
 
-def test_the_lines_are_the_affine_bounds_over_the_interval_only(random_network: Any) -> None:
+def test_the_lines_are_the_affine_bounds_over_the_interval_only() -> None:
     box = Box([[0.25]], [[0.5]])
-    left, right = affine_figure([Panel("p", random_network((1, 4, 1)), box, sloped(box))]).axes
+    left, right = affine_figure([Panel("p", make_network((1, 4, 1)), box, sloped(box))]).axes
     for axes in (left, right):
         lower, upper = (line[~np.isnan(line).any(1)] for line in lines(axes, BLUE))
         assert np.allclose(lower, [[0.25, -0.5], [0.5, 0.0]], atol=1e-12)
@@ -86,8 +87,8 @@ def test_the_lines_are_the_affine_bounds_over_the_interval_only(random_network: 
 
 
 @pytest.mark.parametrize("refine", [1, 4])
-def test_the_mean_lies_between_the_lines(random_network: Any, refine: int) -> None:
-    panel = made(random_network((1, 8, 1), 2), Box([[0.2]], [[0.6]]), refine=refine)
+def test_the_mean_lies_between_the_lines(refine: int) -> None:
+    panel = made(make_network((1, 8, 1), 2), Box([[0.2]], [[0.6]]), refine=refine)
     right = affine_figure([panel]).axes[1]
     (mean,) = lines(right, RED)
     exact = estimate(panel.network, torch.from_numpy(mean[:, :1]), draw_noise(panel.network, 1, seed=0)).mean
@@ -103,8 +104,8 @@ def test_the_mean_lies_between_the_lines(random_network: Any, refine: int) -> No
     assert seen >= len(mean)
 
 
-def test_the_band_is_three_deviations_around_the_mean(random_network: Any) -> None:
-    panel = made(random_network((1, 6, 1), 1), Box([[0.2]], [[0.3]]))
+def test_the_band_is_three_deviations_around_the_mean() -> None:
+    panel = made(make_network((1, 6, 1), 1), Box([[0.2]], [[0.3]]))
     left = affine_figure([panel]).axes[0]
     (band,) = left.collections
     corners = np.asarray(band.get_paths()[0].vertices)
@@ -114,10 +115,10 @@ def test_the_band_is_three_deviations_around_the_mean(random_network: Any) -> No
     assert torch.allclose(heights, reach, rtol=0.12)
 
 
-def test_marks_are_drawn_where_they_fit_and_written_otherwise(random_network: Any) -> None:
+def test_marks_are_drawn_where_they_fit_and_written_otherwise() -> None:
     box = Box([[0.0]], [[1.0]])  # the lines of these bounds lie between -1 and 4
     marks = (("near", -2.0, 5.0), ("half", -3.0, 900.0), ("far", -70.5, 90.25))
-    panel = Panel("p", random_network((1, 4, 1), std=0.0), box, sloped(box), marks)
+    panel = Panel("p", make_network((1, 4, 1), std=0.0), box, sloped(box), marks)
     figure = affine_figure([panel])
     left, right = figure.axes
     flat = sorted(line[0, 1] for axes in (left, right) for line in lines(axes, COLOURS[2]) + lines(axes, COLOURS[3]))
@@ -134,8 +135,8 @@ def test_marks_are_drawn_where_they_fit_and_written_otherwise(random_network: An
     assert "far" not in names
 
 
-def test_one_legend_and_two_axes_a_panel(random_network: Any) -> None:
-    panels = [made(random_network((1, 4, 1), seed), Box([[0.1]], [[0.2]]), ("FL", -9, 9)) for seed in range(3)]
+def test_one_legend_and_two_axes_a_panel() -> None:
+    panels = [made(make_network((1, 4, 1), seed), Box([[0.1]], [[0.2]]), ("FL", -9, 9)) for seed in range(3)]
     figure = affine_figure(panels)
     assert len(figure.axes) == 6
     figure.draw_without_rendering()
