@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.classifiers import classifier, exact_radius
+from support.dice import Dice
 from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
@@ -104,11 +105,7 @@ def test_the_input_lies_in_its_ball_and_changes_the_decision(norm: float, std: f
 
 def dropped(seed: int) -> tuple[BayesianNetwork, Tensor, Tensor]:
     """A small network with half of its units dropped: logits so noisy that a few draws often choose another class."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    normal = Dice(seed).normal
     first, last = Linear.fixed(normal(12, 4) / 2, 0.3 * normal(12)), Linear.fixed(normal(3, 12) / 3.5, 0.1 * normal(3))
     network, x = BayesianNetwork((first, Relu(), Dropout(0.5), last), "classification"), inputs(24, 4)
     return network, x, estimate_softmax(network, x, draw_softmax_noise(network, 8192, seed=99)).mean.argmax(-1)

@@ -18,6 +18,7 @@ from benchmarks.tightness.sources import ALL, Breakdown, Source, sources_of
 from benchmarks.tightness.suite import CLASSIFICATION, QUICK, REGRESSION
 from benchmarks.tightness.truth import mean_relu, sample
 from benchmarks.tightness.widening import growth, predictive_std, random_posterior
+from support.dice import Dice
 from torch import Tensor
 
 from bnndp import Options, certify
@@ -33,10 +34,7 @@ from bnndp.tighten.choice import pass_over
 
 
 def random_network(sizes: tuple[int, ...], *, std: float = 0.3, task: str = "regression") -> BayesianNetwork:
-    generator = torch.Generator().manual_seed(len(sizes))
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    normal = Dice(len(sizes)).normal
 
     def linear(n_in: int, n_out: int) -> Linear:
         spread = std / math.sqrt(n_in) * (0.5 + normal(n_out, n_in).abs())

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.networks import make_network
 
 from bnndp.errors import CertError, InputError
 from bnndp.explorer import answers
@@ -14,7 +15,6 @@ from bnndp.explorer.backdrop import backdrop_of
 from bnndp.explorer.server import reply
 from bnndp.explorer.session import Question, Session, read_question
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from bnndp.questions.certify import certify
 from bnndp.questions.decision import robust_decision
@@ -22,10 +22,7 @@ from bnndp.questions.verdict import Verdict
 
 
 def network(n_in: int, n_out: int, task: str = "regression") -> BayesianNetwork:
-    torch.manual_seed(n_in + 7 * n_out)
-    hidden = Linear(torch.randn(6, n_in), torch.full((6, n_in), 0.1), torch.randn(6), torch.full((6,), 0.1))
-    output = Linear(torch.randn(n_out, 6), torch.full((n_out, 6), 0.1), torch.zeros(n_out), torch.zeros(n_out))
-    return BayesianNetwork.from_linears([hidden, output], task)
+    return make_network((n_in, 6, n_out), n_in + 7 * n_out, task=task)
 
 
 LINE = Session("line", network(1, 1), domain=(-1.0, 1.0))
@@ -104,22 +101,20 @@ def test_what_is_no_question_is_refused(asked: object) -> None:
         read_question(LINE, asked)
 
 
-@pytest.mark.parametrize("index", [-1, 3, 1.0, True, None, "0"])
-def test_only_inputs_of_the_list_can_be_chosen(index: object) -> None:
-    with pytest.raises(InputError, match="from 0 to 2"):
-        read_question(IMAGES, {"index": index, "eps": 0.1, "attack": False})
-
-
-def test_an_image_cannot_be_put_anywhere() -> None:
-    with pytest.raises(InputError, match="one or two inputs"):
-        read_question(IMAGES, {"x": [0.5] * 64, "eps": 0.1, "attack": False})
-
-
-@pytest.mark.parametrize("value", [-5.0, math.nextafter(1.0, 2.0)])
-def test_an_input_out_of_its_range_is_not_moved_into_it(value: float) -> None:
+@pytest.mark.parametrize(
+    ("session", "place", "words"),
+    [
+        *((IMAGES, {"index": index}, "from 0 to 2") for index in (-1, 3, 1.0, True, None, "0")),
+        (IMAGES, {"x": [0.5] * 64}, "one or two inputs"),
+        (LINE, {"index": 0}, "no inputs to choose from"),
+        *((LINE, {"x": [x]}, r"x must lie between -1\.0 and 1\.0") for x in (-5.0, math.nextafter(1.0, 2.0))),
+    ],
+)
+def test_places_that_are_none_are_refused(session: Session, place: dict[str, object], words: str) -> None:
+    """And what lies outside of the range is not moved into it."""
     assert read_question(LINE, {"x": [1.0], "eps": 0.1, "attack": False}).x.item() == 1.0
-    with pytest.raises(InputError, match=r"x must lie between -1\.0 and 1\.0"):
-        read_question(LINE, {"x": [value], "eps": 0.1, "attack": False})
+    with pytest.raises(InputError, match=words):
+        read_question(session, place | {"eps": 0.1, "attack": False})
 
 
 def test_the_largest_radius_can_be_typed_as_it_is_shown() -> None:
@@ -130,17 +125,9 @@ def test_the_largest_radius_can_be_typed_as_it_is_shown() -> None:
     assert read_question(session, {"index": 0, "eps": shown, "attack": False}).eps == session.largest
 
 
-def test_where_there_is_no_list_none_is_offered() -> None:
-    with pytest.raises(InputError, match="no inputs to choose from"):
-        read_question(LINE, {"index": 0, "eps": 0.1, "attack": False})
-
-
-def test_many_inputs_need_some_to_choose_from() -> None:
-    with pytest.raises(InputError, match="--data or --inputs"):
-        Session("none", network(5, 1))
-
-
 def test_the_range_is_that_of_the_inputs_and_a_little_more() -> None:
+    with pytest.raises(InputError, match="--data or --inputs"):  # of many inputs some to choose from are needed
+        Session("none", network(5, 1))
     session = Session("two", network(1, 1), torch.tensor([[0.0], [2.0]], dtype=torch.float64))
     assert session.span == ((-0.2, 2.2),)
     assert session.largest == pytest.approx(1.2)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-import bnndp
 from bnndp import importers
 from bnndp.errors import InputError
 
@@ -156,11 +155,3 @@ def test_modules_that_are_not_of_one_network_are_refused() -> None:
     dropped = [nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))]
     with pytest.raises(InputError, match=r"sample 0: .*mc_dropout.*; bnndp.from_module takes more arguments"):
         importers.from_samples(dropped, task="regression")
-
-
-def test_a_module_in_place_of_a_network_is_told_how_to_become_one() -> None:
-    box = bnndp.Box.ball(torch.zeros(1, 3), 0.1)
-    with pytest.raises(InputError, match=r"got Sequential; make one of it with bnndp.from_module\(module, task=...\)"):
-        bnndp.certify(sequential(), box)
-    with pytest.raises(InputError, match=r"bnndp.from_module\(module, task='classification'\)"):
-        bnndp.robust_decision(sequential(), torch.zeros(1, 3), box)

@@ -78,9 +78,8 @@ def test_layers_of_a_safetensors_file_are_not_in_its_order(tmp_path: Path) -> No
 def test_a_mapping_that_was_sorted_by_name_is_noticed(tmp_path: Path) -> None:
     tensors = {f"{index}.weight": torch.randn(2, 2) for index in range(12)}
     save_file(tensors, tmp_path / "f.safetensors")
-    with pytest.raises(
-        ModelFileError, match="come in the order 0, 1, 10, 11, 2, 3, which is not that of their numbers"
-    ):
+    words = "come in the order 0, 1, 10, 11, 2, 3, which is not that of their numbers"
+    with pytest.raises(ModelFileError, match=words):
         from_tensors(load_file(tmp_path / "f.safetensors"), **SETTINGS)
     assert from_tensors(tensors, **SETTINGS).digest() == convert(tmp_path / "f.safetensors", RELUS).posterior.digest()
 
@@ -94,9 +93,8 @@ def test_an_order_that_is_not_sure_is_refused(tmp_path: Path) -> None:
     assert found.origin is not None
     assert found.origin["layers"] == list(sizes)
     save_file(tensors | {"more.weight": torch.ones(4, 4)}, tmp_path / "f.safetensors")
-    with pytest.raises(
-        ModelFileError, match=r"keeps no order of its layers, .* fit in more than one order; give --arch"
-    ):
+    words = r"keeps no order of its layers, .* fit in more than one order; give --arch"
+    with pytest.raises(ModelFileError, match=words):
         convert(tmp_path / "f.safetensors", RELUS)
     layers = [{"type": "linear", "name": name} for name in ("input", "more", "hidden", "output")]
     assert convert(tmp_path / "f.safetensors", Architecture("regression", layers=tuple(layers))).posterior.n_out == 1

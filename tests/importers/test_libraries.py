@@ -220,6 +220,5 @@ def test_an_ivon_checkpoint() -> None:
     both = flat({"model": module.state_dict(), "optimizer": optimiser.state_dict(), "epoch": 5})
     found = importer_for(both)
     assert found.name == "ivon"
-    assert (
-        posterior_of(found.read(both, Choices()), RELUS).digest() == from_ivon(module, optimiser, **SETTINGS).digest()
-    )
+    read = posterior_of(found.read(both, Choices()), RELUS)
+    assert read.digest() == from_ivon(module, optimiser, **SETTINGS).digest()

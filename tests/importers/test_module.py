@@ -197,66 +197,44 @@ def _transposed() -> nn.Module:
     return layer
 
 
-UNKNOWN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
-    "another layer": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)),
-        {},
-        "'1': there is no rule for LayerNorm",
-    ),
+IN, OUT = nn.Linear(2, 2), nn.Linear(2, 1)
+UNKNOWN: dict[str, tuple[list[nn.Module], str]] = {
+    "another layer": ([IN, nn.LayerNorm(2)], "'1': there is no rule for LayerNorm"),
     "a softmax at the end": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)),
-        {},
+        [IN, nn.Softmax(-1)],
         "'1': Softmax is no layer here: leave it out and say task='classification'",
     ),
-    "an approximate GELU": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.GELU("tanh"), nn.Linear(2, 1)),
-        {},
-        "approximate is 'tanh'; only 'none'",
-    ),
-    "another softplus": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Softplus(2), nn.Linear(2, 1)), {}, "'1': beta is 2"),
-    "groups": (lambda: nn.Sequential(nn.Conv2d(2, 2, 1, groups=2)), {"input_shape": (2, 3, 3)}, "groups is 2"),
-    "dilation": (lambda: nn.Sequential(nn.Conv2d(1, 1, 2, dilation=2)), {"input_shape": (1, 4, 4)}, "dilation is"),
-    "padding of copies": (
-        lambda: nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")),
-        {"input_shape": (1, 4, 4)},
-        "padding_mode is 'reflect'",
-    ),
-    "padding in words": (
-        lambda: nn.Sequential(nn.Conv2d(1, 1, 3, padding="same")),
-        {"input_shape": (1, 4, 4)},
-        "padding is 'same'",
-    ),
-    "pooling with padding": (
-        lambda: nn.Sequential(nn.MaxPool2d(2, padding=1), nn.Flatten(), nn.Linear(4, 1)),
-        {"input_shape": (1, 2, 2)},
-        "padding is 1",
-    ),
+    "an approximate GELU": ([IN, nn.GELU("tanh"), OUT], "approximate is 'tanh'; only 'none'"),
+    "another softplus": ([IN, nn.Softplus(2), OUT], "'1': beta is 2"),
+    "groups": ([nn.Conv2d(2, 2, 1, groups=2)], "groups is 2"),
+    "dilation": ([nn.Conv2d(2, 1, 2, dilation=2)], "dilation is"),
+    "padding of copies": ([nn.Conv2d(2, 1, 3, padding=1, padding_mode="reflect")], "padding_mode is 'reflect'"),
+    "padding in words": ([nn.Conv2d(2, 1, 3, padding="same")], "padding is 'same'"),
+    "pooling with padding": ([nn.MaxPool2d(2, padding=1), nn.Flatten(), nn.Linear(18, 1)], "padding is 1"),
     "a norm after an activation": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.BatchNorm1d(2), nn.Linear(2, 1)),
-        {},
+        [IN, nn.ReLU(), nn.BatchNorm1d(2), OUT],
         "'2': a batch norm can be folded only right after",
     ),
-    "a norm of the batch": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)),
-        {},
-        "depends on the whole batch",
-    ),
-    "dropout without a word": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)),
-        {},
-        "'1': say whether masks are drawn",
-    ),
-    "frozen": (_frozen, {"activation": "tanh", "input_shape": (3,)}, "'a': it is frozen"),
-    "weights of three axes": (_transposed, {"input_shape": (3,)}, "with weights of 3 axes"),
-    "no shape": (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), {}, "input_shape must be given"),
+    "a norm of the batch": ([IN, nn.BatchNorm1d(2, track_running_stats=False)], "depends on the whole batch"),
+    "dropout without a word": ([IN, nn.Dropout(0.5), OUT], "'1': say whether masks are drawn"),
 }
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_layers_that_cannot_be_read(case: str) -> None:
-    make, settings, words = UNKNOWN[case]
+    parts, words = UNKNOWN[case]
+    shape = (2,) if parts[0] is IN else (2, 4, 4)
     with pytest.raises(CertError, match=words):
-        bnndp.from_module(make(), task="regression", **settings)
+        bnndp.from_module(nn.Sequential(*parts), task="regression", input_shape=shape)
+
+
+def test_modules_that_cannot_be_read() -> None:
+    with pytest.raises(CertError, match="'a': it is frozen"):
+        bnndp.from_module(_frozen(), task="regression", activation="tanh", input_shape=(3,))
+    with pytest.raises(CertError, match="with weights of 3 axes"):
+        bnndp.from_module(_transposed(), task="regression", input_shape=(3,))
+    with pytest.raises(CertError, match="input_shape must be given"):
+        bnndp.from_module(nn.Sequential(nn.Conv2d(1, 1, 1)), task="regression")
 
 
 def test_a_gaussian_layer_in_two_places_is_refused() -> None:
@@ -271,23 +249,15 @@ def test_a_gaussian_layer_in_two_places_is_refused() -> None:
     with pytest.raises(UnsupportedLayerError, match="'layer' is run more than once"):
         bnndp.from_module(Twice(), task="regression")
     shared = nn.Linear(2, 2)
-    assert bnndp.from_module(nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared)), task="regression").sizes == (
-        2,
-        2,
-        2,
-    )
+    module = nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared))
+    assert bnndp.from_module(module, task="regression").sizes == (2, 2, 2)
 
 
 @pytest.mark.parametrize("masks", [True, False])
 def test_dropout_is_what_the_user_says(masks: bool) -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Dropout2d(0.25), nn.Flatten(), nn.Dropout(0.5), nn.Linear(2, 1))
     network = bnndp.from_module(module, input_shape=(1, 2, 2), mc_dropout=masks, task="regression")
-    kinds = [layer.kind for layer in network.layers]
-    assert kinds == (
-        ["conv2d", "dropout", "flatten", "dropout", "linear"] if masks else ["conv2d", "flatten", "linear"]
-    )
-    if masks:
-        assert [(layer.rate, layer.channels) for layer in network.layers if layer.kind == "dropout"] == [  # type: ignore[attr-defined]
-            (0.25, True),
-            (0.5, False),
-        ]
+    kinds = "conv2d dropout flatten dropout linear" if masks else "conv2d flatten linear"
+    assert [layer.kind for layer in network.layers] == kinds.split()
+    dropped: list[Any] = [layer for layer in network.layers if layer.kind == "dropout"]
+    assert [(layer.rate, layer.channels) for layer in dropped] == ([(0.25, True), (0.5, False)] if masks else [])

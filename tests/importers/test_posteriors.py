@@ -127,10 +127,8 @@ def test_states_that_cannot_be_read() -> None:
     params = random_sites((2, 3, 1), 0)
     spreads = {name: torch.ones_like(value) for name, value in params.items()}
     less = {name: value for name, value in spreads.items() if name != "2.bias"}
-    assert (
-        fault({"params": params, "sd_diag": less})
-        == "it has the mean of '2.bias', but not its sd_diag: a tensor is missing"
-    )
+    missing = "it has the mean of '2.bias', but not its sd_diag: a tensor is missing"
+    assert fault({"params": params, "sd_diag": less}) == missing
     less = {name: value for name, value in params.items() if name != "2.bias"}
     assert fault({"params": less, "sd_diag": spreads}).startswith("it has the scale of '2.bias' without its mean")
     assert "sd_diag and cov: it is not one state" in fault({"params": params, "sd_diag": spreads, "cov": torch.eye(13)})

@@ -237,9 +237,8 @@ def test_a_covariance_between_layers_is_refused() -> None:
     network = from_pyro(state, table=table_of(sites), **SETTINGS)
     assert [type(layer).__name__ for layer in network.layers] == ["CorrelatedLinear", "Relu", "CorrelatedLinear"]
     tril[-1, 0] = 1e-30
-    with pytest.raises(
-        ModelFileError, match=r"weights of the layers '0' and '2' are correlated; only .* within a layer"
-    ):
+    words = r"weights of the layers '0' and '2' are correlated; only .* within a layer"
+    with pytest.raises(ModelFileError, match=words):
         from_pyro(state, table=table_of(sites), **SETTINGS)
     table = table_of(sites) | {"ignore": ["2.weight", "2.bias"]}  # the rest, marginally
     assert from_pyro(state, table=table, **SETTINGS).sizes == (2, 3)

@@ -21,26 +21,24 @@ def test_a_classifier_passes_where_all_decisions_hold() -> None:
 
 
 def test_it_names_the_inputs_that_fail() -> None:
-    with pytest.raises(
-        AssertionError, match=r"2 of 3 inputs certified, a share of 1 asked for.*Input 1: falsified"
-    ) as found:
+    words = r"2 of 3 inputs certified, a share of 1 asked for.*Input 1: falsified"
+    with pytest.raises(AssertionError, match=words) as found:
         bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2)
     assert isinstance(found.value, NotRobust)
     assert [each.value for each in found.value.verdict] == ["certified", "falsified", "certified"]
 
 
-def test_a_share_may_fail() -> None:
-    bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2, share=0.66)
-    with pytest.raises(NotRobust, match="asked for"):
-        bnndp.assert_robust(CLASSIFIER, POINTS, eps=0.2, share=0.67)
+MANY = torch.cat([POINTS[:1].expand(55, 1), POINTS[1:2].expand(45, 1)])
 
 
-def test_a_share_is_that_of_the_inputs_and_no_rounding_more() -> None:
-    """0.55 * 100 is above 55 in floating point."""
-    x = torch.cat([POINTS[:1].expand(55, 1), POINTS[1:2].expand(45, 1)])
-    bnndp.assert_robust(CLASSIFIER, x, eps=0.2, share=0.55)
-    with pytest.raises(NotRobust, match="55 of 100"):
-        bnndp.assert_robust(CLASSIFIER, x, eps=0.2, share=0.551)
+@pytest.mark.parametrize(
+    ("x", "share", "above", "words"), [(POINTS, 0.66, 0.67, "asked for"), (MANY, 0.55, 0.551, "55 of 100")]
+)
+def test_a_share_may_fail(x: torch.Tensor, share: float, above: float, words: str) -> None:
+    """It is that of the inputs and no rounding more: 0.55 * 100 is above 55 in floating point."""
+    bnndp.assert_robust(CLASSIFIER, x, eps=0.2, share=share)
+    with pytest.raises(NotRobust, match=words):
+        bnndp.assert_robust(CLASSIFIER, x, eps=0.2, share=above)
 
 
 def test_a_wrong_label_is_not_robust() -> None:
@@ -54,16 +52,10 @@ def test_a_regression_network_is_asked_for_its_change() -> None:
         bnndp.assert_robust(LINE, POINTS, eps=0.1, gamma=0.1999)
 
 
-@pytest.mark.parametrize(
-    ("network", "more"),
-    [
-        (CLASSIFIER, {"gamma": 1.0}),
-        (CLASSIFIER, {"share": 0.0}),
-        (CLASSIFIER, {"share": float("nan")}),
-        (LINE, {}),
-        (LINE, {"gamma": 1.0, "label": 0}),
-    ],
-)
+SENSELESS = [(CLASSIFIER, {"gamma": 1.0}), (CLASSIFIER, {"share": 0.0}), (CLASSIFIER, {"share": float("nan")})]
+
+
+@pytest.mark.parametrize(("network", "more"), [*SENSELESS, (LINE, {}), (LINE, {"gamma": 1.0, "label": 0})])
 def test_questions_that_make_no_sense_are_refused(network: BayesianNetwork, more: dict[str, object]) -> None:
     with pytest.raises(bnndp.CertError):
         bnndp.assert_robust(network, POINTS, eps=0.1, **more)

@@ -24,28 +24,17 @@ def of(lower: float, upper: float) -> Bounds:
     return make(torch.tensor([[lower]], dtype=torch.float64), torch.tensor([[upper]], dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper"),
-    [
-        (math.nan, 1.0),
-        (0.0, math.nan),
-        (math.nan, math.nan),
-        (1.0, 0.0),
-        (5e-324, 0.0),
-        (math.inf, math.inf),
-        (-math.inf, -math.inf),
-        (math.inf, -math.inf),
-        (math.nan, math.inf),
-    ],
-)
+NAN, INF = math.nan, math.inf
+CROSSED = [(1.0, 0.0), (5e-324, 0.0), (INF, INF), (-INF, -INF), (INF, -INF)]
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(NAN, 1.0), (0.0, NAN), (NAN, NAN), (NAN, INF), *CROSSED])
 def test_what_is_no_bound_never_reaches_a_caller(lower: float, upper: float) -> None:
     with pytest.raises(InputError, match=r"No bound for box 0, output 0: lower="):
         of(lower, upper)
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper"), [(0.0, 0.0), (-0.0, 0.0), (-math.inf, math.inf), (-math.inf, 3.0), (1.0, math.inf)]
-)
+@pytest.mark.parametrize(("lower", "upper"), [(0.0, 0.0), (-0.0, 0.0), (-INF, INF), (-INF, 3.0), (1.0, INF)])
 def test_touching_and_one_sided_bounds_are_bounds(lower: float, upper: float) -> None:
     bounds = of(lower, upper)
     assert bounds.width.item() == upper - lower

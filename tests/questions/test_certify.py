@@ -234,7 +234,7 @@ NETWORK, BOX = make_network((2, 3, 1), 0), Box([[0.0, 0.0]], [[1.0, 1.0]])
     [
         (("model.safetensors", BOX), "network must be a BayesianNetwork or Ensemble, got str"),
         (([NETWORK], BOX), "network must be a BayesianNetwork or Ensemble, got list"),
-        ((torch.nn.Linear(2, 1), BOX), r"got Linear; make one of it with bnndp\.from_module"),
+        ((torch.nn.Linear(2, 1), BOX), r"got Linear; make one of it with bnndp\.from_module\(module, task=...\)"),
         ((NETWORK, torch.zeros(1, 2)), r"box must be a Box, got Tensor; give bnndp\.Box"),
         ((NETWORK, BOX, {"refine": 2}), "options must be a Options, got dict"),
         ((NETWORK, BOX[:0]), "there is no box"),

@@ -150,7 +150,7 @@ def test_a_bound_that_is_not_a_number_proves_nothing(value: float, monkeypatch: 
         ({"x": X[:1]}, "give one point a region"),
         ({"x": X + 1}, "must lie in its region"),
         ({"network": BayesianNetwork(random_linear(2, 3, 0).layers)}, "needs a classifier"),
-        ({"network": torch.nn.Linear(2, 3)}, r"make one of it with bnndp\.from_module"),
+        ({"network": torch.nn.Linear(2, 3)}, r"bnndp\.from_module\(module, task='classification'\)"),
         ({"label": 0, "losses": torch.zeros(2, 2)}, r"losses must be \(3, 3\)"),
     ],
 )

@@ -145,30 +145,21 @@ def test_no_verdict_is_won_by_overflow(size: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gamma", "norm", "message"),
+    ("change", "message"),
     [
-        (-1e-9, INF, "gamma must be >= 0, got -1e-09"),
-        (math.nan, INF, "gamma must be >= 0, got nan"),
-        (1.0, 0.5, "norm must be >= 1, got 0.5"),
-        (1.0, math.nan, "norm must be >= 1, got nan"),
+        ({"gamma": -1e-9}, "gamma must be >= 0, got -1e-09"),
+        ({"gamma": math.nan}, "gamma must be >= 0, got nan"),
+        ({"norm": 0.5}, "norm must be >= 1, got 0.5"),
+        ({"norm": math.nan}, "norm must be >= 1, got nan"),
+        ({"x": torch.ones(3, 2)}, "must lie in its region"),
+        ({"x": torch.zeros(2)}, r"x has shape \(1, 2\), the regions \(3, 2\)"),
     ],
 )
-def test_robustness_refuses_nonsense(gamma: float, norm: float, message: str) -> None:
-    x = tensor([[0.3, 0.2]])
+def test_robustness_refuses_nonsense(change: dict[str, object], message: str) -> None:
+    x = torch.zeros(3, 2)
+    right = {"network": make_network((2, 4, 1)), "x": x, "region": Box.ball(x, 0.1), "gamma": 1.0}
     with pytest.raises(InputError, match=message):
-        adversarial_robustness(make_network((2, 4, 1)), x, Box.ball(x, 0.1), gamma, norm=norm)
-
-
-def test_robustness_refuses_a_point_outside_its_region() -> None:
-    x = tensor([[0.3, 0.2], [0.0, 0.0]])
-    with pytest.raises(InputError, match="must lie in its region"):
-        adversarial_robustness(make_network((2, 4, 1)), x + 1, Box.ball(x, 0.1), 1.0)
-
-
-def test_every_region_needs_its_point() -> None:
-    network, box = make_network((2, 3, 1), 0), Box.ball(torch.zeros(3, 2), 0.1)
-    with pytest.raises(InputError, match=r"x has shape \(1, 2\), the regions \(3, 2\)"):
-        adversarial_robustness(network, torch.zeros(2), box, 0.1)
+        adversarial_robustness(**(right | change))
 
 
 def test_an_ensemble_is_certified_and_falsified() -> None:

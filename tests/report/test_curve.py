@@ -11,9 +11,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from bnndp.errors import InputError
 from bnndp.questions.evaluate import Curve, Evaluation
-from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
+from bnndp.report.curve import curve_rows, curve_table, draw_curve
 
 
 def lines_of(curve: Curve) -> list[list[str]]:
@@ -56,9 +55,3 @@ def test_a_picture_depends_on_its_arguments_only(tmp_path: Path) -> None:
         pictures.append((tmp_path / "a.png").read_bytes())
     assert pictures[0] == pictures[1] != pictures[2]
     assert pictures[0].startswith(b"\x89PNG")
-
-
-def test_bad_places_are_refused_early(tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "a.txt", "must end in"), (tmp_path / "none" / "a.png", "does not exist")):
-        with pytest.raises(InputError, match=words):
-            expect_picture(path)

@@ -11,19 +11,9 @@ from bnndp.training import default_options
 from bnndp.training.fit import Plan
 from bnndp.training.options import INFERENCES, TrainingOptions
 
-KIN8NM = TrainingOptions(
-    noise_std=0.25,
-    prior="fan_in",
-    init_std=0.05,
-    steps=4000,
-    batch=128,
-    learning_rate=2e-2,
-    inference="vogn",
-    schedule="warm_cosine",
-)
-MNIST = TrainingOptions(
-    prior_std=0.2, init_std=0.05, steps=4000, batch=200, learning_rate=1e-2, inference="vogn", schedule="warm_cosine"
-)
+VOGN = TrainingOptions(init_std=0.05, steps=4000, inference="vogn", schedule="warm_cosine")
+KIN8NM = replace(VOGN, noise_std=0.25, prior="fan_in", batch=128, learning_rate=2e-2)
+MNIST = replace(VOGN, prior_std=0.2, batch=200, learning_rate=1e-2)
 
 
 @pytest.mark.parametrize("hidden", [(64, 64), (256, 256), (64, 64, 64)])

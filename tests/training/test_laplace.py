@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.dice import Dice
 from tests.training.problems import design, linear_problem
 
 from bnndp.activations import Relu
@@ -17,15 +18,11 @@ from bnndp.training.predictive import predict
 
 
 def features_problem(classes: int = 3) -> tuple[BayesianNetwork, ClassificationData]:
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    first, last = Linear.fixed(normal(4, 2), normal(4)), Linear.fixed(normal(classes, 4), normal(classes))
+    dice = Dice(0)
+    first, last = (Linear.fixed(dice.normal(o, i), dice.normal(o)) for o, i in ((4, 2), (classes, 4)))
     network = BayesianNetwork((first, Relu(), last), "classification")
-    x = normal(60, 2)
-    return network, ClassificationData(x, torch.randint(classes, (60,), generator=generator), classes)
+    x = dice.normal(60, 2)
+    return network, ClassificationData(x, torch.randint(classes, (60,), generator=dice.generator), classes)
 
 
 def test_regression_without_hidden_layers_is_bayesian_linear_regression() -> None:

@@ -306,10 +306,8 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], words: str) -> None:
 
 def test_methods_that_do_not_exist_are_refused_in_one_line() -> None:
     for name in ("dropout", "ensemble", "laplace"):
-        with pytest.raises(
-            InputError,
-            match=f"^inference '{name}' is an option beside the method; choose one of bbb, vogn, noisy-adam, map",
-        ):
+        words = f"^inference '{name}' is an option beside the method; choose one of bbb, vogn, noisy-adam, map"
+        with pytest.raises(InputError, match=words):
             TrainingOptions(inference=name)
     with pytest.raises(InputError, match=r"^inference 'hmc' is unknown; choose one of bbb, vogn, noisy-adam, map\.$"):
         TrainingOptions(inference="hmc")

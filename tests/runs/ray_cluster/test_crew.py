@@ -91,9 +91,8 @@ def test_whoever_dies_every_shard_is_kept_once(seed: int) -> None:
 
 def test_a_shard_that_kills_its_workers_is_left_and_the_others_are_done(journal: Journal) -> None:
     ray = PretendedRay(dies=lambda name, given: name == "compute" and 8 in given[1])
-    with pytest.raises(
-        RunStateError, match=r"the inputs 8 to 11 lack answers of stage 0: 3 workers died .* was killed"
-    ):
+    words = r"the inputs 8 to 11 lack answers of stage 0: 3 workers died .* was killed"
+    with pytest.raises(RunStateError, match=words):
         work(JOB, journal, silent, Schedule(), crew_of(ray))
     assert [point for point in range(40) if not journal.has(0, range(point, point + 1))] == [8, 9, 10, 11]
     assert work(JOB, journal, silent, Schedule()) is False  # this process goes on
