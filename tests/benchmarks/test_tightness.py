@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,13 @@ def balls(n: int, eps: float, count: int = 3) -> Box:
     return Box.ball(2 * torch.rand(count, n, generator=generator, dtype=torch.float64) - 1, eps)
 
 
+def judge_of(network: BayesianNetwork, box: Box, draws: int) -> Any:
+    """What judges the decisions for the classes 0, 1 and 2 on three boxes, at their centres."""
+    truth = sample(network.linears, box.centre, noise_of(network, draws))
+    claim = classification.Claim(box, torch.tensor([0, 1, 2]), box.centre)
+    return classification._Judge.make(network, claim, truth)
+
+
 def noise_of(network: BayesianNetwork, draws: int) -> Noise:
     return gaussian_noise(network.linears, draws, seed=3, replicates=1, antithetic=True)
 
@@ -64,9 +72,7 @@ def test_without_sources_the_pass_is_that_of_the_package(sizes: tuple[int, ...])
 
 def test_without_sources_the_margins_are_those_of_the_package() -> None:
     network, box = random_network((3, 8, 7, 3), task="classification"), balls(3, 0.02)
-    label = torch.tensor([0, 1, 2])
-    truth = sample(network.linears, box.centre, noise_of(network, 16))
-    judge = classification._Judge.make(network, classification.Claim(box, label, box.centre), truth)
+    label, judge = torch.tensor([0, 1, 2]), judge_of(network, box, 16)
     found, wanted = judge.moments(()), margins(pass_over(network, box, Options()), label[:, None], 3)
     torch.testing.assert_close(found.mean, wanted.mean, rtol=0, atol=0)
     torch.testing.assert_close(found.variance, wanted.variance, rtol=1e-12, atol=1e-300)
@@ -174,9 +180,7 @@ def test_with_all_steps_replaced_both_bounds_are_exact() -> None:
 
 def test_the_law_behind_tails_and_union_has_the_moments_of_the_pass() -> None:
     network, box = random_network((3, 8, 7, 3), task="classification"), balls(3, 0.02)
-    label = torch.tensor([0, 1, 2])
-    truth = sample(network.linears, box.centre, noise_of(network, 256))
-    judge = classification._Judge.make(network, classification.Claim(box, label, box.centre), truth)
+    judge = judge_of(network, box, 256)
     known = judge.moments(())
     law = judge._law(known)
     torch.testing.assert_close(law.mean(1), known.mean[:, 0], rtol=1e-9, atol=1e-9)
@@ -195,10 +199,7 @@ def test_without_sources_the_steps_are_those_of_the_pass() -> None:
 
 def test_exponential_moments_are_no_source_where_the_worst_input_is_calm() -> None:
     network = random_network((3, 8, 3), std=0.02, task="classification")
-    x = balls(3, 0.0).centre
-    box, label = Box.ball(x, 0.5), torch.tensor([0, 1, 2])
-    truth = sample(network.linears, x, noise_of(network, 256))
-    judge = classification._Judge.make(network, classification.Claim(box, label, x), truth)
+    judge = judge_of(network, Box.ball(balls(3, 0.0).centre, 0.5), 256)
     assert bool((judge._point().tails == 1).all())  # calm at x*
     for tails in (judge.tails, torch.full_like(judge.tails, 0.5)):  # whatever is used on the box
         assert torch.equal(replace(judge, tails=tails)._exponent_loss(), torch.ones_like(tails))

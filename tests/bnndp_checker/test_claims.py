@@ -250,17 +250,10 @@ def _probability(x: float) -> float:
 
 def _softmax(exponent: float, tilt: float, noise: float, corner: float, point: bool = False) -> list[float]:
     high = LOW if point else HIGH
-    step = relu_step(
-        [LOW + 0.2 - 1e-9],
-        [high + 0.2 + 1e-9],
-        [math.hypot(0.3 * LOW, 0.1) - 1e-9],
-        [math.hypot(0.3 * high, 0.1) + 1e-9],
-    )
-    proof = {
-        "exponent": exponent,
-        "steps": [step],
-        "final": {"reference": 1, "noise": [noise], "tilts": [tilt], "exponent": corner},
-    }
+    means = [LOW + 0.2 - 1e-9], [high + 0.2 + 1e-9]
+    step = relu_step(*means, [math.hypot(0.3 * LOW, 0.1) - 1e-9], [math.hypot(0.3 * high, 0.1) + 1e-9])
+    final = {"reference": 1, "noise": [noise], "tilts": [tilt], "exponent": corner}
+    proof = {"exponent": exponent, "steps": [step], "final": final}
     rows = [[ZERO, ONE], [-ONE, ONE], [-ONE, ZERO], [ONE, -ONE]]
     found = softmax_bounds([HIDDEN, RELU, LAST], (1,), box([LOW], [high]), rows, hexed(proof))
     return [float(x) for x in found.least]
@@ -298,6 +291,15 @@ def test_references_and_rows_must_fit_the_classes() -> None:
             softmax_bounds([HIDDEN, RELU, LAST], (1,), box([0.5], [0.5]), [row], proof)
 
 
+def _last_layer(
+    layer: Layer, region: Box, rows: list[list[arb]], noise: list[float], tilts: list[float], exponent: float
+) -> list[float]:
+    """What is proved of the softmax of one layer alone, with its first class as the reference."""
+    final = {"reference": 0, "noise": noise, "tilts": tilts, "exponent": exponent}
+    proof = hexed({"exponent": 12.0, "steps": [], "final": final})
+    return [float(x) for x in softmax_bounds([layer], (1,), region, rows, proof).least]
+
+
 @pytest.mark.parametrize(("centre", "square"), [(2.0, 4.0), (6.0, 0.25), (4.0, 16.0), (-1.0, 1.0), (3.0, 0.0)])
 def test_the_difference_of_two_logits_alone(centre: float, square: float) -> None:
     """One layer: the difference is Gaussian, and all that is proved of it comes from its variance."""
@@ -306,12 +308,11 @@ def test_the_difference_of_two_logits_alone(centre: float, square: float) -> Non
     best = [-1.0, -1.0]
     for tilt in (0.05, 0.3, 0.6, 0.9, 1.0):
         for corner in (0.01, 0.3, 1.0, 4.0, 9.0):
-            final = {"reference": 0, "noise": [square + 1e-12], "tilts": [tilt], "exponent": corner}
-            proof = hexed({"exponent": 12.0, "steps": [], "final": final})
-            found = softmax_bounds([layer], (1,), box([0.0], [1.0]), [[ONE, ZERO], [ONE, -ONE]], proof)
+            rows = [[ONE, ZERO], [ONE, -ONE]]
+            found = _last_layer(layer, box([0.0], [1.0]), rows, [square + 1e-12], [tilt], corner)
             for k, truth in enumerate((p, 2 * p - 1)):
-                assert float(found.least[k]) <= truth + 1e-6
-                best[k] = max(best[k], float(found.least[k]))
+                assert found[k] <= truth + 1e-6
+                best[k] = max(best[k], found[k])
     if centre / math.sqrt(square + 1e-9) > 3:
         assert best[0] > p - 0.02
         assert best[1] > 2 * p - 1 - 0.03
@@ -321,30 +322,23 @@ def test_three_classes_in_a_corner() -> None:
     """No variance at all: the lead of a class over another is smaller if there is a third."""
     layer = dense([[0.0]] * 3, [[0.0]] * 3, [1.0, 0.5, 0.9], [0.0] * 3)
     sizes = [math.exp(x) for x in (1.0, 0.5, 0.9)]
-    final = {"reference": 0, "noise": [0.0, 0.0], "tilts": [1.0, 1.0], "exponent": 60.0}
-    found = softmax_bounds(
-        [layer], (1,), box([0.0], [1.0]), [[ONE, -ONE, ZERO]], hexed({"exponent": 12.0, "steps": [], "final": final})
-    )
+    (found,) = _last_layer(layer, box([0.0], [1.0]), [[ONE, -ONE, ZERO]], [0.0, 0.0], [1.0, 1.0], 60.0)
     truth = (sizes[0] - sizes[1]) / sum(sizes)
-    assert truth - 1e-12 <= float(found.least[0]) <= truth + 1e-15
+    assert truth - 1e-12 <= found <= truth + 1e-15
 
 
 def test_a_corner_is_for_leads_only() -> None:
     """Where the other class is ahead, a third one that may be large says nothing."""
     layer = dense([[0.0], [0.0], [1.0]], [[0.0]] * 3, [0.0, 1.0, 0.0], [0.0] * 3)
-    final = {"reference": 0, "noise": [0.0, 0.0], "tilts": [1.0, 1.0], "exponent": 60.0}
-    proof = hexed({"exponent": 12.0, "steps": [], "final": final})
-    found = softmax_bounds([layer], (1,), box([-10.0], [10.0]), [[ONE, -ONE, ZERO]], proof)
-    assert float(found.least[0]) <= (1 - math.e) / (1 + math.e + math.exp(-10))
+    (found,) = _last_layer(layer, box([-10.0], [10.0]), [[ONE, -ONE, ZERO]], [0.0, 0.0], [1.0, 1.0], 60.0)
+    assert found <= (1 - math.e) / (1 + math.e + math.exp(-10))
 
 
 def test_the_corner_is_what_it_says() -> None:
     layer = dense([[0.0]] * 2, [[0.0]] * 2, [6.0, 0.0], [0.5, 0.5])
-    final = {"reference": 0, "noise": [0.5], "tilts": [1e-3], "exponent": 2.0}  # of the tilt nothing comes
-    proof = hexed({"exponent": 12.0, "steps": [], "final": final})
-    found = softmax_bounds([layer], (1,), box([0.0], [1.0]), [[ONE, -ONE]], proof)
+    (found,) = _last_layer(layer, box([0.0], [1.0]), [[ONE, -ONE]], [0.5], [1e-3], 2.0)  # of the tilt nothing comes
     h, rare = -6 + math.sqrt(2 * 2.0 * 0.5), math.exp(-2)
-    assert abs(float(found.least[0]) - ((1 - rare) * (1 - math.exp(h)) / (1 + math.exp(h)) - rare)) < 1e-12
+    assert abs(found - ((1 - rare) * (1 - math.exp(h)) / (1 + math.exp(h)) - rare)) < 1e-12
 
 
 def test_the_mean_is_what_it_says() -> None:

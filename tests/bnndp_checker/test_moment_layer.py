@@ -31,11 +31,7 @@ def test_lines_and_moments_hold(seed: int) -> None:
     dice = random.Random(seed)
 
     def draw(*shape: int) -> list[Any]:
-        return (
-            [draw(*shape[1:]) for _ in range(shape[0])]
-            if len(shape) > 1
-            else [dice.uniform(-1, 1) for _ in range(shape[0])]
-        )
+        return [draw(*shape[1:]) if len(shape) > 1 else dice.uniform(-1, 1) for _ in range(shape[0])]
 
     n, low, high = 3, [0.1, -0.3], [0.3, 0.2]
     box = Box([arb(x) for x in low], [arb(x) for x in high])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.dice import Dice
+from support.ensembles import average, outputs
 from support.layer_networks import ACTS, KINDS, make_case
 from torch import Tensor
 
@@ -29,11 +31,7 @@ from bnndp_checker import check
 
 
 def _dense(*sizes: int, std: float, seed: int, task: str = "regression") -> BayesianNetwork:
-    dice = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=dice, dtype=torch.float64)
-
+    normal = Dice(seed).normal
     linears = [
         Linear(normal(b, a) / a**0.5, std * normal(b, a).abs(), 0.3 * normal(b), std * normal(b).abs())
         for a, b in itertools.pairwise(sizes)
@@ -130,15 +128,7 @@ def test_a_layer_without_variance_costs_nothing(tmp_path: Path) -> None:
     network = _dense(3, 5, 4, 2, std=0.0, seed=1)
     x = torch.tensor([[0.1, -0.4, 0.7]], dtype=torch.float64)
     proof = prove(interval_claim(network, Box.ball(x, 0.0)))
-    value = (
-        network.linears[2].weight_mean
-        @ (
-            network.linears[1].weight_mean
-            @ (network.linears[0].weight_mean @ x[0] + network.linears[0].bias_mean).relu()
-            + network.linears[1].bias_mean
-        ).relu()
-        + network.linears[2].bias_mean
-    )
+    value = outputs(network, x)[0, 0]
     assert torch.allclose(proof.at_least[0], torch.cat([value, -value]), atol=1e-8)
     assert _accepted(proof, network, tmp_path)
 
@@ -160,9 +150,7 @@ def test_an_ensemble_adds_before_it_minimises(tmp_path: Path) -> None:
     box = Box.ball([[0.1, 0.2]], 0.3)
     claim = interval_claim(network, box)
     proof = prove(claim)
-    apart = sum(
-        w * prove(interval_claim(member, box)).at_least for w, member in zip((0.5, 0.25, 0.25), members, strict=True)
-    )
+    apart = average(network, [prove(interval_claim(member, box)).at_least for member in members])
     assert bool((proof.at_least >= apart - 1e-9).all())
     assert proof.at_least.sum() > apart.sum() + 1e-3
     assert _accepted(proof, network, tmp_path)
@@ -171,10 +159,8 @@ def test_an_ensemble_adds_before_it_minimises(tmp_path: Path) -> None:
 
 def test_a_member_whose_exponentials_overflow_costs_its_own_share_only(tmp_path: Path) -> None:
     mild = _dense(3, 4, 3, std=0.0, seed=3, task="classification")
-    wild = BayesianNetwork.from_linears(
-        [replace(layer, weight_mean=layer.weight_mean * 1e4) for layer in mild.layers if isinstance(layer, Linear)],
-        "classification",
-    )
+    linears = [replace(layer, weight_mean=layer.weight_mean * 1e4) for layer in mild.linears]
+    wild = BayesianNetwork.from_linears(linears, "classification")
     both = Ensemble((mild, wild), torch.tensor([0.25, 0.75], dtype=torch.float64))
     box, label = Box(torch.zeros(1, 3).double(), torch.ones(1, 3).double()), torch.zeros(1, dtype=torch.long)
     alone, proof = (prove(probability_claim(network, box, label)) for network in (mild, both))

@@ -7,7 +7,7 @@ import math
 import os
 import pty
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,9 @@ def answers(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., list[
 
 @pytest.fixture
 def refused(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., str]:
-    """Run ``bnndp ARGUMENTS``, check what every refusal has in common, and give the line on stderr."""
+    """Run ``bnndp ARGUMENTS``, check what every refusal has in common and what it says, and give the line on stderr."""
 
-    def run(*arguments: object) -> str:
+    def run(*arguments: object, says: Sequence[object] = ()) -> str:
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         result = bnndp(*arguments)
         assert result.status == 2, result
@@ -79,6 +79,7 @@ def refused(bnndp: Callable[..., Result], tmp_path: Path) -> Callable[..., str]:
         assert result.stderr.endswith(".\n")
         assert "Traceback" not in result.stderr
         assert result.stdout == ""
+        assert [words for words in says if str(words) not in result.stderr] == [], result.stderr
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
         return result.stderr
 

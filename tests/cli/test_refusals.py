@@ -111,9 +111,7 @@ INPUTS: dict[str, tuple[Callable[[Path], Path], str]] = {
 def test_bad_inputs(refused: Any, model: Path, tmp_path: Path, case: str) -> None:
     make, words = INPUTS[case]
     path = make(tmp_path)
-    line = refused("certify", model, path, "--eps", 0.1, "--out", tmp_path / "out.jsonl")
-    assert str(path) in line
-    assert words in line
+    refused("certify", model, path, "--eps", 0.1, "--out", tmp_path / "out.jsonl", says=(path, words))
 
 
 BOXES: dict[str, tuple[dict[str, Any], tuple[object, ...], str]] = {
@@ -135,9 +133,7 @@ BOXES: dict[str, tuple[dict[str, Any], tuple[object, ...], str]] = {
 def test_bad_boxes_and_domains(refused: Any, model: Path, tmp_path: Path, case: str) -> None:
     arrays, options, words = BOXES[case]
     path = _npz(**arrays)(tmp_path)
-    line = refused("certify", model, path, *options, "--out", tmp_path / "out.jsonl")
-    assert str(path) in line
-    assert words in line
+    refused("certify", model, path, *options, "--out", tmp_path / "out.jsonl", says=(path, words))
 
 
 X = [[0.1, 0.2], [0.3, 0.4]]
@@ -172,9 +168,8 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_arrays_with_labels(refused: Any, classifier: Path, tmp_path: Path, case: str, command: str) -> None:
     arrays, words = ARRAYS[case]
     path = _npz(**arrays)(tmp_path)
-    line = refused(command, classifier, path, *COMMANDS[command], "--domain", 0, 1, "--out", tmp_path / "out.jsonl")
-    assert str(path) in line
-    assert words in line
+    end = ("--domain", 0, 1, "--out", tmp_path / "out.jsonl")
+    refused(command, classifier, path, *COMMANDS[command], *end, says=(path, words))
 
 
 LABELS = {
@@ -193,9 +188,7 @@ LABELS = {
 def test_bad_columns_of_labels(refused: Any, classifier: Path, tmp_path: Path, text: str) -> None:
     path = _file("in.csv", text)(tmp_path)
     for command, options in (*COMMANDS.items(), ("certify", ("--eps", 0.1))):
-        line = refused(command, classifier, path, *options)
-        assert str(path) in line
-        assert LABELS[text] in line
+        refused(command, classifier, path, *options, says=(path, LABELS[text]))
 
 
 def test_arrays_under_the_wrong_name(refused: Any, classifier: Path, tmp_path: Path) -> None:
@@ -214,10 +207,9 @@ def test_arrays_under_the_wrong_name(refused: Any, classifier: Path, tmp_path: P
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_network_for_regression(refused: Any, model: Path, inputs: Path, command: str) -> None:
-    line = refused(command, model, inputs, *COMMANDS[command])
-    assert f"{model}: is a network for regression, which has no decisions" in line
-    assert "bnndp certify" in line
-    assert "bnndp convert --task classification" in line
+    words = f"{model}: is a network for regression, which has no decisions"
+    advice = ("bnndp certify", "bnndp convert --task classification")
+    refused(command, model, inputs, *COMMANDS[command], says=(words, *advice))
 
 
 def test_accuracy_needs_labels(refused: Any, classifier: Path, inputs: Path, tmp_path: Path) -> None:
@@ -241,65 +233,69 @@ def test_bad_labels_of_certify(refused: Any, classifier: Path, tmp_path: Path, c
 
 
 def test_a_label_for_a_network_of_regression(refused: Any, model: Path, inputs: Path) -> None:
-    line = refused("certify", model, inputs, "--eps", 0.1, "--label", 0)
-    assert "--label is for classifiers; this network is for regression" in line
+    words = "--label is for classifiers; this network is for regression"
+    refused("certify", model, inputs, "--eps", 0.1, "--label", 0, says=(words,))
 
 
-OPTIONS: dict[str, dict[str, tuple[tuple[object, ...], str]]] = {
+VALUES: dict[str, dict[str, tuple[object, ...]]] = {
     "certify": {
-        "negative eps": (("--eps", -0.1), "'--eps'"),
-        "NaN eps": (("--eps", "nan"), "'--eps'"),
-        "infinite eps": (("--eps", "inf"), "'--eps'"),
-        "word for eps": (("--eps", "small"), "'--eps'"),
-        "unknown norm": (("--eps", 0.1, "--norm", 3), "'--norm'"),
-        "unknown method": (("--eps", 0.1, "--method", "magic"), "'--method'"),
-        "no cells": (("--eps", 0.1, "--refine", 0), "'--refine'"),
-        "half a cell": (("--eps", 0.1, "--refine", 0.5), "'--refine'"),
-        "negative tolerance": (("--eps", 0.1, "--tolerance", -1), "'--tolerance'"),
-        "NaN tolerance": (("--eps", 0.1, "--tolerance", "nan"), "'--tolerance'"),
-        "negative time": (("--eps", 0.1, "--time-limit", -1), "'--time-limit'"),
-        "negative seed": (("--eps", 0.1, "--seed", -1), "'--seed'"),
-        "huge seed": (("--eps", 0.1, "--seed", 10**30), "'--seed'"),
-        "one end of the domain": (("--eps", 0.1, "--domain", 0), "--domain"),
-        "unknown option": (("--eps", 0.1, "--fast"), "--fast"),
-        "third argument": (("--eps", 0.1, "more"), "more"),
+        "--eps": (-0.1, "nan", "inf", "small"),
+        "--norm": (3,),
+        "--method": ("magic",),
+        "--refine": (0, 0.5),
+        "--tolerance": (-1, "nan"),
+        "--time-limit": (-1,),
+        "--seed": (-1, 10**30),
     },
     "radius": {
-        "no radius at all": (("--upper", 0), "'--upper'"),
-        "negative radius": (("--upper", -1), "'--upper'"),
-        "infinite radius": (("--upper", "inf"), "'--upper'"),
-        "NaN radius": (("--upper", "nan"), "'--upper'"),
-        "no tolerance": (("--tolerance", 0), "'--tolerance'"),
-        "tolerance of one": (("--tolerance", 1), "'--tolerance'"),
-        "NaN tolerance": (("--tolerance", "nan"), "'--tolerance'"),
-        "negative steps": (("--optimise", -1), "'--optimise'"),
-        "no inputs": (("--limit", 0), "'--limit'"),
-        "unknown norm": (("--norm", 3), "'--norm'"),
-        "reversed domain": (("--domain", 1, 0), "low <= high"),
-        "both sources": (("--data", "mnist"), "either the file INPUTS or a data set by --data"),
-        "unknown set": (("--data", "letters"), "'--data'"),
-        "a folder without a set": (("--data-dir", "."), "--data-dir belongs to --data"),
-        "third argument": (("more",), "more"),
-        "a given radius": (
-            ("--eps", 0.1),
-            "searches for the radii, up to --upper; for given ones there are bnndp certify",
-        ),
+        "--upper": (0, -1, "inf", "nan"),
+        "--tolerance": (0, 1, "nan"),
+        "--optimise": (-1,),
+        "--limit": (0,),
+        "--norm": (3,),
+        "--data": ("letters",),
     },
-    "evaluate": {
-        "none": ((), "--eps"),
-        "negative": (("--eps", 0.1, -0.1), "-0.1"),
-        "NaN": (("--eps", "nan"), "'--eps'"),
-        "infinite": (("--eps", 0.1, "inf"), "'--eps'"),
-        "a word": (("--eps", "small"), "'--eps'"),
-        "two lists": (("--eps", "0.1,0.2"), "'--eps'"),
-    },
+    "evaluate": {"--eps": ("nan", "small", "0.1,0.2")},
 }
 
 
-@pytest.mark.parametrize(("command", "case"), [(command, case) for command, cases in OPTIONS.items() for case in cases])
-def test_bad_options(refused: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str, case: str) -> None:
-    options, words = OPTIONS[command][case]
-    assert words in refused(command, classifier, labelled, "--out", tmp_path / "out.jsonl", *options)
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [(command, option, value) for command, own in VALUES.items() for option, bad in own.items() for value in bad],
+)
+def test_bad_values_of_options(
+    refused: Any, classifier: Path, labelled: Path, tmp_path: Path, command: str, option: str, value: object
+) -> None:
+    more = ("--eps", 0.1) if command == "certify" and option != "--eps" else ()
+    refused(command, classifier, labelled, *more, option, value, "--out", tmp_path / "o.jsonl", says=(f"'{option}'",))
+
+
+OPTIONS: list[tuple[str, tuple[object, ...], str]] = [
+    ("certify", ("--eps", 0.1, "--domain", 0), "--domain"),
+    ("certify", ("--eps", 0.1, "--fast"), "--fast"),
+    ("certify", ("--eps", 0.1, "more"), "more"),
+    ("radius", ("--domain", 1, 0), "low <= high"),
+    ("radius", ("--data", "mnist"), "either the file INPUTS or a data set by --data"),
+    ("radius", ("--data-dir", "."), "--data-dir belongs to --data"),
+    ("radius", ("more",), "more"),
+    ("radius", ("--eps", 0.1), "searches for the radii, up to --upper; for given ones there are bnndp certify"),
+    ("evaluate", (), "--eps"),
+    ("evaluate", ("--eps", 0.1, -0.1), "-0.1"),
+    ("evaluate", ("--eps", 0.1, "inf"), "'--eps'"),
+]
+
+
+@pytest.mark.parametrize(("command", "options", "words"), OPTIONS)
+def test_bad_options(
+    refused: Any,
+    classifier: Path,
+    labelled: Path,
+    tmp_path: Path,
+    command: str,
+    options: tuple[object, ...],
+    words: str,
+) -> None:
+    refused(command, classifier, labelled, "--out", tmp_path / "out.jsonl", *options, says=(words,))
 
 
 def test_no_inputs_at_all(refused: Any, classifier: Path) -> None:
@@ -332,9 +328,8 @@ def test_bad_models(refused: Any, model: Path, inputs: Path, tmp_path: Path) -> 
     (tmp_path / "folder").mkdir()
     words = {"not-finite": "the file is damaged or was changed", "missing": "no such file", "folder": "no such file"}
     for name in ("truncated", "header", "not-finite", "empty", "pickle", "folder", "missing"):
-        line = refused("certify", tmp_path / name, inputs, "--eps", 0, "--out", tmp_path / "o.jsonl")
-        assert str(tmp_path / name) in line
-        assert words.get(name, "") in line
+        says = (tmp_path / name, words.get(name, ""))
+        refused("certify", tmp_path / name, inputs, "--eps", 0, "--out", tmp_path / "o.jsonl", says=says)
 
 
 def test_bad_places_for_the_output(refused: Any, model: Path, inputs: Path, tmp_path: Path) -> None:
@@ -351,8 +346,7 @@ def test_bad_places_for_the_output(refused: Any, model: Path, inputs: Path, tmp_
         tmp_path / ("n" * 250 + ".jsonl"): "cannot be written",
     }
     for place, words in places.items():
-        line = refused("certify", model, inputs, "--eps", 0.1, "--out", place)
-        assert words in line
+        refused("certify", model, inputs, "--eps", 0.1, "--out", place, says=(words,))
     assert Path("/dev/null").is_char_device()
 
 
@@ -365,9 +359,7 @@ def test_bad_places_for_the_picture(refused: Any, classifier: Path, labelled: Pa
         tmp_path / "folder.png": "not a regular file",
     }
     for place, words in places.items():
-        line = refused("evaluate", classifier, labelled, "--eps", 0.1, "--plot", place)
-        assert str(place) in line
-        assert words in line
+        refused("evaluate", classifier, labelled, "--eps", 0.1, "--plot", place, says=(place, words))
 
 
 def test_the_inputs_are_never_overwritten(refused: Any, classifier: Path, labelled: Path) -> None:

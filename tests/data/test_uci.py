@@ -63,30 +63,32 @@ def test_the_parts_are_the_rows_of_the_index_and_the_others(fold: int, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("name", "content", "says"),
     [
-        (lambda folder: put(folder, "made.csv.gz", ""), r"made.csv.gz: is empty; made has 40 rows"),
-        (lambda folder: put(folder, "made.csv.gz", "a,b\n1,2\n3,x"), "cannot be read as numbers: could not convert"),
-        (lambda folder: put(folder, "made.csv.gz", "a,b\n1,2\n3"), "cannot be read as numbers"),
-        (
-            lambda folder: put(folder, "made.csv.gz", "a\n" + "1,2,3,4\n" * 39),
-            r"has shape \(39, 4\), made has \(40, 4\)",
-        ),
-        (lambda folder: put(folder, "made.csv.gz", "a\n" + "1,2,nan,4\n" * 40), r"y\[0, 0\] is not finite: nan"),
-        (lambda folder: put(folder, "made_test_index.csv.gz", "1,2\n3"), "cannot be read as row numbers"),
-        (lambda folder: put(folder, "made_test_index.csv.gz", "1,2,3.5"), "cannot be read as row numbers"),
-        (lambda folder: put(folder, "made_test_index.csv.gz", "1,2,3,4\n" * 19), r"has shape \(19, 4\), made has"),
-        (lambda folder: put(folder, "made_test_index.csv.gz", "1,2,3,40\n" * 20), "names row 40, but .* 0 to 39"),
-        (lambda folder: put(folder, "made_test_index.csv.gz", "1,2,3,-1\n" * 20), "names row -1, but"),
-        (lambda folder: put(folder, "made_test_index.csv.gz", "1,2,3,3\n" * 20), "names a row twice"),
-        (lambda folder: (folder / "made" / "made.csv.gz").write_bytes(b"1,2"), "cannot be read as gzip-compressed"),
-        (lambda folder: (folder / "made" / "made.csv.gz").unlink(), r"lacks made.csv.gz, not downloaded: .* put it"),
+        ("made", "", r"made.csv.gz: is empty; made has 40 rows"),
+        ("made", "a,b\n1,2\n3,x", "cannot be read as numbers: could not convert"),
+        ("made", "a,b\n1,2\n3", "cannot be read as numbers"),
+        ("made", "a\n" + "1,2,3,4\n" * 39, r"has shape \(39, 4\), made has \(40, 4\)"),
+        ("made", "a\n" + "1,2,nan,4\n" * 40, r"y\[0, 0\] is not finite: nan"),
+        ("made_test_index", "1,2\n3", "cannot be read as row numbers"),
+        ("made_test_index", "1,2,3.5", "cannot be read as row numbers"),
+        ("made_test_index", "1,2,3,4\n" * 19, r"has shape \(19, 4\), made has"),
+        ("made_test_index", "1,2,3,40\n" * 20, "names row 40, but .* 0 to 39"),
+        ("made_test_index", "1,2,3,-1\n" * 20, "names row -1, but"),
+        ("made_test_index", "1,2,3,3\n" * 20, "names a row twice"),
+        ("made", b"1,2", "cannot be read as gzip-compressed"),
+        ("made", None, r"lacks made.csv.gz, not downloaded: .* put it"),
     ],
 )
-def test_wrong_files_are_refused_in_one_line(spoil: Callable[[Path], object], says: str, tmp_path: Path) -> None:
+def test_wrong_files_are_refused_in_one_line(name: str, content: str | bytes | None, says: str, tmp_path: Path) -> None:
+    """Texts are compressed, bytes are not."""
     write(tmp_path)
     uci("made", "train", tmp_path)
-    spoil(tmp_path)
+    path = tmp_path / "made" / f"{name}.csv.gz"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else gzip.compress(content.encode(), mtime=0))
     with pytest.raises(InputError, match=says) as caught:
         uci("made", "train", tmp_path)
     assert "\n" not in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,9 @@ class Ingredients:
         n_out = 1 if task == "regression" else 3
 
         def layer(seed: int, rows: int, columns: int) -> dict[str, Any]:
-            return {
-                "weight_mean": normal(seed, rows, columns),
-                "weight_std": 0.3 * normal(seed + 1, rows, columns).abs(),
-                "bias_mean": normal(seed + 2, rows),
-                "bias_std": 0.3 * normal(seed + 3, rows).abs(),
-            }
+            weight, bias = normal(seed, rows, columns), normal(seed + 2, rows)
+            stds = 0.3 * normal(seed + 1, rows, columns).abs(), 0.3 * normal(seed + 3, rows).abs()
+            return dict(zip(FIELDS, (weight, stds[0], bias, stds[1]), strict=True))
 
         x = normal(9, 1, n_in)
         return cls(layer(1, width, n_in), layer(5, n_out, width), x - 0.2, x + 0.3, task)
@@ -80,12 +78,7 @@ def first(part: str, name: str, value: float) -> Change:
 
 
 def all_of(*changes: Change) -> Change:
-    def change(i: Ingredients) -> Ingredients:
-        for each in changes:
-            i = each(i)
-        return i
-
-    return change
+    return lambda i: reduce(lambda made, change: change(made), changes, i)
 
 
 def every(names: tuple[str, ...], value: float) -> Change:
@@ -103,6 +96,10 @@ def scaled(factor: float) -> Change:
 
 def ends(lower: Callable[[Tensor], Tensor], upper: Callable[[Tensor], Tensor]) -> Change:
     return lambda i: replace(i, lower=lower(i.lower), upper=upper(i.upper))
+
+
+def widened(by: float) -> Change:
+    return ends(lambda low: low - by, lambda high: high + by)
 
 
 def sized(n_in: int, width: int) -> Change:
@@ -135,32 +132,21 @@ BOUNDED: dict[str, Change] = {
     "negative zeros": every(FIELDS, -0.0),
     "smallest deviations": every(STDS, 5e-324),
     "subnormal deviations": every(STDS, 1e-310),
-    "deviations 1e-200": every(STDS, 1e-200),
-    "deviations 1e-162": every(STDS, 1e-162),
-    "deviations 1e-30": every(STDS, 1e-30),
-    "deviations 1e-16": every(STDS, 1e-16),
-    "deviations 1e10": every(STDS, 1e10),
-    "deviations 1e30": every(STDS, 1e30),
-    "deviations 1e36": every(STDS, 1e36),
-    "deviations 1e100": every(STDS, 1e100),
-    "deviations 1e154": every(STDS, 1e154),
-    "deviations 1e300": every(STDS, 1e300),
+    **{
+        f"deviations {value}": every(STDS, float(value))
+        for value in ("1e-200", "1e-162", "1e-30", "1e-16", "1e10", "1e30", "1e36", "1e100", "1e154", "1e300")
+    },
     "one deviation 1e30": first("hidden", "weight_std", 1e30),
     "one deviation 1e200": first("hidden", "bias_std", 1e200),
     "one deviation 1e-300": first("hidden", "weight_std", 1e-300),
-    "means 1e30": every(MEANS, 1e30),
-    "means 1e150": every(MEANS, 1e150),
-    "means 1e300": every(MEANS, 1e300),
+    **{f"means {value}": every(MEANS, float(value)) for value in ("1e30", "1e150", "1e300")},
     "largest means": every(MEANS, 1.7976931348623157e308),
     "subnormal means": every(MEANS, 1e-310),
     "one mean -1e308": first("hidden", "bias_mean", -1e308),
     "one mean 1e308": first("output", "bias_mean", 1e308),
     "dead neurons": filled("hidden", "bias_mean", -1e30),
     "dead neurons with a deviation": all_of(filled("hidden", "bias_mean", -40.0), filled("hidden", "bias_std", 1.0)),
-    "all times 1e-100": scaled(1e-100),
-    "all times 1e-20": scaled(1e-20),
-    "all times 1e20": scaled(1e20),
-    "all times 1e75": scaled(1e75),
+    **{f"all times {factor}": scaled(float(factor)) for factor in ("1e-100", "1e-20", "1e20", "1e75")},
     "output weights 1e200, deviations 1e-162": all_of(
         filled("hidden", "weight_std", 1e-162), times("output", "weight_mean", 1e200)
     ),
@@ -172,10 +158,7 @@ BOUNDED: dict[str, Change] = {
     "a point at 1e300": ends(lambda low: torch.full_like(low, 1e300), lambda high: torch.full_like(high, 1e300)),
     "a width of one step": lambda i: replace(i, upper=torch.nextafter(i.lower, torch.full_like(i.lower, torch.inf))),
     "a subnormal width": ends(torch.zeros_like, lambda high: torch.full_like(high, 1e-310)),
-    "a width of 1e5": ends(lambda low: low - 1e5, lambda high: high + 1e5),
-    "a width of 1e30": ends(lambda low: low - 1e30, lambda high: high + 1e30),
-    "a width of 1e150": ends(lambda low: low - 1e150, lambda high: high + 1e150),
-    "a width of 1e300": ends(lambda low: low - 1e300, lambda high: high + 1e300),
+    **{f"a width of {value}": widened(float(value)) for value in ("1e5", "1e30", "1e150", "1e300")},
     "the whole line": ends(lambda low: torch.full_like(low, -1.7e308), lambda high: torch.full_like(high, 1.7e308)),
     "one input": sized(1, 4),
     "one neuron": sized(2, 1),
@@ -204,12 +187,9 @@ REFUSED |= {
     for name in STDS
     for number in (-1.0, -5e-324)
 }
-REFUSED |= {
-    f"lower {value}": (ends(lambda low, n=n: low * 0 + n, lambda high: high), "lower=") for value, n in SPECIAL.items()
-}
-REFUSED |= {
-    f"upper {value}": (ends(lambda low: low, lambda high, n=n: high * 0 + n), "upper=") for value, n in SPECIAL.items()
-}
+for value, number in SPECIAL.items():
+    REFUSED[f"lower {value}"] = (ends(lambda low, n=number: low * 0 + n, lambda high: high), "lower=")
+    REFUSED[f"upper {value}"] = (ends(lambda low: low, lambda high, n=number: high * 0 + n), "upper=")
 REFUSED |= {
     "ends crossed": (ends(lambda low: low + 9, lambda high: high), "lower="),
     "complex": (typed(lambda t: t.to(torch.complex128), "weight_mean"), "weight_mean is complex"),

@@ -48,23 +48,16 @@ def test_the_shape_is_that_of_the_outputs(layer: Any, shape: tuple[int, ...]) ->
 
 
 @case
-def test_tensors_and_settings_make_the_record_again(layer: Any, shape: tuple[int, ...]) -> None:
-    again = remade(layer)
+@pytest.mark.parametrize("make", [remade, lambda layer: layer.to("cpu")], ids=["made again", "moved"])
+def test_tensors_and_settings_make_the_record_again(layer: Any, shape: tuple[int, ...], make: Any) -> None:
+    again = make(layer)
+    assert type(again) is type(layer)
     for name in layer.tensors:
         assert torch.equal(getattr(again, name), getattr(layer, name))
         assert getattr(again, name).dtype == torch.float64
     assert [getattr(again, name) for name in layer.settings] == [getattr(layer, name) for name in layer.settings]
     assert again.random == layer.random
     assert isinstance(layer.random, bool)
-
-
-@case
-def test_a_move_keeps_everything(layer: Any, shape: tuple[int, ...]) -> None:
-    moved = layer.to("cpu")
-    assert type(moved) is type(layer)
-    for name in layer.tensors:
-        assert torch.equal(getattr(moved, name), getattr(layer, name))
-    assert [getattr(moved, name) for name in layer.settings] == [getattr(layer, name) for name in layer.settings]
 
 
 @case
@@ -157,18 +150,17 @@ def test_dense_layers_say_what_they_take(layer: Any) -> None:
 
 
 def test_layers_of_images_say_what_they_take() -> None:
-    with pytest.raises(InputError, match="2 channels"):
-        conv(3, 2, 0).out_shape((3, 5, 5))
-    with pytest.raises(InputError, match="channels, height, width"):
-        conv(3, 2, 0).out_shape((50,))
-    with pytest.raises(InputError, match="does not fit an image"):
-        conv(3, 2, 0).out_shape((2, 2, 9))
-    with pytest.raises(InputError, match="does not fit an image"):
-        MaxPool(3).out_shape((1, 2, 9))
-    with pytest.raises(InputError, match="pooling takes"):
-        AveragePool(2).out_shape((4,))
-    with pytest.raises(InputError, match="channels, height, width"):
-        Dropout(0.1, channels=True).out_shape((4,))
+    refused: list[tuple[Any, tuple[int, ...], str]] = [
+        (conv(3, 2, 0), (3, 5, 5), "2 channels"),
+        (conv(3, 2, 0), (50,), "channels, height, width"),
+        (conv(3, 2, 0), (2, 2, 9), "does not fit an image"),
+        (MaxPool(3), (1, 2, 9), "does not fit an image"),
+        (AveragePool(2), (4,), "pooling takes"),
+        (Dropout(0.1, channels=True), (4,), "channels, height, width"),
+    ]
+    for layer, shape, words in refused:
+        with pytest.raises(InputError, match=words):
+            layer.out_shape(shape)
     assert conv(3, 2, 0, padding=1).out_shape((2, 1, 1)) == (3, 1, 1)
     assert Flatten().out_shape(IMAGE) == (60,)
 

@@ -157,7 +157,7 @@ def test_no_verdict_is_won_by_overflow(size: float) -> None:
 )
 def test_robustness_refuses_nonsense(change: dict[str, object], message: str) -> None:
     x = torch.zeros(3, 2)
-    right = {"network": make_network((2, 4, 1)), "x": x, "region": Box.ball(x, 0.1), "gamma": 1.0}
+    right = {"network": make_network((2, 4, 1)), "x": x, "box": Box.ball(x, 0.1), "gamma": 1.0}
     with pytest.raises(InputError, match=message):
         adversarial_robustness(**(right | change))
 

@@ -176,11 +176,8 @@ class TestClassification:
         ("sizes", "std"), [((2, 8, 3), 0.1), pytest.param((10, 8, 3), 0.02, marks=pytest.mark.slow)]
     )
     def test_no_radius_is_smaller_than_that_of_a_lower_level(self, sizes: tuple[int, ...], std: float) -> None:
-        network, x, coarse = (
-            classifier(sizes, 6, std=std, gain=2.0),
-            points(2, sizes[0], 4),
-            Search(tolerance=0.1, attack=False),
-        )
+        network, x = classifier(sizes, 6, std=std, gain=2.0), points(2, sizes[0], 4)
+        coarse = Search(tolerance=0.1, attack=False)
         found = [certified_radius(network, x, search=coarse, options=Options(effort=level)) for level in LEVELS]
         radii = [each.radius.nan_to_num(0) for each in found]
         assert all(bool((better >= worse).all()) for worse, better in itertools.pairwise(radii))

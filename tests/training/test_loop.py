@@ -239,13 +239,8 @@ class TestEarlyStopping:
     def test_a_training_that_has_stopped_stays_so(self, tmp_path: Path) -> None:
         first = train(self.DATA, self.OPTIONS, held_out=self.OTHER, checkpoint=tmp_path / "c")
         more: list[int] = []
-        again = train(
-            self.DATA,
-            self.OPTIONS,
-            held_out=self.OTHER,
-            progress=lambda step, _: more.append(step),
-            checkpoint=tmp_path / "c",
-        )
+        where: dict[str, Any] = {"checkpoint": tmp_path / "c", "progress": lambda step, _: more.append(step)}
+        again = train(self.DATA, self.OPTIONS, held_out=self.OTHER, **where)
         assert more == []
         assert (again.steps, again.network.digest()) == (first.steps, first.network.digest())
 

@@ -122,9 +122,8 @@ class TestLinearRegression:
         data = problem()
         mean, best, _ = exact_mean_field(data, NOISE, PRIOR)
         std = fixed_point(data, curvature)
-        got_mean, got_std = linear_parameters(
-            train(data, replace(OPTIONS, inference=inference, natural=natural(curvature))).network
-        )
+        options = replace(OPTIONS, inference=inference, natural=natural(curvature))
+        got_mean, got_std = linear_parameters(train(data, options).network)
         # a square of one Gaussian has the relative error sqrt(2); the mean over examples has less
         tolerance = std_tolerance(math.sqrt(2))
         assert (got_std / std - 1).abs().max() <= tolerance
@@ -148,10 +147,7 @@ class TestLinearRegression:
 def test_one_step_is_the_published_update(inference: str, damping: float | None) -> None:
     """Two steps of a network with a hidden layer, by autograd and loops over the points."""
     generator = torch.Generator().manual_seed(9)
-    data = RegressionData(
-        torch.randn(6, 2, generator=generator, dtype=torch.float64),
-        torch.randn(6, 1, generator=generator, dtype=torch.float64),
-    )
+    data = RegressionData(*(torch.randn(6, n, generator=generator, dtype=torch.float64) for n in (2, 1)))
     own = NaturalGradient(momentum=0.8, decay=0.7, damping=damping)
     options = TrainingOptions(
         (3,), 0.6, prior_std=0.9, init_std=0.2, steps=2, learning_rate=0.2, schedule="constant", dtype="float64",
@@ -204,16 +200,19 @@ def _by_hand(data: RegressionData, options: TrainingOptions, own: NaturalGradien
     return [(m, (kl / (n * (f + gamma))).sqrt()) for m, f in zip(mu, curvature, strict=True)]
 
 
+LOGISTIC = TrainingOptions(
+    (), prior_std=LOGISTIC_PRIOR, init_std=0.3, steps=STEPS, learning_rate=RATE, dtype="float64",
+    inference="vogn", natural=natural("fisher", samples=2),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("inference", METHODS)
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
 @pytest.mark.slow
 def test_logistic_regression_against_quadrature(inference: str, temperature: float) -> None:
     """Means start near zero: only the prior, at a rate of T / (N prior^2 s), moves what both logits have in common."""
     data = logistic_problem()
-    options = TrainingOptions(
-        (), prior_std=LOGISTIC_PRIOR, init_std=0.3, init_gain=0.01, steps=STEPS, learning_rate=RATE, dtype="float64",
-        temperature=temperature, inference=inference, natural=natural("fisher", samples=2),
-    )  # fmt: skip
+    options = replace(LOGISTIC, init_gain=0.01, temperature=temperature, inference=inference)
     got, want = logistic_parameters(train(data, options).network), best_logistic(temperature)
     assert ((got[0] - want[0]) / want[1].exp()).abs().max() <= MEAN
     # squares of (label - probability) x over 120 points and two draws: less noisy than Gaussian residuals
@@ -243,11 +242,7 @@ def test_ivon_finds_the_same_posterior() -> None:
         optimiser.step()
     group = optimiser.param_groups[0]
     std = (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt().reshape(2, 3)
-    options = TrainingOptions(
-        (), prior_std=LOGISTIC_PRIOR, init_std=0.3, steps=STEPS, learning_rate=RATE, dtype="float64",
-        inference="vogn", natural=natural("fisher", samples=2),
-    )  # fmt: skip
-    mean, log_std = logistic_parameters(train(data, options).network)
+    mean, log_std = logistic_parameters(train(data, LOGISTIC).network)
     assert ((mean - weight.detach()) / std).abs().max() <= MEAN * math.sqrt(2)
     assert (log_std - std.log()).abs().max() <= 0.2  # IVON's curvature of one step is far noisier
 

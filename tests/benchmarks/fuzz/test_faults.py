@@ -172,16 +172,10 @@ def test_other_errors_keep_their_traceback(asked: list[str]) -> None:
 
 @pytest.mark.slow
 def test_the_same_under_optimisation_and_with_warnings_as_errors() -> None:
-    arguments = ["-m", "benchmarks.fuzz.faults", "--only", "one hidden, mean, one pass", "--seconds", "2"]
+    command = [sys.executable, "-O", "-W", "error", "-m", "benchmarks.fuzz.faults"]
+    command += ["--only", "one hidden, mean, one pass", "--seconds", "2"]
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
-    result = subprocess.run(
-        [sys.executable, "-O", "-W", "error", *arguments],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    where = {"cwd": root, "env": {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}}
+    result = subprocess.run(command, **where, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "optimised: 1, wrong: 0" in result.stdout

@@ -28,11 +28,8 @@ F64 = torch.float64
 @pytest.mark.parametrize("radius", slow_but([0.0, 0.02, 0.3], 0.02))
 @pytest.mark.parametrize("std", slow_but([0.1, 0.6, 1.5], 0.1, 1.5))
 def test_they_lie_above_draws(sizes: tuple[int, ...], radius: float, std: float) -> None:
-    layers, box, label = (
-        make(sizes, len(sizes), std=std, margin=5.0),
-        regions(sizes[0], radius, 5),
-        torch.tensor([0, 0, 1]),
-    )
+    layers, box = make(sizes, len(sizes), std=std, margin=5.0), regions(sizes[0], radius, 5)
+    label = torch.tensor([0, 0, 1])
     got = tails(layers, box, label)
     assert got.shape == (3, sizes[-1])
     assert all(lie_above_draws(got, layers, x, label, seed=k) for k, x in enumerate(inside(box, 3, 1)))
@@ -43,11 +40,8 @@ def test_they_lie_above_draws(sizes: tuple[int, ...], radius: float, std: float)
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("radius", slow_but([0.05, 0.4], 0.05))
 def test_they_lie_above_draws_on_balls(norm: int, radius: float) -> None:
-    layers, centre, label = (
-        make((12, 10, 8, 3), norm, std=0.3, margin=5.0),
-        Dice(norm).normal(2, 12),
-        torch.tensor([0, 0]),
-    )
+    layers, centre = make((12, 10, 8, 3), norm, std=0.3, margin=5.0), Dice(norm).normal(2, 12)
+    label = torch.tensor([0, 0])
     box = Box.ball(centre, radius, norm=norm)
     got = tails(layers, box, label)
     x = box.project(centre + 10 * radius * (inside(box, 6, 1) - centre))
@@ -149,11 +143,8 @@ def test_a_label_for_every_box() -> None:
 @pytest.mark.parametrize("sizes", [(5, 8, 4), (5, 8, 7, 4)])
 def test_useful_tails_are_those_of_the_pairs_that_may_gain(sizes: tuple[int, ...]) -> None:
     """Every bound is one of margin_tails or 1, some are below those from two moments, and no hope was too small."""
-    layers, box, label = (
-        make(sizes, 3, std=0.6, margin=9.0),
-        regions(5, 1e-3, 3, count=6),
-        torch.zeros(6, dtype=torch.int64),
-    )
+    layers, box = make(sizes, 3, std=0.6, margin=9.0), regions(5, 1e-3, 3, count=6)
+    label = torch.zeros(6, dtype=torch.int64)
     known = margins(DensePass(layers, box), label[:, None], 4)
     mean, variance = known.mean[:, 0], known.variance[:, 0]
     useful = useful_tails(layers, box, label, mean, variance)
