@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
+from support.networks import layer_of
 
 
 def classifier(sizes: tuple[int, ...], seed: int, *, std: float = 0.2, gain: float = 1.0) -> BayesianNetwork:
@@ -32,9 +33,7 @@ def classifier(sizes: tuple[int, ...], seed: int, *, std: float = 0.2, gain: flo
 
 def linear(weight: Tensor, bias: Tensor, *, std: float = 0.0) -> BayesianNetwork:
     """Logits ``weight @ x + bias``, every weight and bias with the deviation ``std``."""
-    weight, bias = weight.to(torch.float64), bias.to(torch.float64)
-    layer = Linear(weight, torch.full_like(weight, std), bias, torch.full_like(bias, std))
-    return BayesianNetwork.from_linears([layer], "classification")
+    return BayesianNetwork.from_linears([layer_of(weight, bias, std)], "classification")
 
 
 def random_linear(n: int, classes: int, seed: int, *, std: float = 0.0) -> BayesianNetwork:

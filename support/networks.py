@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,14 @@ from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from support.dice import Dice
 
-__all__ = ["make_network"]
+__all__ = ["layer_of", "make_network"]
+
+
+def layer_of(weight: Any, bias: Any, std: float = 0.0) -> Linear:
+    """A layer with these means, as tensors or lists, all of whose weights and biases have the deviation ``std``."""
+    means = [torch.as_tensor(mean, dtype=torch.float64) for mean in (weight, bias)]
+    (weight_std, bias_std) = (torch.full_like(mean, std) for mean in means)
+    return Linear(means[0], weight_std, means[1], bias_std)
 
 
 def make_network(

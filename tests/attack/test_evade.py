@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from support.classifiers import logistic_mean
-from support.networks import make_network
+from support.networks import layer_of, make_network
 from support.records import uniform
 from tests.marks import slow_but
 from torch import Tensor
@@ -17,27 +17,20 @@ from bnndp.attack import search as searching
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-
-def layer(weight: list[list[float]], bias: list[float], std: float = 0.0) -> Linear:
-    mean = torch.tensor(weight, dtype=torch.float64)
-    offset = torch.tensor(bias, dtype=torch.float64)
-    return Linear(mean, torch.full_like(mean, std), offset, torch.full_like(offset, std))
 
 
 def two_classes(n: int, std: float) -> BayesianNetwork:
     """A random linear classifier."""
     weight = torch.randn(2, n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return BayesianNetwork.from_linears([layer(weight.tolist(), [2.0, -1.0], std)], "classification")
+    return BayesianNetwork.from_linears([layer_of(weight, [2.0, -1.0], std)], "classification")
 
 
 def tent(peak: float, h: float, std: float, height: float) -> BayesianNetwork:
     """Class 0 leads by 4 but around ``peak``, where class 1 leads by ``height - 4``; class 2 never does."""
-    first = layer([[1.0], [1.0], [1.0]], [h - peak, -peak, -h - peak], std)
+    first = layer_of([[1.0], [1.0], [1.0]], [h - peak, -peak, -h - peak], std)
     up = [height / h, -2 * height / h, height / h]
-    return BayesianNetwork.from_linears([first, layer([[0.0] * 3, up, [0.0] * 3], [4.0, 0.0, -3.0], std)])
+    return BayesianNetwork.from_linears([first, layer_of([[0.0] * 3, up, [0.0] * 3], [4.0, 0.0, -3.0], std)])
 
 
 def margin_by_quadrature(network: BayesianNetwork, x: Tensor) -> Tensor:
@@ -153,7 +146,7 @@ def test_narrow_posteriors_are_told_from_wide_ones() -> None:
 
 def test_weights_move_the_decision() -> None:
     # Logits (2x, 0): p_0 = sigmoid(2x). Missing class 1 costs nine times as much: decide 0 only where p_0 >= 0.9.
-    network = BayesianNetwork.from_linears([layer([[2.0], [0.0]], [0.0, 0.0])])
+    network = BayesianNetwork.from_linears([layer_of([[2.0], [0.0]], [0.0, 0.0])])
     weights = torch.tensor([[0.0, 9.0], [1.0, 0.0]], dtype=torch.float64)
     even = math.log(9) / 2
     box = Box([[even + 0.01], [even - 0.01]], [[3.0], [3.0]])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.networks import make_network
+from support.networks import layer_of, make_network
 from support.records import uniform
 from tests.marks import slow_but
 from torch import Tensor
@@ -19,22 +19,16 @@ from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.errors import InputError
 from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-
-def layer(weight: list[list[float]], bias: list[float], std: float = 0.0) -> Linear:
-    mean = torch.tensor(weight, dtype=torch.float64)
-    return Linear(mean, torch.full_like(mean, std), torch.tensor(bias), torch.full((mean.shape[0],), std))
 
 
 def tent(peak: float, h: float, *, sign: float = 1.0, std: float = 1e-4, deep: bool = False) -> BayesianNetwork:
     """Zero but for a tent of height one and half-width ``h`` around ``peak``; one or two hidden layers."""
-    first = layer([[1.0], [1.0], [1.0]], [h - peak, -peak, -h - peak], std)
+    first = layer_of([[1.0], [1.0], [1.0]], [h - peak, -peak, -h - peak], std)
     slopes = [[1 / h, -2 / h, 1 / h]]
     if not deep:
-        return BayesianNetwork.from_linears([first, layer([[sign * v for v in slopes[0]]], [0.0], std)])
-    return BayesianNetwork.from_linears([first, layer(slopes, [0.0], std), layer([[sign]], [0.0], std)])
+        return BayesianNetwork.from_linears([first, layer_of([[sign * v for v in slopes[0]]], [0.0], std)])
+    return BayesianNetwork.from_linears([first, layer_of(slopes, [0.0], std), layer_of([[sign]], [0.0], std)])
 
 
 def grid_range(network: BayesianNetwork, box: Box, count: int) -> tuple[Tensor, Tensor]:
@@ -82,7 +76,7 @@ def test_as_good_as_a_dense_grid(n: int) -> None:
 @pytest.mark.parametrize(("norm", "dual"), [(math.inf, 1), (2, 2), (1, math.inf)])
 def test_affine_networks_reach_the_dual_norm(norm: float, dual: float) -> None:
     weight = torch.randn(3, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    network = BayesianNetwork.from_linears([layer(weight.tolist(), [0.1, -0.2, 0.3], 0.5)])
+    network = BayesianNetwork.from_linears([layer_of(weight, [0.1, -0.2, 0.3], 0.5)])
     box = Box.ball(torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(2, 9), 0.25, norm=norm)
     found = inside_range(network, box)
     centre = torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(2, 9) @ weight.T + torch.tensor([0.1, -0.2, 0.3])

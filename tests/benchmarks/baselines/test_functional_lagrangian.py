@@ -9,19 +9,13 @@ import pytest
 import torch
 from benchmarks.baselines import functional_lagrangian as fl
 from benchmarks.baselines.truncated import propagate
-from support.networks import make_network
+from support.networks import layer_of, make_network
 from torch import Tensor
 
 import bnndp.files.posterior
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-
-
-def _certain(weight: list[list[float]], bias: list[float]) -> Linear:
-    no_weight, no_bias = torch.zeros(len(weight), len(weight[0])), torch.zeros(len(bias))
-    return Linear(torch.tensor(weight), no_weight, torch.tensor(bias), no_bias)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +30,7 @@ def _certain(weight: list[list[float]], bias: list[float]) -> Linear:
 def test_optima_known_by_hand(
     first: list[list[float]], bias: list[float], last: list[list[float]], expected: tuple[float, float]
 ) -> None:
-    network = BayesianNetwork.from_linears([_certain(first, bias), _certain(last, [0.0])])
+    network = BayesianNetwork.from_linears([layer_of(first, bias), layer_of(last, [0.0])])
     found = fl.mean_range(network, Box([[-1.0]], [[1.0]]), 0.0)
     assert (found.lower.item(), found.upper.item()) == pytest.approx(expected, abs=1e-9)
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 from benchmarks.baselines import sampled, truncated
 from benchmarks.paper.columns import Subject
-from support.networks import make_network
+from support.networks import layer_of, make_network
 from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
 X = torch.tensor([[0.3, -0.2], [1.0, 0.5], [-0.6, 0.1]], dtype=torch.float64)
@@ -38,10 +37,7 @@ def test_intervals_are_those_of_each_network_averaged(monkeypatch: pytest.Monkey
     drawn, box = sampled.draw(network, 7), Box.ball(X, 0.2)
     lower, upper = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
     for s in range(7):
-        certain = [
-            Linear(weight[s], torch.zeros_like(weight[s]), bias[s, 0], torch.zeros_like(bias[s, 0]))
-            for weight, bias in zip(drawn.weights, drawn.biases, strict=True)
-        ]
+        certain = [layer_of(weight[s], bias[s, 0]) for weight, bias in zip(drawn.weights, drawn.biases, strict=True)]
         one = truncated.propagate(BayesianNetwork.from_linears(certain), box, 0.0)[-1]
         lower, upper = lower + one.lower / 7, upper + one.upper / 7
     for memory in (sampled._MEMORY, 1):
@@ -69,12 +65,7 @@ def test_softmax_ranges_are_exact() -> None:
 
 def _linear(scale: float = 1.0, *, shift: Tensor | None = None) -> BayesianNetwork:
     """Two logits without variance whose difference is ``scale (2 x_0 - x_1 + 0.5)``."""
-    layer = Linear(
-        torch.tensor([[2.0, -1.0], [0.0, 0.0]], dtype=torch.float64) * scale,
-        torch.zeros(2, 2),
-        torch.tensor([0.5 * scale, 0.0], dtype=torch.float64),
-        torch.zeros(2),
-    )
+    layer = layer_of([[2.0 * scale, -scale], [0.0, 0.0]], [0.5 * scale, 0.0])
     return BayesianNetwork.from_linears([layer], "classification", shift)
 
 

@@ -84,9 +84,8 @@ def test_margins_of_one_neuron(pushed: bool) -> None:
     first = Linear(torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([m]), torch.tensor([r]))
     last = Linear(torch.tensor([[mu], [0.0]]), torch.tensor([[sd], [0.0]]), torch.zeros(2), torch.zeros(2))
     network = BayesianNetwork.from_linears([first, last], "classification")
-    m, r, mu, sd = (
-        float(t) for t in (first.bias_mean[0], first.bias_std[0], last.weight_mean[0, 0], last.weight_std[0, 0])
-    )
+    own = (first.bias_mean, first.bias_std, last.weight_mean[0], last.weight_std[0])
+    m, r, mu, sd = (float(values[0]) for values in own)
     u = m / r
     cdf, pdf = 0.5 * math.erfc(-u / math.sqrt(2)), math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
     mean, second = m * cdf + r * pdf, (m * m + r * r) * cdf + m * r * pdf

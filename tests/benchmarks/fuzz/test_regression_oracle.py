@@ -11,7 +11,7 @@ from benchmarks.fuzz.regression_cases import Case
 from benchmarks.fuzz.regression_judge import Claim, gather, judge
 from flint import arb
 from support import oracles
-from support.networks import make_network
+from support.networks import layer_of, make_network
 from torch import Tensor
 
 from bnndp.geometry.bounds import Affine
@@ -61,11 +61,8 @@ def test_exact_means_agree_with_the_other_oracle(sizes: tuple[int, ...]) -> None
 
 
 def test_exact_means_of_ordinary_networks_agree_with_rationals() -> None:
-    def whole(weight: list[list[float]], bias: list[float]) -> Linear:
-        mean = torch.tensor(weight, dtype=torch.float64)
-        return Linear(mean, 0 * mean, torch.tensor(bias), torch.zeros(len(bias)))
-
-    layers = [whole([[1, -2], [3, 1]], [0.5, -1]), whole([[1, -1], [2, 0.25]], [0, -0.5]), whole([[4, -8]], [0.125])]
+    means = [([[1, -2], [3, 1]], [0.5, -1]), ([[1, -1], [2, 0.25]], [0, -0.5]), ([[4, -8]], [0.125])]
+    layers = [layer_of(*each) for each in means]
     # x = (1, 0.25): (1, 2.25) -> (-1.25, 2.0625) -> 4 * 0 - 8 * 2.0625 + 0.125
     mean = oracle.exact_mean(BayesianNetwork.from_linears(layers), torch.tensor([1, 0.25], dtype=torch.float64))
     assert mean[0] == arb(-16.375)
