@@ -43,6 +43,14 @@ def random_linear(n: int, classes: int, seed: int, *, std: float = 0.0) -> Bayes
     return linear(weight, torch.randn(classes, generator=generator, dtype=torch.float64), std=std)
 
 
+def linear_mean(network: BayesianNetwork, x: Tensor) -> Tensor:
+    """E p_0 (points,) of a linear classifier with two classes at x (points, n): the margin is one Gaussian."""
+    (layer,) = network.linears
+    m = x @ (layer.weight_mean[0] - layer.weight_mean[1]) + layer.bias_mean[0] - layer.bias_mean[1]
+    s = (x.square() @ layer.weight_std.square().T + layer.bias_std.square()).sum(-1).sqrt()
+    return torch.tensor(list(map(logistic_mean, m.tolist(), s.tolist())), dtype=torch.float64)
+
+
 def exact_radius(network: BayesianNetwork, x: Tensor, label: Tensor, *, norm: float = math.inf) -> Tensor:
     """Distance of each x (batch, n) from where the mean logit of another class reaches that of the label: (batch,).
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from support.classifiers import logistic_mean, sampled_softmax
+from support.classifiers import linear_mean, sampled_softmax
 from support.ensembles import outputs
 from support.networks import make_network
 from tests.marks import slow_but
@@ -34,14 +34,6 @@ def mean_softmax(network: BayesianNetwork, x: Tensor) -> Tensor:
     return outputs(BayesianNetwork.from_linears(fixed), x)[0].softmax(-1)
 
 
-def logistic_by_quadrature(network: BayesianNetwork, x: Tensor) -> Tensor:
-    """``E p_0`` of a linear classifier with two classes: the margin is one Gaussian; (points,)."""
-    (layer,) = network.linears
-    m = x @ (layer.weight_mean[0] - layer.weight_mean[1]) + layer.bias_mean[0] - layer.bias_mean[1]
-    s = (x.square() @ layer.weight_std.square().T + layer.bias_std.square()).sum(-1).sqrt()
-    return torch.tensor(list(map(logistic_mean, m.tolist(), s.tolist())), dtype=torch.float64)
-
-
 def test_without_variance_it_is_the_network_itself() -> None:
     for sizes in ((3, 4), (3, 7, 4), (3, 7, 6, 4)):
         network = make_network(sizes, std=0.0)
@@ -66,7 +58,7 @@ def test_linear_classifiers_agree_with_quadrature(std: float) -> None:
     network = make_network((3, 2), seed=1, std=std)
     x = points(20, 3)
     result = estimate_softmax(network, x, draw_softmax_noise(network, 4096, seed=0))
-    truth = logistic_by_quadrature(network, x)
+    truth = linear_mean(network, x)
     assert (result.std_error < 1e-3).all()
     assert (result.std_error > 1e-9).all()
     assert ((result.mean[:, 0] - truth).abs() <= 5 * result.std_error[:, 0]).all()
@@ -76,7 +68,7 @@ def test_linear_classifiers_agree_with_quadrature(std: float) -> None:
 def test_standard_errors_are_honest(samples: int) -> None:
     network = make_network((3, 2), seed=2, std=2.0)
     x = points(1, 3, seed=4)
-    truth = float(logistic_by_quadrature(network, x)[0])
+    truth = float(linear_mean(network, x)[0])
     scores = []
     for trial in range(100):
         result = estimate_softmax(network, x, draw_softmax_noise(network, samples, seed=trial))

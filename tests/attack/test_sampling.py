@@ -14,7 +14,6 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.attack.sampling import Noise, ascent_direction, draw_noise, estimate, is_exact
-from bnndp.errors import InputError
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
@@ -135,8 +134,3 @@ def test_gradients_are_finite_without_variance() -> None:
 def test_no_noise_is_needed_where_nothing_is_random() -> None:
     assert draw_noise(make_network((2, 3, 1)), 64, seed=0).layers == ()
     assert draw_noise(make_network((2, 3, 3, 1), std=0.0), 64, seed=0) == Noise((None,))
-
-
-def test_too_few_samples_are_refused() -> None:
-    with pytest.raises(InputError, match="at least 1, got 0"):
-        draw_noise(make_network((1, 2, 2, 1)), 0, seed=0)

@@ -14,9 +14,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from support.ensembles import outputs
 from tests.cli.conftest import terminal
 from tests.training import synthetic as made
-from tests.training.synthetic import drawn_outputs
 from typer.testing import CliRunner
 
 from bnndp.cli.main import app
@@ -86,9 +86,9 @@ def test_bounds_in_the_units_of_the_set_hold(bnndp: Any, answers: Any, tmp_path:
     draws = 2000
     for point in range(4):  # of every box
         x = centre + half * (2 * torch.rand(centre.shape, generator=generator, dtype=torch.float64) - 1)
-        outputs = drawn_outputs(network, x, draws, seed=point)[..., 0]
-        error = 5 * outputs.std(0) / draws**0.5
-        for row, mean, slack in zip(rows, outputs.mean(0).tolist(), error.tolist(), strict=True):
+        drawn = outputs(network, x, draws, seed=point)[..., 0]
+        error = 5 * drawn.std(0) / draws**0.5
+        for row, mean, slack in zip(rows, drawn.mean(0).tolist(), error.tolist(), strict=True):
             assert row["lower"] - slack <= mean <= row["upper"] + slack
     # The bounds say something: targets have a deviation of about 1.2 FACTOR, and the slack is small beside the bounds.
     assert all(row["width"] < made.FACTOR for row in rows)

@@ -1,4 +1,4 @@
-"""A made data set in the form of the UCI sets, in units far from one, and means of its networks from plain draws."""
+"""A made data set in the form of the UCI sets, in units far from one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from bnndp.data import registry
 from bnndp.data.uci import FOLDS, TABLES, Table
-from bnndp.network import BayesianNetwork
 
 NAME = "synthetic"
 ROWS, HELD = 400, 60
@@ -36,18 +33,3 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def _put(folder: Path, name: str, text: str) -> None:
     (folder / NAME / name).write_bytes(gzip.compress(text.encode()))
-
-
-def drawn_outputs(network: BayesianNetwork, x: Tensor, draws: int, seed: int = 1) -> Tensor:
-    """Outputs (draws, points, n_out) of whole networks drawn from the posterior, weight by weight."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(mean: Tensor, std: Tensor) -> Tensor:
-        return mean + std * torch.randn((draws, *mean.shape), generator=generator, dtype=torch.float64)
-
-    z = (x if network.shift is None else x - network.shift).expand(draws, -1, -1)
-    for k, layer in enumerate(network.linears):
-        z = z.relu() if k else z
-        weight, bias = draw(layer.weight_mean, layer.weight_std), draw(layer.bias_mean, layer.bias_std)
-        z = z @ weight.transpose(1, 2) + bias[:, None]
-    return z

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.ensembles import outputs
 from tests.training.problems import design, exact_mean_field, linear_parameters, linear_problem
-from tests.training.truth import divergence, random_network, sampled_outputs
+from tests.training.truth import divergence, random_network
 
 from bnndp.data import RegressionData, noisy_sine
 from bnndp.errors import InputError
@@ -84,7 +85,7 @@ class TestAgainstWeightDraws:
         x = torch.linspace(-1, 1, 3 * sizes[0], dtype=torch.float64).reshape(3, -1)
         data = RegressionData(x, torch.ones(3, sizes[-1]))
         options = TrainingOptions(sizes[1:-1], NOISE, prior_std=PRIOR)
-        likelihood = torch.distributions.Normal(sampled_outputs(network, x, self.DRAWS), NOISE)
+        likelihood = torch.distributions.Normal(outputs(network, x, self.DRAWS), NOISE)
         draws = likelihood.log_prob(data.y).sum((1, 2))
         estimate = torch.tensor([elbo(network, data, replace(options, seed=s), samples=100) for s in range(20)])
         error = math.sqrt(draws.var().item() / self.DRAWS + estimate.var().item() / 20)
@@ -108,7 +109,7 @@ class TestSine:
         assert card.rmse_clean <= 0.06
         assert card.rmse_held_out == pytest.approx(math.hypot(card.rmse_clean, 0.1), rel=0.1)
         assert card.rmse_train == pytest.approx(math.hypot(card.rmse_clean, 0.1), rel=0.1)
-        draws = sampled_outputs(trained.network, data.x, 2000)
+        draws = outputs(trained.network, data.x, 2000)
         assert card.rmse_clean == pytest.approx((draws.mean(0) - data.clean).square().mean().sqrt().item(), rel=0.1)
         assert card.seconds > 0
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.ensembles import outputs
 from tests.training.problems import (
     LOGISTIC_PRIOR,
     best_logistic,
@@ -19,7 +20,7 @@ from tests.training.problems import (
     logistic_problem,
     quadrants,
 )
-from tests.training.truth import divergence, random_network, sampled_outputs
+from tests.training.truth import divergence, random_network
 from torch import Tensor
 
 from bnndp.data import ClassificationData, mnist, noisy_sine
@@ -93,7 +94,7 @@ def test_elbo_against_weight_draws(sizes: tuple[int, ...]) -> None:
     x = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(3, 2)
     data = ClassificationData(x, torch.tensor([0, 2, 1]), sizes[-1])
     options = TrainingOptions(sizes[1:-1], prior_std=LOGISTIC_PRIOR)
-    log_softmax = sampled_outputs(network, x, 20_000).log_softmax(-1)
+    log_softmax = outputs(network, x, 20_000).log_softmax(-1)
     draws = sum(log_softmax[:, point, label] for point, label in enumerate(data.y.tolist()))
     estimate = torch.tensor([elbo(network, data, replace(options, seed=s), samples=200) for s in range(20)])
     error = math.sqrt(draws.var().item() / 20_000 + estimate.var().item() / 20)
@@ -115,7 +116,7 @@ class TestQuadrants:
         assert trained.network.task == "classification"
         error = math.sqrt(self.BEST * (1 - self.BEST) / 4000)
         assert self.BEST - 0.01 - 4 * error <= card.held_out.accuracy <= self.BEST + 4 * error
-        probability = sampled_outputs(trained.network, held_out.x, 500).softmax(-1).mean(0)
+        probability = outputs(trained.network, held_out.x, 500).softmax(-1).mean(0)
         right = probability.argmax(-1) == held_out.y
         assert card.held_out.accuracy == pytest.approx(right.double().mean().item(), abs=0.003)
         nll = -probability.gather(1, held_out.y[:, None]).log().mean().item()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.ensembles import outputs
 from tests.training import synthetic
-from tests.training.synthetic import drawn_outputs
 
 from bnndp.attack.sampling import draw_noise, estimate
 from bnndp.data import load
@@ -48,10 +48,10 @@ def test_a_synthetic_set_in_huge_units(folder: Path, steps: int) -> None:
     # The figures of the test part, from draws of whole networks and from the standardised units.
     assert isinstance(found.test, TargetScores)
     assert found.test.points == synthetic.HELD
-    outputs = drawn_outputs(found.network, test.x, 4000)
-    rmse = float((outputs.mean(0) - test.y).square().mean().sqrt())
+    drawn = outputs(found.network, test.x, 4000)
+    rmse = float((drawn.mean(0) - test.y).square().mean().sqrt())
     assert found.test.rmse == pytest.approx(rmse, rel=0.02)
-    assert found.test.output_std == pytest.approx(float(outputs.std(0).mean()), rel=0.05)
+    assert found.test.output_std == pytest.approx(float(drawn.std(0).mean()), rel=0.05)
     assert found.noise_std is not None
     scale = found.units.targets.scale.item()
     inner_nll = -predict_targets(

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from tests.training.truth import gauss_hermite, random_network, sampled_outputs
+from support.ensembles import outputs
+from tests.training.truth import gauss_hermite, random_network
 
 from bnndp.data import ClassificationData, RegressionData
 from bnndp.errors import InputError
@@ -23,7 +24,7 @@ def test_against_weight_draws(sizes: tuple[int, ...]) -> None:
     network = random_network(sizes, task="classification")
     x = torch.linspace(-2, 2, 10, dtype=torch.float64).reshape(5, 2)
     draws = 20_000
-    logits = sampled_outputs(network, x, draws)
+    logits = outputs(network, x, draws)
     probability = logits.softmax(-1)
     found = predict(network, x, draws=draws)
     error = probability.std(0) * math.sqrt(2 / draws)
@@ -115,16 +116,16 @@ class TestTargets:
     @pytest.mark.parametrize("sizes", [(2, 5, 1), (2, 4, 4, 2)])
     def test_against_weight_draws(self, sizes: tuple[int, ...]) -> None:
         network, x, draws = random_network(sizes), self.data(1).x, 20_000
-        outputs = sampled_outputs(network, x, draws)
-        data = RegressionData(x, outputs.mean(0) + 0.3 * outputs.std(0))  # where many draws lie
-        law = torch.distributions.Normal(outputs, self.NOISE)
+        drawn = outputs(network, x, draws)
+        data = RegressionData(x, drawn.mean(0) + 0.3 * drawn.std(0))  # where many draws lie
+        law = torch.distributions.Normal(drawn, self.NOISE)
         density = law.log_prob(data.y).sum(-1).exp()
         found = predict_targets(network, data, self.NOISE, draws=draws)
         error = math.sqrt(2 / draws) * density.std(0)
         assert ((found.log_density.exp() - density.mean(0)).abs() <= 5 * error).all()
         levels = law.cdf(data.y)
         assert ((found.level - levels.mean(0)).abs() <= 5 * math.sqrt(2 / draws) * levels.std(0)).all()
-        assert torch.allclose(found.output_std, outputs.std(0), rtol=0.1)
+        assert torch.allclose(found.output_std, drawn.std(0), rtol=0.1)
 
     def test_labels_have_the_likelihood_of_the_card(self) -> None:
         network = random_network((2, 5, 3), task="classification")

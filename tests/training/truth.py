@@ -25,19 +25,6 @@ def random_network(
     return BayesianNetwork.from_linears(linears, task)
 
 
-def sampled_outputs(network: BayesianNetwork, x: Tensor, draws: int, seed: int = 0) -> Tensor:
-    """Outputs of ``draws`` networks drawn from the posterior, weights shared by all points: (draws, points, n_out)."""
-    generator = torch.Generator().manual_seed(seed)
-    z = x.expand(draws, *x.shape)
-    for k, layer in enumerate(network.linears):
-        noise = torch.randn(draws, *layer.weight_mean.shape, generator=generator, dtype=torch.float64)
-        bias_noise = torch.randn(draws, layer.n_out, generator=generator, dtype=torch.float64)
-        weight = layer.weight_mean + layer.weight_std * noise
-        bias = layer.bias_mean + layer.bias_std * bias_noise
-        z = (z.relu() if k else z) @ weight.transpose(-1, -2) + bias[:, None]
-    return z
-
-
 def divergence(network: BayesianNetwork, prior_std: float) -> Tensor:
     """KL from N(0, prior_std^2) on every weight and bias, by torch's own formula."""
     parts = [
