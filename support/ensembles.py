@@ -49,7 +49,7 @@ def outputs(network: BayesianNetwork, x: Tensor, draws: int = 1, seed: int = 0) 
     """Outputs (draws, ..., n_out) at x (..., n); the one there is without variance."""
     seen = x if network.shift is None else x - network.shift
     found = draw_layers(network, seen.reshape(-1, x.shape[-1]), draws, torch.Generator().manual_seed(seed))[-1]
-    return found.unflatten(1, x.shape[:-1])
+    return found.reshape(len(found), *x.shape[:-1], network.n_out)
 
 
 def average(ensemble: Ensemble, values: Sequence[Tensor]) -> Tensor:

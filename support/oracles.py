@@ -200,6 +200,16 @@ def exact_mean(network: BayesianNetwork, x: Sequence[float | Fraction | arb]) ->
     ]
 
 
+def rational_outputs(network: BayesianNetwork, x: Iterable[float | Fraction]) -> list[Fraction]:
+    """The outputs at x of dense layers with ReLUs and no variance, in exact arithmetic."""
+    z = [Fraction(value) for value in x]
+    for k, layer in enumerate(network.linears):
+        z = [max(value, Fraction(0)) for value in z] if k else z
+        rows = zip(layer.weight_mean.tolist(), layer.bias_mean.tolist(), strict=True)
+        z = [sum((Fraction(w) * value for w, value in zip(row, z, strict=True)), Fraction(b)) for row, b in rows]
+    return z
+
+
 def _exponent(x: arb) -> int:
     """About ``log2 |x|`` of a ball; far below every other number where its midpoint is zero."""
     mid = abs(x).mid()

@@ -12,6 +12,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.dice import Dice
+from support.ensembles import outputs
+from support.oracles import rational_outputs
 from support.passes import ends
 from tests.engine.dense.truth import all_margins
 from torch import Tensor
@@ -153,16 +155,6 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, fe
 # --- Soundness in exact arithmetic, without tolerance. ----------------------------------------------------------------
 
 
-def exact(network: BayesianNetwork, x: list[Fraction]) -> list[Fraction]:
-    """The outputs of the network at x, in rational numbers."""
-    z = x
-    for k, linear in enumerate(network.linears):
-        z = [max(v, Fraction(0)) for v in z] if k else z
-        rows = zip(linear.weight_mean.tolist(), linear.bias_mean.tolist(), strict=True)
-        z = [sum((Fraction(w) * v for w, v in zip(row, z, strict=True)), Fraction(b)) for row, b in rows]
-    return z
-
-
 def _corners_and_more(box: Box, i: int, seed: int) -> list[list[Fraction]]:
     """Vertices, centre and a few other points of a box."""
     low, high = ([Fraction(v) for v in end[i].tolist()] for end in (box.lower, box.upper))
@@ -179,7 +171,7 @@ def _holds(network: BayesianNetwork, box: Box, seed: int) -> None:
     planes, least, margins = found.affine(rows).affine, ends(found, n), all_margins(found, n)
     for i in range(box.batch):
         for x in _corners_and_more(box, i, seed):
-            value = exact(network, x)
+            value = rational_outputs(network, x)
             assert all(_at_most(margins.mean[i, c, j], value[c] - value[j]) for c in range(n) for j in range(n))
             for j, truth in enumerate([*value, *(-v for v in value)]):
                 assert _at_most(least.lower[i, j] if j < n else -least.upper[i, j - n], truth)
@@ -244,9 +236,7 @@ def test_balls_hold_and_help(norm: float) -> None:
     assert (found.upper - found.lower < wide.upper - wide.lower).all()
     step = dice.normal(2000, 4, 6) / 6
     step = step * (0.4999 / torch.linalg.vector_norm(step, ord=norm, dim=-1, keepdim=True).clamp_min(0.4999))
-    values = x + step
-    for k, linear in enumerate(network.linears):
-        values = (values.clamp_min(0) if k else values) @ linear.weight_mean.T + linear.bias_mean
+    values = outputs(network, x + step)[0]
     assert ((values >= found.lower - 1e-12) & (values <= found.upper + 1e-12)).all()
 
 
@@ -258,9 +248,8 @@ def test_margins_are_outputs_of_a_network_of_differences(eps: float) -> None:
     network, box = _network((3, 9, 8, 4), seed=1), _boxes(6, 3, eps)
     found, (*hidden, output) = all_margins(_pass(network, box), 4), network.linears
     for label in range(4):
-        difference = Linear.fixed(
-            output.weight_mean[label] - output.weight_mean, output.bias_mean[label] - output.bias_mean
-        )
+        weight, bias = output.weight_mean, output.bias_mean
+        difference = Linear.fixed(weight[label] - weight, bias[label] - bias)
         other = _ends(BayesianNetwork.from_linears([*hidden, difference]), box)
         slack = 1e-9 * (other.upper - other.lower) + 1e-12
         assert ((found.mean[:, label] - other.lower).abs() <= slack).all()

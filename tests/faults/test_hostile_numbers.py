@@ -11,7 +11,7 @@ import pytest
 import torch
 from flint import arb
 from support import oracles
-from support.dice import Dice
+from support.ensembles import outputs
 from tests.faults.hostile import BOUNDED, REFUSED, Ingredients
 from tests.marks import slow_but
 from torch import Tensor
@@ -93,17 +93,9 @@ def test_means_are_within_their_bounds(row: str, method: str) -> None:
 
 
 def drawn_softmax(network: BayesianNetwork, x: Tensor) -> Tensor | None:  # x (n,)
-    """The mean softmax of draws by code of its own, (classes,); None where float64 overflows."""
-    dice, z = Dice(2), x.expand(DRAWS, -1)
-    for index, layer in enumerate(network.linears):
-        z = z.clamp_min(0) if index else z
-        weight = layer.weight_mean + layer.weight_std * dice.normal(DRAWS, *layer.weight_std.shape)
-        bias = layer.bias_mean + layer.bias_std * dice.normal(DRAWS, *layer.bias_std.shape)
-        z = (weight @ z[..., None])[..., 0] + bias
-    if not bool(z.isfinite().all()):
-        return None
-    top = z.amax(-1, keepdim=True)
-    return (z - top).exp().div((z - top).exp().sum(-1, keepdim=True)).mean(0)
+    """The mean softmax of draws, (classes,); None where float64 overflows."""
+    logits = outputs(network, x, DRAWS, seed=2)
+    return logits.softmax(-1).mean(0) if bool(logits.isfinite().all()) else None
 
 
 @pytest.mark.parametrize(("row", "method"), ROWS)

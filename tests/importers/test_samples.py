@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.ensembles import mean_output
 from support.foreign_states import LIBRARIES, RELUS, SETTINGS, dense
 from support.site_states import SEEDS
 from torch import Tensor, nn
@@ -62,15 +62,10 @@ def test_the_mean_of_an_ensemble_is_that_of_its_members() -> None:
     found = from_samples([module.state_dict() for module in modules], **SETTINGS)
     x = torch.randn(7, 3)
     exact = torch.stack([module(x) for module in modules]).mean(0).detach().double()
-    got = torch.stack([_run(member, x.double()) for member in found.members]).mean(0)
+    got = mean_output(found, x.double())
     assert torch.allclose(got, exact, atol=1e-5)
     inside = bnndp.certify(found, bnndp.Box.ball(x.double(), eps=0.0))
     assert bool(((inside.lower <= got + 1e-9) & (got - 1e-9 <= inside.upper)).all())
-
-
-def _run(member: Any, x: Tensor) -> Tensor:
-    first, last = member.linears
-    return (x @ first.weight_mean.T + first.bias_mean).clamp_min(0) @ last.weight_mean.T + last.bias_mean
 
 
 def test_weights_of_samples(tmp_path: Path) -> None:

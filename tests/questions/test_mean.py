@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 import torch
 from support.ensembles import average, certain_ensemble, certain_member, mean_output, outputs, points_of
 from support.networks import make_network
+from support.oracles import rational_outputs
 from support.passes import holds
 from support.records import conv, linear, normal
 from tests.marks import slow_but
@@ -113,18 +113,6 @@ def test_what_overflows_leaves_no_bound() -> None:
 # Rounding
 
 
-def rational(network: BayesianNetwork, x: Sequence[float]) -> Fraction:
-    """The output at x in exact arithmetic."""
-    z = [Fraction(v) for v in x]
-    for layer in network.layers:
-        if isinstance(layer, Linear):
-            pairs = zip(layer.weight_mean.tolist(), layer.bias_mean.tolist(), strict=True)
-            z = [sum((Fraction(w) * v for w, v in zip(row, z, strict=True)), Fraction(b)) for row, b in pairs]
-        else:
-            z = [max(v, Fraction(0)) for v in z]
-    return z[0]
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e9, 1e-120])
 def test_bounds_at_a_point_hold_the_exact_value_though_terms_cancel(scale: float) -> None:
     """The mean over pairs of members is what rounding leaves of terms that are 1e9 times as large."""
@@ -138,6 +126,6 @@ def test_bounds_at_a_point_hold_the_exact_value_though_terms_cancel(scale: float
     found = certify(ensemble, Box(x, x))
     for low, high, point in zip(found.lower[:, 0].tolist(), found.upper[:, 0].tolist(), x.tolist(), strict=True):
         pairs = zip(members, ensemble.probabilities.tolist(), strict=True)
-        truth = sum((Fraction(w) * rational(m, point) for m, w in pairs), Fraction(0))
+        truth = sum((Fraction(w) * rational_outputs(m, point)[0] for m, w in pairs), Fraction(0))
         assert Fraction(low) <= truth <= Fraction(high)
         assert high - low <= 1e-3 * scale  # 1e-12 of the largest terms

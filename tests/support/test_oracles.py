@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 from flint import arb, ctx
+from support.ensembles import outputs
 from support.networks import make_network
 from support.oracles import PRECISION, above, all_above, all_below, below, down, exact, exact_mean, rectified, up
 
@@ -64,14 +65,7 @@ def test_moments_agree_with_quadrature(m: float) -> None:
 def test_exact_mean_agrees_with_sampling() -> None:
     network, samples = make_network((3, 6, 2), 4, std=1.0), 100_000
     x = [0.3, -1.2, 0.7]
-    generator = torch.Generator().manual_seed(1)
-    z = torch.tensor(x, dtype=torch.float64).expand(samples, 3)
-    for k, layer in enumerate(network.linears):
-        z = z.clamp_min(0) if k else z
-        shape = (samples, *layer.weight_mean.shape)
-        weight = layer.weight_mean + layer.weight_std * torch.randn(shape, generator=generator, dtype=torch.float64)
-        bias = layer.bias_mean + layer.bias_std * torch.randn(shape[:2], generator=generator, dtype=torch.float64)
-        z = torch.einsum("soi,si->so", weight, z) + bias
+    z = outputs(network, torch.tensor(x, dtype=torch.float64), samples, seed=1)
     error = z.std(0) / math.sqrt(samples)
     for value, mean, deviation in zip(exact_mean(network, x), z.mean(0).tolist(), error.tolist(), strict=True):
         assert abs(float(value) - mean) < 5 * deviation

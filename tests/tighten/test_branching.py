@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from support.dice import Dice
+from support.ensembles import outputs
 from tests.marks import slow_but
 from torch import Tensor
 
@@ -73,9 +74,7 @@ def test_cells_decide_what_one_pass_cannot() -> None:
     axis = torch.linspace(-0.3, 0.3, 141, dtype=torch.float64)
     for seed in range(12):
         net = network((2, 8, 2), 0.0, seed)
-        logits = torch.cartesian_prod(axis, axis)
-        for index, layer in enumerate(net.linears):
-            logits = (logits.clamp_min(0) if index else logits) @ layer.weight_mean.T + layer.bias_mean
+        logits = outputs(net, torch.cartesian_prod(axis, axis))[0]
         margin = logits[:, 0] - logits[:, 1]
         label = torch.tensor([int(margin.mean() < 0)])
         found = [branched(net, box, label, cells) > 0 for cells in (1, 16)]
