@@ -218,7 +218,7 @@ def test_wrong_numbers_are_refused() -> None:
     for name in ("plain", "tanh", "mixture"):
         with pytest.raises(InputError, match="samples and replicates must be at least 1, got 0 and"):
             draw_noise(NETWORKS[name], 0, seed=0)
-        with pytest.raises(InputError, match="samples and replicates must be at least 1, got . and 0"):
+        with pytest.raises(InputError, match=r"samples and replicates must be at least 1, got . and 0"):
             draw_softmax_noise(NETWORKS[name], 8, seed=0, replicates=0)
 
 

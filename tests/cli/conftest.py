@@ -41,17 +41,21 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-@pytest.fixture
-def bnndp(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Run ``bnndp ARGUMENTS`` in this process."""
+def captured(program: Callable[[list[str]], int], capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run a program in this process with these arguments."""
 
     def run(*arguments: object) -> Result:
         capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return Result(status, out, err)
+        status = program([str(argument) for argument in arguments])
+        return Result(status, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def bnndp(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run ``bnndp ARGUMENTS`` in this process."""
+    return captured(main, capfd)
 
 
 @pytest.fixture

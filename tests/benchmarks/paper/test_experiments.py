@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,18 +15,12 @@ from benchmarks.cache import NetworkCache
 from benchmarks.paper import columns, experiments, published
 from benchmarks.paper.__main__ import main
 from benchmarks.paper.columns import Column
+from tests.cli.conftest import Result, captured
 
 from bnndp.data import Store
 from bnndp.files.posterior import load
 
 SMALL = ("--points", 3, "--steps", 25)
-
-
-@dataclass(frozen=True)
-class Result:
-    status: int
-    stdout: str
-    stderr: str
 
 
 Reproduce = Callable[..., Result]
@@ -35,13 +29,7 @@ Reproduce = Callable[..., Result]
 @pytest.fixture
 def reproduce(capfd: pytest.CaptureFixture[str]) -> Reproduce:
     """Run the program in this process."""
-
-    def run(*arguments: object) -> Result:
-        capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return Result(status, *capfd.readouterr())
-
-    return run
+    return captured(main, capfd)
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import pytest
+from support.markup import outline
 
 from bnndp.report.page.markup import Markup, data_script, tag
 
@@ -22,32 +21,10 @@ NASTY = [
 ]
 
 
-class Reader(HTMLParser):
-    """What a browser would see: elements with their attributes, and text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def read(markup: str) -> Reader:
-    reader = Reader()
-    reader.feed(markup)
-    reader.close()
-    return reader
-
-
 @pytest.mark.parametrize("text", NASTY)
 def test_a_text_stays_a_text(text: str) -> None:
-    found = read(tag("p", text, title=text))
-    assert [name for name, _ in found.elements] == ["p"]
+    found = outline(tag("p", text, title=text))
+    assert found.names == ["p"]
     assert set(found.elements[0][1]) == {"title"}
     if text.isprintable():
         assert found.text == text
@@ -56,8 +33,8 @@ def test_a_text_stays_a_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_data_do_not_leave_their_element(text: str) -> None:
-    found = read(data_script("d", {text: [text]}))
-    assert [name for name, _ in found.elements] == ["script"]
+    found = outline(data_script("d", {text: [text]}))
+    assert found.names == ["script"]
     assert "<" not in data_script("d", text).removeprefix('<script type="application/json" id="d">')[:-9]
 
 

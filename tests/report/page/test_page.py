@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.markup import outline
 from support.run_folders import interval_answer, page_of, radius_answer, write_run
 
 from bnndp.cli.main import main
@@ -24,32 +24,8 @@ from bnndp.report.page.page import report_of
 NASTY = "</script></title><script>window.injected = 1</script><img src=x onerror='window.injected = 1'>\u202e\"'&"
 
 
-class Outline(HTMLParser):
-    """Elements, attributes and readable text of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.attributes: list[tuple[str, str, str | None]] = []
-        self.text = ""
-        self._inside = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs]
-        self._inside = tag
-
-    def handle_data(self, data: str) -> None:
-        if self._inside not in ("script", "style"):
-            self.text += data
-
-
-def outline(page: str) -> Outline:
-    found = Outline()
-    found.feed(page)
-    found.close()
-    found.text = " ".join(found.text.split())
-    return found
+def text_of(page: str) -> str:
+    return " ".join(outline(page).text.split())
 
 
 def data_of(page: str) -> dict[str, list[list[object]]]:
@@ -113,8 +89,8 @@ def test_a_regression_run_has_its_intervals_rounded_outward(regression: Path) ->
         assert np.allclose(shown, exact, rtol=1e-4, atol=1e-12)
     widest = max(float(str(row["width"])) for row in rows)
     said = "For 9 of 9 boxes of inputs, those of radius 0.1 around each input, the mean output, E f(x), is enclosed"
-    assert said in outline(page).text
-    shown = float(re.search(r"the widest is ([0-9.]+)\.", outline(page).text)[1])  # type: ignore[index]
+    assert said in text_of(page)
+    shown = float(re.search(r"the widest is ([0-9.]+)\.", text_of(page))[1])  # type: ignore[index]
     assert widest <= shown <= widest * 1.001
 
 
@@ -154,7 +130,7 @@ def test_a_radius_run_has_its_radii_rounded_to_the_safe_side(images: Path) -> No
 
 
 def test_the_first_sentence_counts_what_is_proved(images: Path) -> None:
-    text, rows = outline(page_of(images)).text, rows_of(images)
+    text, rows = text_of(page_of(images)), rows_of(images)
     found = re.search(
         r"For (\d+) of 8 inputs the decision provably is the label .* up to a radius of ([0-9.]+)\.", text
     )
@@ -174,7 +150,7 @@ def test_images_are_shown_with_what_an_attack_made_of_them(images: Path) -> None
 def test_accuracy_over_the_radius_has_the_radii_that_were_asked_for(images: Path) -> None:
     page = page_of(run_in(images.parent, "evaluate", "--eps", 0.01, 0.02, 0.03, name="accuracy"))
     assert page.count('class="mark"') == 3
-    assert "up to a radius of 0.02." in outline(page).text
+    assert "up to a radius of 0.02." in text_of(page)
 
 
 def test_a_page_needs_nothing_else(regression: Path, images: Path) -> None:
@@ -226,7 +202,7 @@ def test_the_name_of_a_folder_does_not_become_markup(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", "radius", [radius_answer(0.1)], points=5, stages=("low", "high"))
-    text = outline(page_of(folder)).text
+    text = text_of(page_of(folder))
     assert "The run is not complete: 4 inputs of 5 have no answer yet." in text
     assert "the effort “high” is not completed" in text
 
@@ -247,8 +223,9 @@ ALARMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", ALARMS)
 def test_what_contradicts_a_proof_is_an_alarm(tmp_path: Path, case: str) -> None:
     command, wrong, right, words = ALARMS[case]
-    assert words in outline(page_of(write_run(tmp_path / "wrong", command, [right, wrong]))).text
-    assert words.split(" from ")[-1] not in outline(page_of(write_run(tmp_path / "right", command, [right]))).text
+    assert words in text_of(page_of(write_run(tmp_path / "wrong", command, [right, wrong])))
+    text = text_of(page_of(write_run(tmp_path / "right", command, [right])))
+    assert not any(alarm in text for alarm in ("Contradiction.", "reaches beyond"))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +238,7 @@ def test_what_contradicts_a_proof_is_an_alarm(tmp_path: Path, case: str) -> None
     ],
 )
 def test_a_run_of_one_input_has_a_page(tmp_path: Path, answers: list[dict[str, object]]) -> None:
-    text = outline(page_of(write_run(tmp_path / "run", "radius", answers))).text
+    text = text_of(page_of(write_run(tmp_path / "run", "radius", answers)))
     certified = answers[0]["radius"] in (0.0, 1.0)
     assert f"For {int(certified)} of 1 input the decision provably" in text
 
@@ -271,7 +248,7 @@ def test_the_curve_ends_at_the_largest_radius_that_was_tried(tmp_path: Path) -> 
     answers = [radius_answer(0.25, "inf"), radius_answer(0.1, 0.2)]
     page = page_of(write_run(tmp_path / "run", "radius", answers, options={"upper": 0.25}))
     assert data_of(page)["end"] == 0.25
-    assert "For 1 input the decision is proved up to the largest radius that was tried." in outline(page).text
+    assert "For 1 input the decision is proved up to the largest radius that was tried." in text_of(page)
     certified = re.search(r'd="([^"]*)" class="line certified"', page)
     assert certified is not None
     heights = [float(point.split()[1]) for point in certified[1].removeprefix("M").split("L")]
@@ -279,9 +256,9 @@ def test_the_curve_ends_at_the_largest_radius_that_was_tried(tmp_path: Path) -> 
 
 
 def test_one_input_is_said_in_the_singular(tmp_path: Path) -> None:
-    text = outline(page_of(write_run(tmp_path / "radius", "radius", [radius_answer(0.1, 0.2)]))).text
+    text = text_of(page_of(write_run(tmp_path / "radius", "radius", [radius_answer(0.1, 0.2)])))
     assert "The certified radius is 0.5 of the radius of the attack, for the one input that has both." in text
-    text = outline(page_of(write_run(tmp_path / "bounds", "certify", [interval_answer([0.0], [1.0])]))).text
+    text = text_of(page_of(write_run(tmp_path / "bounds", "certify", [interval_answer([0.0], [1.0])])))
     assert "is enclosed at every input of the box. The interval is at most 1 wide." in text
 
 
@@ -315,7 +292,7 @@ def test_bounds_without_end_have_a_page(tmp_path: Path) -> None:
     answers = [interval_answer(["-inf", 0.0], ["inf", 1.0]), interval_answer([0.0, 0.0], [0.0, 0.0])]
     page = page_of(write_run(tmp_path / "run", "certify", answers))
     assert column(page, "width") == [None, 0.0]
-    assert "the widest is ∞." in outline(page).text
+    assert "the widest is ∞." in text_of(page)
 
 
 @pytest.mark.slow
@@ -362,7 +339,7 @@ def test_the_command_writes_the_charts_beside_the_page_and_names_them(
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
     page = place.read_text(encoding="utf-8")
     assert page == report_of(images, files=True).page
-    assert all(f"plots/{name}" in outline(page).text for name in names)
+    assert all(f"plots/{name}" in text_of(page) for name in names)
 
 
 def test_a_radius_at_the_end_of_the_search_is_shown_as_at_least_that(tmp_path: Path) -> None:
@@ -376,7 +353,7 @@ def test_a_radius_at_the_end_of_the_search_is_shown_as_at_least_that(tmp_path: P
         page = page_of(write_run(tmp_path / name, "radius", answers, options=options))
         rows = re.findall("<tr>(.*?)</tr>", page.split('id="rows"')[1])[1:]
         assert [re.findall("<td[^>]*>([^<]*)", row)[4] for row in rows] == expected
-    text = outline(page_of(tmp_path / "said")).text
+    text = text_of(page_of(tmp_path / "said"))
     assert "For 1 input the search ended at the largest radius that was tried, 0.5:" in text
     assert "≥" not in page_of(write_run(tmp_path / "none", "radius", [radius_answer(0.1, 0.2)])).split("<script>")[0]
 
