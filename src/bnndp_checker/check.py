@@ -10,7 +10,7 @@ from typing import Any
 
 from flint import arb
 
-from bnndp_checker.balls import ZERO, Rejected, require, use_precision
+from bnndp_checker.ball_arithmetic import ZERO, Rejected, require, use_precision
 from bnndp_checker.claims import Lower, mean_bounds, softmax_bounds
 from bnndp_checker.layers import Box
 from bnndp_checker.moment import moment_bounds

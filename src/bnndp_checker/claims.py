@@ -13,7 +13,7 @@ from typing import Any
 from flint import arb
 
 from bnndp_checker.activations import activation
-from bnndp_checker.balls import ONE, ZERO, larger, require, smaller, upper_root
+from bnndp_checker.ball_arithmetic import ONE, ZERO, larger, require, smaller, upper_root
 from bnndp_checker.chain import Chain, Form, chain, over_squares
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
 from bnndp_checker.reading import ACTIVATIONS, Layer, expect, number, numbers, out_shape

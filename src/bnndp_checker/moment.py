@@ -14,7 +14,7 @@ from typing import Any
 
 from flint import arb
 
-from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
+from bnndp_checker.ball_arithmetic import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.claims import Lower
 from bnndp_checker.layers import Box, Gaussian, gaussian
 from bnndp_checker.reading import Layer, expect, numbers

@@ -16,7 +16,7 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, ctx
 
 from bnndp_checker import chain, claims
-from bnndp_checker.balls import ONE, ZERO, Rejected
+from bnndp_checker.ball_arithmetic import ONE, ZERO, Rejected
 from bnndp_checker.chain import Chain, Drop, Form, Maximum
 from bnndp_checker.claims import _chord, mean_bounds, norms, softmax_bounds
 from bnndp_checker.layers import Box

@@ -29,10 +29,10 @@ from bnndp.attack.sampled_softmax import (
     mean_path,
     odds_direction,
 )
+from bnndp.deadline import NEVER, Deadline
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-from bnndp.options import NEVER, Deadline
 
 __all__ = ["BUDGET", "NARROW", "AttackBudget", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
 

@@ -31,7 +31,7 @@ from bnndp.questions.softmax import bound_rows
 from bnndp.questions.verdict import Verdict, judge
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer
-from bnndp.runs.lines import exact, number, numbers
+from bnndp.runs.sealed_lines import exact, number, numbers
 
 __all__ = ["BoxJob", "BoxResult", "Decisions", "lead_by_bounds", "verdict_of"]
 

@@ -22,7 +22,7 @@ from bnndp.questions.evaluate import Evaluation, better_evaluations
 from bnndp.questions.radius import Search
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import exact, number
+from bnndp.runs.sealed_lines import exact, number
 
 __all__ = ["RadiusJob", "RadiusResult"]
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from bnndp.errors import ModelFileError, RunStateError
 from bnndp.files.posterior import sync_folder, write_whole
-from bnndp.runs.lines import numbers
+from bnndp.runs.sealed_lines import numbers
 
 __all__ = ["EXPORTS", "Export", "Row", "npz", "open_exports", "whole_file", "write_summary"]
 

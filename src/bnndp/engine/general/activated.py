@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.planes import Planes
+from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.signal import GAUSSIAN, UP, Pre, Signal
 from bnndp.geometry.bounds import Interval

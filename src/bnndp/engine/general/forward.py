@@ -16,6 +16,7 @@ from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.activated import Linearised, activated, activated_signal
+from bnndp.engine.general.activation_planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import hinge_of
 from bnndp.engine.general.laws.residual import added
@@ -29,7 +30,6 @@ from bnndp.engine.general.nodes import (
     lower_bound,
     vanished,
 )
-from bnndp.engine.general.planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.pre_activation import pre_of_signal, pre_of_weights
 from bnndp.engine.general.remainders import Rests
 from bnndp.engine.general.rows import DenseRows, minimum
