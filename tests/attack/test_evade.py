@@ -178,9 +178,3 @@ def test_more_effort_finds_hardly_more(std: float) -> None:
 def test_what_cannot_be_attacked_is_refused(box: Box, label: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
         evade(make_network((2, 3, 4)), box, torch.tensor(label, dtype=torch.int64))
-
-
-@pytest.mark.parametrize(("name", "value"), [("steps", 0), ("seed", -1)])
-def test_budgets_that_are_none_are_refused(name: str, value: int) -> None:
-    with pytest.raises(InputError, match=f"{name} must be at least .*, got {value}"):
-        AttackBudget(**{name: value})

@@ -8,6 +8,6 @@ import pytest
 @pytest.fixture(autouse=True)
 def precision() -> None:
     if find_spec("flint") is not None:
-        from bnndp_checker.balls import use_precision
+        from bnndp_checker.ball_arithmetic import use_precision
 
         use_precision()

@@ -15,12 +15,12 @@ from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.deadline import NEVER, Deadline
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.passes import Climbable, Slopes
+from bnndp.engine.protocol import Climbable, Slopes
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.options import NEVER, Deadline
 from bnndp.tighten.slopes import Sloped, climb
 
 BOX = Box.ball([[0.3, -0.5, 0.2], [-1.0, 0.4, 0.0]], 0.3)
