@@ -35,19 +35,6 @@ def intervals(count: int) -> Box:
     return Box.ball(torch.linspace(-1, 1, count, dtype=torch.float64)[:, None], 0.3)
 
 
-def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """How many boxes and cells each call asks for, from now on."""
-    seen: list[tuple[int, int]] = []
-    real = subject.better_bounds
-
-    def spy(network: Any, box: Any, options: Any) -> Any:
-        seen.append((box.batch, options.refine))
-        return real(network, box, options)
-
-    monkeypatch.setattr(subject, "better_bounds", spy)
-    return seen
-
-
 def rows_of(job: BoxJob, schedule: Schedule | None = None) -> list[dict[str, Any]]:
     with Journal.scratch(job.points, len(job.stages)) as journal:
         assert work(job, journal, show_progress, schedule or Schedule()) is False
@@ -57,9 +44,11 @@ def rows_of(job: BoxJob, schedule: Schedule | None = None) -> list[dict[str, Any
 def test_all_boxes_have_one_pass_before_any_is_refined(monkeypatch: pytest.MonkeyPatch) -> None:
     network = make_network((1, 4, 1), 0)
     before = [row["width"] for row in rows_of(job_of(network, intervals(600)))]
-    seen = calls_of(monkeypatch)
+    spy = Mock(wraps=subject.better_bounds)
+    monkeypatch.setattr(subject, "better_bounds", spy)
     found = rows_of(job_of(network, intervals(600), Options.of("medium", refine=64)))
-    assert seen == [(256, 1), (256, 1), (88, 1)] + [(64, 64)] * 9 + [(24, 64)]
+    asked = [(call.args[1].batch, call.args[2].refine) for call in spy.call_args_list]  # boxes and cells
+    assert asked == [(256, 1), (256, 1), (88, 1)] + [(64, 64)] * 9 + [(24, 64)]
     assert {row["effort"] for row in found} == {"medium"}
     assert all(row["width"] <= width for row, width in zip(found, before, strict=True))
     assert sum(row["width"] for row in found) < sum(before)

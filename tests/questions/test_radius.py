@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -198,15 +199,10 @@ def test_other_refusals() -> None:
 def test_costly_bounds_at_the_end_find_what_they_find_at_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uncertain margins, for which exponential moments say more than two: the radii are the same to the tolerance."""
     network, x = classifier((4, 12, 12, 3), 5, std=0.25, gain=3.0), points(6, 4, 8)
-    asked: list[int] = []
-
-    def seen(*args: Any) -> torch.Tensor:
-        asked.append(args[1].batch)
-        return bound_rows(*args)
-
-    monkeypatch.setattr("bnndp.questions.radius.bound_rows", seen)
+    spy = Mock(wraps=bound_rows)
+    monkeypatch.setattr("bnndp.questions.radius.bound_rows", spy)
     found = certified_radius(network, x, search=BLIND)
-    assert 0 < min(asked) < 6  # not of all, each time
+    assert 0 < min(call.args[1].batch for call in spy.call_args_list) < 6  # not of all, each time
 
     def every(*args: Any, costly: bool) -> tuple[torch.Tensor, torch.Tensor]:
         return bound_rows(*args), torch.zeros(args[1].batch, dtype=torch.bool)

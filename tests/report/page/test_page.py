@@ -90,8 +90,8 @@ def test_a_regression_run_has_its_intervals_rounded_outward(regression: Path) ->
     widest = max(float(str(row["width"])) for row in rows)
     said = "For 9 of 9 boxes of inputs, those of radius 0.1 around each input, the mean output, E f(x), is enclosed"
     assert said in text_of(page)
-    shown = float(re.search(r"the widest is ([0-9.]+)\.", text_of(page))[1])  # type: ignore[index]
-    assert widest <= shown <= widest * 1.001
+    largest = float(re.search(r"the widest is ([0-9.]+)\.", text_of(page))[1])  # type: ignore[index]
+    assert widest <= largest <= widest * 1.001
 
 
 def test_a_regression_run_is_drawn_with_its_mean_where_the_model_is_there(regression: Path, tmp_path: Path) -> None:
