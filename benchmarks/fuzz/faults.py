@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.fuzz.fault_claims import Claim, claims
 from benchmarks.fuzz.fault_injection import FAULTS, Fault, HarnessError, Point, hits, injected, points
-from bnndp import options
+from bnndp import deadline
 
 __all__ = ["Finding", "check_unharmed", "clock_faults", "drawn", "examine"]
 
@@ -73,7 +73,7 @@ def drawn(among: list[Claim], faults: list[Fault], each: int, seed: int) -> Iter
 
 def clock_faults(claim: Claim, ticks: int = 6) -> Iterator[Finding]:
     """The time is over at the n-th look at the clock, for all n up to ``ticks`` that there are."""
-    module: Any = options
+    module: Any = deadline
     real = module.time
 
     class Clock:
