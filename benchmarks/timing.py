@@ -111,8 +111,8 @@ def sample_weights(network: BayesianNetwork, x: Tensor, passes: int, *, dtype: t
     """
     tensors = [[t.to(dtype) for t in (a.weight_mean, a.weight_std, a.bias_mean, a.bias_std)] for a in network.linears]
     sizes = [min(chunk, passes - done) for done in range(0, passes, chunk)]
-    seen = network.centred(x).to(dtype)
-    return torch.cat([_sample_chunk(tensors, seen, size) for size in sizes])
+    centred = network.centred(x).to(dtype)
+    return torch.cat([_sample_chunk(tensors, centred, size) for size in sizes])
 
 
 def seconds_per_pass(network: BayesianNetwork, x: Tensor) -> float:

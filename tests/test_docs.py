@@ -24,13 +24,13 @@ naming = pytest.mark.parametrize("page", NAMING, ids=lambda page: page.relative_
 
 
 def long_lines(text: str) -> Iterator[str]:
-    """Lines that are too long, but for tables and for what a program prints: neither can be wrapped."""
+    """Lines over the limit, except rows of tables and printed output, which cannot be wrapped."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
             fenced = not fenced
         printed = fenced and not line.startswith("$ ")
-        if len(line) > LONGEST and not line.startswith("|") and not printed:
+        if len(line) > LONGEST and not (line.startswith("|") and line.endswith("|")) and not printed:
             yield f"{number}: {line}"
 
 
@@ -97,7 +97,7 @@ def test_the_reference_has_every_public_name(module: str) -> None:
 def test_faults_are_found() -> None:
     fine = f"| {'x' * 200} |\n```text\n{'x' * 200}\n```\n{'x' * 120}\n"
     assert list(long_lines(fine)) == []
-    assert len(list(long_lines(f"```console\n$ {'x' * 200}\n```\n{'x' * 121}\n"))) == 2
+    assert len(list(long_lines(f"```console\n$ {'x' * 200}\n```\n{'x' * 121}\n|{'x' * 121}\n"))) == 3
     known = {"src", "src/bnndp", "src/bnndp/maths/normal.py"}
     assert lost_paths("`src/bnndp/`, `normal.py`, `maths/normal.py`, `src/bnndp/maths/normal.py`", known) == []
     lost = lost_paths("`src/bnndp/none`, `other.py`, `ormal.py`, `moment/normal.py`", known)

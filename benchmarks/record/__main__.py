@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _answer(name: str, ask: Callable[[Dice], Any]) -> Arrays:
     dice = Dice(name)
-    return {key: np.asarray(value) for key, value in ask(dice).items()} | {"drawn": np.asarray(dice.seen)}
+    return {key: np.asarray(value) for key, value in ask(dice).items()} | {"drawn": np.asarray(dice.checksum)}
 
 
 def _write(path: Path, only: tuple[str, ...]) -> int:

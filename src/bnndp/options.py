@@ -95,11 +95,11 @@ class Options:
             raise InputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
         self._check_effort()
         if type(self.refine) is not int or not self.refine >= 1:
-            raise InputError(f"refine is the largest number of cells a box and must be >= 1, got {self.refine!r}.")
+            raise InputError(f"refine is the largest number of cells per box and must be >= 1, got {self.refine!r}.")
         if type(self.optimise) is not int or not self.optimise >= 0:
             raise InputError(f"optimise is a number of steps and must be >= 0, got {self.optimise!r}.")
         if type(self.branch) is not int or not self.branch >= 1:
-            raise InputError(f"branch is the largest number of cells a box and must be >= 1, got {self.branch!r}.")
+            raise InputError(f"branch is the largest number of cells per box and must be >= 1, got {self.branch!r}.")
         if not self.tolerance >= 0:
             raise InputError(f"tolerance must be >= 0, got {self.tolerance!r}.")
         if self.time_limit is not None and not self.time_limit > 0:

@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, call: int, error: type[BaseException]) -> None:
-    """Let the so many-th part of a command fail."""
+    """Let the n-th part of a command fail."""
     for module, name in ((boxes, "better_bounds"), (radii, "better_evaluations")):
         monkeypatch.setattr(module, name, interrupted_at(call, getattr(module, name), error=error))
 

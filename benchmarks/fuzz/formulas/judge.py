@@ -21,7 +21,7 @@ Place = tuple[float, ...]  # the arguments
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen of one formula."""
+    """The results for one formula."""
 
     claims: int = 0
     failures: int = 0

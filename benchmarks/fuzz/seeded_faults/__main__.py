@@ -71,7 +71,7 @@ def _mutants(only: Sequence[str] | None, count: int, seed: int) -> Iterator[Case
 
 
 def _case(name: str, file: str, changed: str, tests: tuple[str, ...], then: tuple[str, ...] = ()) -> Case:
-    """The tests of the file's own name first, and those of its room only if these say nothing."""
+    """The tests of the file's own name first, and those of its folder only if these say nothing."""
     count = 1 if tests == own_tests(file) else len(tests)
     return Case(name, file, changed, tests[:count], (*tests[count:], *then))
 

@@ -27,7 +27,7 @@ from bnndp.activations.elementwise import Elementwise
 from bnndp.activations.moments import central_of, lipschitz_central, perturbed
 from bnndp.activations.settings import finite, vector
 from bnndp.errors import InputError
-from bnndp.maths.gaussian_rule import SMALLEST, in_pieces
+from bnndp.maths.gaussian_rule import SMALLEST, in_chunks
 from bnndp.maths.normal import cdf, pdf, tail
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
@@ -146,7 +146,7 @@ class PiecewiseAffine(Elementwise):
         def total(m: Tensor, r: Tensor) -> Tensor:
             return self.surrogate(m) + self._tails(m, r) @ jumps
 
-        found = in_pieces(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
+        found = in_chunks(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
         return torch.where(r == 0, self(m), found)
 
     def error(self, m: Tensor, r: Tensor) -> Tensor:
@@ -160,14 +160,14 @@ class PiecewiseAffine(Elementwise):
             t = ratio(m[:, None] - self.knots, r[:, None])  # (n, k)
             return (0.4 * r) * (torch.exp(-0.25 * t * t) @ weight)
 
-        rounding = in_pieces(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
+        rounding = in_chunks(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
         beyond = expected_relu(m - self.knots[-1], r) + expected_relu(self.knots[0] - m, r)
         return (self.inner_error + self.lipschitz * beyond + rounding + 32 * UNIT * size) * (1 + 1e-10) + TINY
 
     def slope(self, m: Tensor, r: Tensor) -> Tensor:
         """The slopes of the pieces, weighted by their probabilities."""
         jumps = self._jumps()
-        flat = in_pieces(
+        flat = in_chunks(
             lambda m, r: cdf(ratio(m[:, None] - self.knots, r[:, None])) @ jumps,
             m.flatten(),
             r.flatten(),
@@ -178,7 +178,7 @@ class PiecewiseAffine(Elementwise):
     def central(self, m: Tensor, r: Tensor) -> Central:
         """Those of the surrogate in closed form, widened by what the function may differ from it (``perturbed``)."""
         flat_m, flat_r = m.flatten(), r.flatten().clamp_min(SMALLEST)
-        raw = in_pieces(self._raw, flat_m, flat_r, 4 * len(self.knots)).reshape(4, *m.shape)
+        raw = in_chunks(self._raw, flat_m, flat_r, 4 * len(self.knots)).reshape(4, *m.shape)
         known = lipschitz_central(r + 0 * m, self.lipschitz)
         units = lipschitz_central(torch.ones_like(r), self.lipschitz)
         errors = [

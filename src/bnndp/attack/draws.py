@@ -128,7 +128,7 @@ def evaluate(drawn: Drawn | Chain, x: Tensor, *, memory: int = MEMORY) -> Tensor
     if x.ndim != 2 or x.shape[1] != math.prod(drawn.input_shape):
         raise InputError(f"x must have shape (points, {math.prod(drawn.input_shape)}), got {tuple(x.shape)}.")
     size = max(1, memory // (32 * drawn.draws * drawn.widest))
-    found = torch.cat([_run(drawn, piece) for piece in x.split(size)], dim=1)
+    found = torch.cat([_run(drawn, chunk) for chunk in x.split(size)], dim=1)
     return found.expand(drawn.draws, -1, -1)
 
 

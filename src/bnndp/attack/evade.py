@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bnndp.attack.decision_rows import decision_rows
-from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_pieces, margin_at, search
+from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_chunks, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
@@ -58,10 +58,10 @@ def evade(
         region = box[part]
         x, row = choose(task, search(task, region, region.project(region.centre)[None], seed=budget.seed)[0])
         found = measured(task, x, row, 0)
-        inside = region.contains(x)  # always, but for a piece of a ball that does not hold the centre of the ball
+        inside = region.contains(x)  # always, but for a part of a ball that does not hold the centre of the ball
         return replace(found, margin=found.margin.masked_fill(~inside, torch.inf))
 
-    return in_pieces(network, box.centre, attack)
+    return in_chunks(network, box.centre, attack)
 
 
 def measured(task: Task, x: Tensor, row: Tensor, index: int) -> Evasion:

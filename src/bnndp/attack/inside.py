@@ -69,7 +69,7 @@ def inside_range(
     """Attack every box for the smallest and the largest mean of every output.
 
     ``samples`` values the result; the search itself uses a thirty-second of them. The same arguments give the same
-    answer. Large batches are cut into pieces that fit into memory.
+    answer. Large batches are cut into chunks that fit into memory.
     """
     if network.n_in != box.n:
         raise InputError(f"the network takes {network.n_in} inputs, but the box has {box.n}; give boxes of its inputs.")
@@ -81,12 +81,12 @@ def inside_range(
     search = draw_noise(network, max(64, samples // 32), seed=3 * seed, replicates=1)
     choose = draw_noise(network, max(64, samples // 4), seed=3 * seed + 1, replicates=1)
     value = draw_noise(network, samples, seed=3 * seed + 2)
-    pieces = []
+    chunks = []
     for start in range(0, box.batch, size):
         part = box[start : start + size]
         x = _search(network, part, search, seed=seed, restarts=restarts, steps=steps)
-        pieces.append(_value(network, _choose(network, x, choose), value))
-    return Inside(*(torch.cat(fields) for fields in zip(*pieces, strict=True)))
+        chunks.append(_value(network, _choose(network, x, choose), value))
+    return Inside(*(torch.cat(fields) for fields in zip(*chunks, strict=True)))
 
 
 def candidates(box: Box, *, seed: int = 0, vertices: int = 64, points: int | None = None) -> Tensor:

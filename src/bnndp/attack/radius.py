@@ -22,7 +22,7 @@ from torch import Tensor
 from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, check_inputs, measured
 from bnndp.attack.sampled_softmax import odds_direction
-from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_pieces, many_draws, margin_at, search
+from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_chunks, many_draws, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import gamma
@@ -133,7 +133,7 @@ def attack_radius(
         first = _settle(task, own, found, radius, reach, 0)
         return _confirmed(task, own, first, radius, radius.isfinite() | (odds > _NO_CHANCE), reach)
 
-    return in_pieces(network, centre, attack)
+    return in_chunks(network, centre, attack)
 
 
 def _confirmed(

@@ -34,7 +34,7 @@ from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 from bnndp.options import NEVER, Deadline
 
-__all__ = ["BUDGET", "NARROW", "AttackBudget", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
+__all__ = ["BUDGET", "NARROW", "AttackBudget", "Task", "choose", "in_chunks", "many_draws", "margin_at", "search"]
 
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
@@ -150,7 +150,7 @@ def margin_at(task: Task, x: Tensor, row: Tensor, noise: AnyNoise) -> tuple[Tens
     return values.mean(0), CONFIDENCE * error
 
 
-def in_pieces(network: Posterior, x: Tensor, attack: Callable[[Tensor, bool], _Record]) -> _Record:
+def in_chunks(network: Posterior, x: Tensor, attack: Callable[[Tensor, bool], _Record]) -> _Record:
     """Attack inputs (batch, n) in parts, by indices, that fit into memory and are all narrow or all not."""
     narrow = _narrow(network, x)
     points = 192 + 16 * max(network.n_out, 8)

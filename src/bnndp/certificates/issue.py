@@ -42,7 +42,7 @@ class Office:
     network: Posterior
     model: Path
     folder: Path
-    cells: int = 1  # each box may be cut into so many
+    cells: int = 1  # the most into which a box is cut
     check: bool = True  # by the checker, before a certificate is written
     made: dict[str, Any] = field(default_factory=dict)
 

@@ -80,7 +80,7 @@ class Proof:
 
 
 def prove_mean(network: Posterior, box: Box, rows: Tensor, *, cells: int = 1) -> Proof:  # rows (rows, outputs)
-    """Lower bounds of rows of the mean output, with each box cut into at most so many cells."""
+    """Lower bounds of rows of the mean output, with each box cut into at most ``cells`` cells."""
     return prove(Claim(network, "mean", box, rows.expand(box.batch, -1, -1)), cells=cells)
 
 

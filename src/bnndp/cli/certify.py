@@ -1,4 +1,4 @@
-"""``bnndp certify``: bounds for every input of a file or a data set, one JSON object a line."""
+"""``bnndp certify``: bounds for every input of a file or a data set, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
             metavar="FILE", help="In place of INPUTS: a box of inputs in VNN-LIB; may be given several times."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the bounds go: one JSON object a line; - is stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the bounds go: one JSON object per line; - is stdout.")
+    ] = None,
     run: p.Run = None,
     certificates: Certificates = None,
     eps: Annotated[

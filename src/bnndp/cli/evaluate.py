@@ -62,7 +62,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     attack: p.Attacked = True,
     seed: p.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Where the figures go: one JSON object a radius; - is stdout.")
+        Path | None, typer.Option(help="Where the figures go: one JSON object per radius; - is stdout.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
     run: p.Run = None,

@@ -68,7 +68,7 @@ class Source:
         return self.vnnlib or (() if self.path is None else (self.path,))
 
     def names(self, count: int) -> Iterator[str]:
-        """Of each of so many inputs."""
+        """The names of ``count`` inputs."""
         return map(str, self.vnnlib) if self.vnnlib else (f"{self}#{row}" for row in range(count))
 
     def __str__(self) -> str:

@@ -84,7 +84,7 @@ def expect_other(path: Path, keep: Sequence[Path], option: str) -> None:
 
 
 def write_verdicts(path: Path, model: Path, names: Iterable[str], rows: Iterable[Row]) -> None:
-    """One line a box, as VNN-COMP has it: category, network, property, time of preparation, result, seconds.
+    """One line per box, as in VNN-COMP: category, network, property, time of preparation, result, seconds.
 
     The result is ``unsat`` if the decision is certified, so that no input breaks it, ``sat`` if one does, ``unknown``.
     """

@@ -1,4 +1,4 @@
-"""``bnndp radius``: how far each input may be moved before the decision changes, one JSON object a line."""
+"""``bnndp radius``: how far each input may be moved before the decision changes, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     time_limit: p.TimeLimit = None,
     attack: p.Attacked = True,
     seed: p.Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object a line; - is stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object per line; - is stdout.")] = None,
     run: p.Run = None,
     certificates: Certificates = None,
     device: p.Device = "cpu",

@@ -170,8 +170,8 @@ class Run:
         if interrupted:
             return End(complete, "interrupted")
         if complete < job.points and self.folder is not None:
-            rest = f"{job.points - complete} of {job.points} answers are not complete"
-            self.messages.tell(f"{self.folder}: the time is over; {rest}; {self._go_on}.")
+            missing = f"{job.points - complete} of {job.points} answers are not complete"
+            self.messages.tell(f"{self.folder}: the time is over; {missing}; {self._go_on}.")
         return End(complete)
 
     def conclude(self, job: Job, end: End, summary: Mapping[str, Any], holds: str, required: float | None) -> None:

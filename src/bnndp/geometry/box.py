@@ -185,7 +185,7 @@ class Box:
     def project(self, x: Tensor) -> Tensor:  # x (..., batch, n)
         """A point of the region near ``x`` (its projection for a box; pulled to the centre for a ball).
 
-        For a ball this needs its centre in the box; of a piece from :meth:`split` ask :meth:`contains` afterwards.
+        For a ball this needs its centre in the box; for a part from :meth:`split` ask :meth:`contains` afterwards.
         """
         x = x.clamp(self.lower, self.upper)
         if self.within is None:

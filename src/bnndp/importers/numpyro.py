@@ -59,10 +59,10 @@ def _read_guide(foreign: Foreign, choices: Choices) -> Imported:
     """By the form of guide that the names show."""
     table = site_table(choices)
     flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
-    rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
-    law, formula = _joint(flat, table) if flat else _independent(rest)
-    fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
-    if flat and len(fixed) < len(rest):
+    others = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
+    law, formula = _joint(flat, table) if flat else _independent(others)
+    fixed = _fixed({name: tensor for name, tensor in others.items() if _SITE.fullmatch(name) is None})
+    if flat and len(fixed) < len(others):
         raise ModelFileError("it holds several guides; save one")
     law = law.with_fixed(fixed | fixed_beside(choices.beside))
     tensors, kinds = to_layers(law, table, _CERTAIN, ordered=False)

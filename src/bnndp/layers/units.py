@@ -46,7 +46,7 @@ def divided(layer: Record, scale: Tensor, shape: tuple[int, ...]) -> Record:
 def in_outputs(layer: Record, offset: Tensor, factor: Tensor) -> Record:
     """The layer that gives ``offset + factor * y`` in law where ``layer`` gives y; (n_out,) each, channels of an image.
 
-    Deviations are multiplied by the size of the factor: a Gaussian of mean zero is symmetric.
+    Standard deviations are multiplied by the magnitude of the factor: a Gaussian of mean zero is symmetric.
     """
     rows = factor[:, None]
     if isinstance(layer, Linear | CorrelatedLinear):

@@ -1,7 +1,7 @@
 r"""The standard normal law: density, distribution function, interval probabilities, quantiles of a rectangle.
 
 All tails are computed without cancellation. Rounding leaves an absolute error below ``2**-51`` in every probability and
-a relative one below ``(1 + t**2) * 2**-51`` in a tail at ``t``, down to where float64 underflows (about 37 deviations).
+a relative one below ``(1 + t**2) * 2**-51`` in a tail at ``t``, down to where float64 underflows (about 37 stds).
 """
 
 import math

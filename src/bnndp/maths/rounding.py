@@ -24,7 +24,7 @@ LARGE = 1e35
 ELEMENTARY = 2.0**-44
 """Error granted to one evaluation of a function of ``maths``, relative to its scale (see maths/rectified.py).
 
-The tests hold every function to an eighth of it; the largest error seen is 1/37 of it (fourth moments)."""
+The tests hold every function to an eighth of it; the largest measured error is 1/37 of it (fourth moments)."""
 
 
 def gamma(n: int) -> float:

@@ -186,7 +186,7 @@ def _weights(given: Tensor | None, members: int) -> Tensor:
         return torch.full((members,), 1 / members, dtype=torch.float64)
     weights = parameter("weights", given)
     if weights.shape != (members,):
-        raise InputError(f"weights must have shape ({members},), one a member, got {tuple(weights.shape)}.")
+        raise InputError(f"weights must have shape ({members},), one per member, got {tuple(weights.shape)}.")
     if bool((weights < 0).any()):
         at = int((weights < 0).nonzero()[0, 0])
         raise InputError(f"weights[{at}] is {weights[at].item()}; weights must be >= 0.")

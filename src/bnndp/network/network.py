@@ -159,8 +159,8 @@ class BayesianNetwork:
         return x if self.shift is None else x - self.shift
 
     @property
-    def seen(self) -> tuple[Linear, ...]:
-        """The linear layers, for bounds on regions of what the first layer sees; refused where that is not x itself."""
+    def unshifted_linears(self) -> tuple[Linear, ...]:
+        """The linear layers of a plain network that does not shift its inputs; raises otherwise."""
         if self.shift is not None:
             raise InputError("this network shifts its inputs: bound network.unshifted() on box.moved(network.shift).")
         return self.linears

@@ -18,7 +18,7 @@ __all__ = ["Bounds"]
 class Bounds:
     """``lower <= E f(x) <= upper`` for every x of each box, over the whole posterior; E softmax for classifiers.
 
-    ``affine`` holds on each whole box (regression only); ``cells`` are the pieces of a refinement (None after a single
+    ``affine`` holds on each whole box (regression only); ``cells`` are the cells of a refinement (None after a single
     pass). A bound that is not a number or crossed never reaches a caller: it is refused here.
     """
 

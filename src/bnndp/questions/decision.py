@@ -103,7 +103,7 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
     points = Box(x, x).lower
     if points.shape != box.lower.shape:
         raise InputError(
-            f"x has shape {tuple(points.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+            f"x has shape {tuple(points.shape)}, the regions {tuple(box.lower.shape)}; give one point per region."
         )
     if not bool(box.contains(points).all()):
         raise InputError("each point x must lie in its region; give the region around it.")

@@ -1,6 +1,6 @@
 r"""Robust accuracy over a test set: how many inputs keep their label on every ball of a radius, for any radius at once.
 
-One certified and one attacked radius an input give the whole curve. Balls of one centre lie in one another, so
+One certified and one attacked radius per input give the whole curve. Balls of one centre lie in one another, so
 
 * the decision is proved to be the label on the ball of radius :math:`\epsilon` if the certified radius is at least
   :math:`\epsilon` (a radius that is too small by the tolerance of the search only lowers the certified accuracy);

@@ -60,7 +60,7 @@ def adversarial_robustness(
     point = Box(x, x)
     if point.lower.shape != box.lower.shape:
         raise InputError(
-            f"x has shape {tuple(point.lower.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+            f"x has shape {tuple(point.lower.shape)}, the regions {tuple(box.lower.shape)}; give one point per region."
         )
     if not bool(box.contains(point.lower).all()):
         raise InputError("each point x must lie in its region; give the region around it.")

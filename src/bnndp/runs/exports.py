@@ -94,8 +94,8 @@ def _faults_of(folder: Path) -> Iterator[None]:
     except (OSError, ModelFileError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise RunStateError(
-            f"{folder}: its tables cannot be written: {cause}; every answer is kept; make room and give the same "
-            "command again."
+            f"{folder}: its tables cannot be written: {cause}; every answer is kept; free some disk space and give "
+            "the same command again."
         ) from error
 
 

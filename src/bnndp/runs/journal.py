@@ -5,7 +5,7 @@ A line names its point, by number, and its stage (see :mod:`bnndp.runs.work`); l
 is better than that of the stage before, or than none; the next time its stage begins anew. Of two whole answers to the
 same question the first counts, which is how nothing is done twice.
 
-In memory there are a few bytes a point: where its lines stand. The answers themselves stay in the file.
+In memory there are a few bytes per point: where its lines stand. The answers themselves stay in the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Answer: TypeAlias = Mapping[str, Any]
 # as seldom as is needed for it to take a five hundredth of the time.
 _SYNC_SECONDS, _SYNC_SHARE = 1.0, 0.002
 _IN_MEMORY = 2**22  # bytes of a journal that nobody keeps, before it goes to a temporary file
-_ADVICE = "make room for it and give the same command again"
+_ADVICE = "free some disk space and give the same command again"
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ class Advance(Protocol):
     """Moves a progress on."""
 
     def __call__(self, points: int, certified: int | None = None, *, known: bool = False) -> None:
-        """By so many points, so many of them certified (None: that is not asked); ``known``: they took no time."""
+        """Add finished points and how many of them are certified (None: not asked); ``known`` ones took no time."""
 
 
 Show = Callable[[str, int], contextlib.AbstractContextManager[Advance]]

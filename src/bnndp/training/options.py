@@ -171,7 +171,7 @@ class TrainingOptions:
             )
 
     def layer_specs(self, n_in: int, n_out: int) -> tuple[LayerSpec, ...]:
-        """The layers of weights of a network with so many inputs and outputs."""
+        """The weight layers of a network with these numbers of inputs and outputs."""
         gaussian = "none" if self.inference == "map" else "all" if self.dropout is None else "dense"
         return layer_specs(
             n_in,
