@@ -10,7 +10,16 @@ _LONGEST = 600  # characters of a message about a file
 
 
 class CertError(Exception):
-    """Root of all errors raised by bnndp."""
+    """Base class of all errors raised by bnndp.
+
+    Examples:
+        >>> import bnndp
+        >>> try:
+        ...     bnndp.Box([1.0], [0.0])
+        ... except bnndp.CertError as error:
+        ...     print(type(error).__name__)
+        InputError
+    """
 
 
 class InputError(CertError, ValueError):

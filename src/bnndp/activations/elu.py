@@ -28,9 +28,16 @@ _LIMIT = 2.0  # largest r for which central moments are computed
 
 @dataclass(frozen=True, slots=True)
 class Elu(Elementwise):
-    r"""``x`` above zero, ``alpha * (exp(x) - 1)`` below, alpha >= 0.
+    r"""The activation ``x`` for ``x > 0`` and ``alpha * (exp(x) - 1)`` otherwise.
 
     Its mean is :math:`g(m,r)+\alpha(e^{m+r^2/2}\Phi(-\tfrac mr-r)-\Phi(-\tfrac mr))`.
+
+    Args:
+        alpha: The scale of the exponential, at least 0.
+
+    Examples:
+        >>> Elu()(torch.tensor([1.0, -1.0]))
+        tensor([ 1.0000, -0.6321])
     """
 
     kind: ClassVar[str] = "elu"

@@ -46,10 +46,11 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     Returns:
         A network, or an ensemble if the tensors hold several. What is neither given nor known is refused.
 
-    >>> import torch
-    >>> layer = {"mu_weight": torch.ones(1, 2), "rho_weight": torch.zeros(1, 2)}
-    >>> from_tensors(layer, task="regression").linears[0].weight_std  # softplus(0) = log(2)
-    tensor([[0.6931, 0.6931]], dtype=torch.float64)
+    Examples:
+        >>> import torch
+        >>> layer = {"mu_weight": torch.ones(1, 2), "rho_weight": torch.zeros(1, 2)}
+        >>> from_tensors(layer, task="regression").linears[0].weight_std  # softplus(0) = log(2)
+        tensor([[0.6931, 0.6931]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     choices = Choices(bias=bias, table=table)
@@ -80,13 +81,14 @@ def from_samples(
     Returns:
         The ensemble; of a single sample, its network.
 
-    >>> import torch
-    >>> draws = {"0.weight": torch.randn(5, 3, 2), "0.bias": torch.zeros(5, 3)}
-    >>> from_samples(draws, task="regression")
-    Ensemble(5 x BayesianNetwork(2-3, regression))
-    >>> modules = [nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)) for _ in range(4)]
-    >>> from_samples(modules, task="classification")
-    Ensemble(4 x BayesianNetwork(2-3-2, classification, linear tanh linear))
+    Examples:
+        >>> import torch
+        >>> draws = {"0.weight": torch.randn(5, 3, 2), "0.bias": torch.zeros(5, 3)}
+        >>> from_samples(draws, task="regression")
+        Ensemble(5 x BayesianNetwork(2-3, regression))
+        >>> modules = [nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)) for _ in range(4)]
+        >>> from_samples(modules, task="classification")
+        Ensemble(4 x BayesianNetwork(2-3-2, classification, linear tanh linear))
     """
     given = merge_architecture(architecture, task, activation)
     if isinstance(samples, nn.Module) and not isinstance(samples, nn.ModuleList):

@@ -92,11 +92,12 @@ def from_ivon(
     Returns:
         The network, with variance in the parameters that the optimiser holds.
 
-    >>> group = {"hess": torch.ones(3), "ess": 4.0, "weight_decay": 0.0, "params": [0, 1]}
-    >>> module = torch.nn.Linear(2, 1)
-    >>> network = from_ivon(module, {"state": {}, "param_groups": [group]}, task="regression")
-    >>> network.linears[0].weight_std  # 1 / sqrt(4 (1 + 0))
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    Examples:
+        >>> group = {"hess": torch.ones(3), "ess": 4.0, "weight_decay": 0.0, "params": [0, 1]}
+        >>> module = torch.nn.Linear(2, 1)
+        >>> network = from_ivon(module, {"state": {}, "param_groups": [group]}, task="regression")
+        >>> network.linears[0].weight_std  # 1 / sqrt(4 (1 + 0))
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}

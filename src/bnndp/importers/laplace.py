@@ -117,12 +117,13 @@ def from_laplace(
     Returns:
         The network, with independent or correlated weights.
 
-    >>> module = torch.nn.Linear(2, 1)
-    >>> state = {"cls_name": "DiagLaplace", "likelihood": "regression", "H": 3 * torch.ones(3), "temperature": 1.0}
-    >>> state |= {"mean": torch.nn.utils.parameters_to_vector(module.parameters()).detach()}
-    >>> state |= {"prior_precision": torch.ones(1), "sigma_noise": torch.ones(())}
-    >>> from_laplace(state, module).linears[0].weight_std  # 1 / sqrt(3 + 1)
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    Examples:
+        >>> module = torch.nn.Linear(2, 1)
+        >>> state = {"cls_name": "DiagLaplace", "likelihood": "regression", "H": 3 * torch.ones(3), "temperature": 1.0}
+        >>> state |= {"mean": torch.nn.utils.parameters_to_vector(module.parameters()).detach()}
+        >>> state |= {"prior_precision": torch.ones(1), "sigma_noise": torch.ones(())}
+        >>> from_laplace(state, module).linears[0].weight_std  # 1 / sqrt(3 + 1)
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     inner = getattr(approximation, "model", None)

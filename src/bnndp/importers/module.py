@@ -61,8 +61,9 @@ def from_module(
     Returns:
         The network; an error names what cannot be read.
 
-    >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
-    BayesianNetwork(2-8-1, regression, linear tanh linear)
+    Examples:
+        >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
+        BayesianNetwork(2-8-1, regression, linear tanh linear)
     """
     if task is None:
         raise InputError(f"a module does not say its task; give {' or '.join(f'task={each!r}' for each in TASKS)}.")

@@ -131,9 +131,10 @@ def from_numpyro(
     Returns:
         The network, or the ensemble with one member for each sample.
 
-    >>> draws = {"w1": torch.zeros(5, 3, 8), "b1": torch.zeros(5, 8), "w2": torch.zeros(5, 8, 2)}
-    >>> from_numpyro(draws, task="regression", activation="relu")
-    Ensemble(5 x BayesianNetwork(3-8-2, regression))
+    Examples:
+        >>> draws = {"w1": torch.zeros(5, 3, 8), "b1": torch.zeros(5, 8), "w2": torch.zeros(5, 8, 2)}
+        >>> from_numpyro(draws, task="regression", activation="relu")
+        Ensemble(5 x BayesianNetwork(3-8-2, regression))
     """
     given = merge_architecture(architecture, task, activation)
     foreign = flat(to_tensors(values))

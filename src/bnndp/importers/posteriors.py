@@ -109,10 +109,11 @@ def from_posteriors(
     Returns:
         The network, or the ensemble with one member for each state.
 
-    >>> params = {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}
-    >>> stds = {name: 0.5 * torch.ones_like(value) for name, value in params.items()}
-    >>> from_posteriors({"params": params, "sd_diag": stds}, task="regression").linears[0].weight_std
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    Examples:
+        >>> params = {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}
+        >>> stds = {name: 0.5 * torch.ones_like(value) for name, value in params.items()}
+        >>> from_posteriors({"params": params, "sd_diag": stds}, task="regression").linears[0].weight_std
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     states = list(state) if isinstance(state, list | tuple) else [state]

@@ -68,9 +68,13 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     Returns:
         The network, with independent or correlated weights.
 
-    >>> state = {"locs.0.weight_unconstrained": torch.ones(1, 2), "scales.0.weight_unconstrained": torch.zeros(1, 2)}
-    >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
-    tensor([[1., 1.]], dtype=torch.float64)
+    Examples:
+        >>> state = {
+        ...     "locs.0.weight_unconstrained": torch.ones(1, 2),
+        ...     "scales.0.weight_unconstrained": torch.zeros(1, 2),
+        ... }
+        >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
+        tensor([[1., 1.]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     foreign, sites = _guide(guide)

@@ -28,13 +28,19 @@ _ROUNDING = 2.0**-51  # of the sum of the weights as kept: dividing once reaches
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ensemble:
-    """A weighted mixture of networks with the same inputs, outputs and task; see the module.
+    """A weighted mixture of networks with the same inputs, outputs and task.
 
-    Weights are kept as given if their sum is one up to 2^-51, and else divided by it once.
+    One member is drawn according to the weights, then its parameters from its own posterior.
 
-    >>> member = BayesianNetwork((Linear.fixed(torch.ones(1, 2)),))
-    >>> Ensemble((member, member)).weights.tolist()
-    [0.5, 0.5]
+    Args:
+        members: The networks.
+        weights: Probabilities of the members, ``(members,)``; equal if not given. They are kept as given if their sum
+            is one up to 2^-51, and divided by it otherwise.
+
+    Examples:
+        >>> member = BayesianNetwork((Linear.fixed(torch.ones(1, 2)),))
+        >>> Ensemble((member, member)).weights.tolist()
+        [0.5, 0.5]
     """
 
     members: tuple[BayesianNetwork, ...]
@@ -68,7 +74,18 @@ class Ensemble:
         shift: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Ensemble:
-        """Deterministic dense networks from stacked weights and biases of each layer, with ReLU or ``activation``."""
+        """Create an ensemble of deterministic dense networks from stacked weights and biases.
+
+        Args:
+            samples: Weights ``(members, n_out, n_in)`` and biases ``(members, n_out)`` of each layer, first to last.
+            task: ``"regression"`` or ``"classification"``.
+            activation: The activation between each two layers; ReLU if not given.
+            shift: Subtracted from the inputs before the first layer, ``(n_in,)``.
+            weights: Probabilities of the members, ``(members,)``; equal if not given.
+
+        Returns:
+            The ensemble.
+        """
         between = Relu() if activation is None else activation
         counts = {tensor.shape[0] for pair in samples for tensor in pair}
         if len(counts) != 1:

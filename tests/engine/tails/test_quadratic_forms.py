@@ -334,20 +334,22 @@ def climb(case: Case, problem: subject._Problem, p: Tensor, x: Tensor) -> Tensor
 
 
 @pytest.mark.parametrize("kind", slow_but(KINDS[:-1], "flat", "wide", "l1"))
-@pytest.mark.parametrize("rest", [1.0, 30.0])
-def test_largest_value_of_the_parabolas_and_the_form(kind: str, rest: float) -> None:
+@pytest.mark.parametrize("factor", [1.0, 30.0])
+def test_largest_value_of_the_parabolas_and_the_form(kind: str, factor: float) -> None:
     gaps = []
     for seed in range(6):
         case = make(kind, seed, sources=4)
         problem = problem_of(case)
-        problem = replace(problem, shift=replace(problem.shift, rest=rest * problem.shift.remainder + 0.002 * (rest - 1)))
+        problem = replace(
+            problem, shift=replace(problem.shift, remainder=factor * problem.shift.remainder + 0.002 * (factor - 1))
+        )
         p, _ = random_matrix(case, seed)
         found = subject._largest(problem, p)
         x = points(case.box, 60, Dice(seed))
         truth = torch.maximum(objective(case, problem, p, x).amax(0), climb(case, problem, p, x[:5]).amax(0))
         assert (found >= truth - 1e-12).all(), seed
         gaps.append((found - truth).min().item())
-    assert min(gaps) < {"point": 0.02, "flat": 0.2, "narrow": 0.02}.get(kind, 0.5) * (1 + rest / 10)
+    assert min(gaps) < {"point": 0.02, "flat": 0.2, "narrow": 0.02}.get(kind, 0.5) * (1 + factor / 10)
 
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
