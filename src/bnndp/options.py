@@ -146,4 +146,4 @@ class Options:
         unknown = sorted(set(self.fixed) - {field.name for field in fields(self)})
         if unknown:
             known = ", ".join(field.name for field in fields(self))
-            raise InputError(f"fixed names the option {unknown[0]!r}, which there is not; the options are {known}.")
+            raise InputError(f"fixed names the option {unknown[0]!r}, which does not exist; the options are {known}.")

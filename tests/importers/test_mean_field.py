@@ -233,7 +233,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
     ),
     "no library": (
         {"fc.w": torch.ones(2, 3)},
-        "tensor 'fc.w' is known to no importer; if it is no weight of the network, leave it out by --ignore fc.w",
+        "tensor 'fc.w' is known to no importer; if it is not a weight of the network, leave it out with --ignore fc.w",
     ),
 }
 

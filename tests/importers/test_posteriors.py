@@ -79,11 +79,11 @@ def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
 def test_the_order_of_a_vector_in_a_file_must_be_said() -> None:
     params = {"0.weight": torch.randn(2, 3), "0.bias": torch.randn(2)}
     foreign = flat({"params": params, "cov": torch.eye(8)})
-    with pytest.raises(ModelFileError, match="the order of its vector is not sure"):
+    with pytest.raises(ModelFileError, match="the order of its vector is ambiguous"):
         importer_for(foreign).read(foreign, Choices())
     held = {"params.0.bias": params["0.bias"], "params.0.weight": params["0.weight"], "cov": torch.eye(8)}
     unsure = Foreign(held, holders=("",), ordered=False)  # sorted, whatever it was
-    with pytest.raises(ModelFileError, match="the order of its vector is not sure"):
+    with pytest.raises(ModelFileError, match="the order of its vector is ambiguous"):
         importer_for(unsure).read(unsure, Choices())
     foreign = flat({"params": params, "cov": torch.diag(torch.arange(8.0))})
     table = {"sites": [{"site": "0.bias"}, {"site": "0.weight"}]}

@@ -139,7 +139,7 @@ class PiecewiseAffine(Elementwise):
             raise InputError(
                 f"the function breaks its constants (lipschitz={lipschitz}, curvature={curvature}): "
                 f"at x={middle[i].item()} it is {off[i].item():.3g} off the line between its neighbours, "
-                f"allowed is {inner:.3g}. Give larger constants."
+                f"more than the allowed {inner:.3g}. Give larger constants."
             )
         return found
 

@@ -241,7 +241,7 @@ def _noise_of_weights(layer: Layer, source: _Source) -> Tensor:
         noise = source.normal(layer.row_factor.shape[1], layer.column_factor.shape[1])
         return layer.row_factor @ noise @ layer.column_factor.T
     if not isinstance(layer, Linear | CorrelatedLinear):
-        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
+        raise UnsupportedLayerError(f"{layer.kind} cannot be sampled here; this is a bug in bnndp.")
     std = torch.cat([layer.weight_std, layer.bias_std[:, None]], dim=1)
     own = std * source.normal(*std.shape)
     if isinstance(layer, Linear):

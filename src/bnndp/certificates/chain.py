@@ -238,7 +238,7 @@ def _walk(layers: list[Layer], shape: tuple[int, ...], box: Sides, chain: Chain)
             chain.steps[outer:] = [Added(chain.steps[outer:])]
             box = Sides(box.low + inner.low, box.high + inner.high).outward(box.magnitude + inner.magnitude)
         elif not isinstance(layer, Flatten):
-            raise UnsupportedLayerError(f"certificates know no layer {layer.kind!r}.")
+            raise UnsupportedLayerError(f"certificates do not support the layer {layer.kind!r}.")
     return box
 
 

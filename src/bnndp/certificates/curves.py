@@ -240,7 +240,7 @@ def curve_of(layer: Activation) -> Curve:
         case _ if type(layer) in _SMOOTH:
             found = Curve(_SMOOTH[type(layer)])
         case _:
-            raise UnsupportedLayerError(f"certificates know no activation {layer.kind!r}.")
+            raise UnsupportedLayerError(f"certificates do not support the activation {layer.kind!r}.")
     return found
 
 

@@ -169,7 +169,7 @@ def map_of(layer: Layer, shape: tuple[int, ...]) -> Map:
             pool = torch.nn.AvgPool2d(layer.size, layer.stride)
             mean = _matrix(pool, shape, torch.zeros(0, dtype=torch.float64))
             return Map(mean, mean.new_zeros(mean.shape[0]), torch.zeros_like(mean), mean.new_zeros(mean.shape[0]))
-    raise UnsupportedLayerError(f"certificates know no layer {layer.kind!r}.")
+    raise UnsupportedLayerError(f"certificates do not support the layer {layer.kind!r}.")
 
 
 def _matrix(function: object, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -57,11 +57,11 @@ def certify(  # noqa: PLR0913 (the options of the command)
     effort: p.EffortLevel = "low",
     refine: p.Refine = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, callback=p.finite, help="Stop splitting a box when less than this can be won.")
+        float, typer.Option(min=0, callback=p.finite, help="Stop splitting a box when less than this can be gained.")
     ] = 0.0,
     time_limit: p.TimeLimit = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
+        bool, typer.Option("--attack", help="Find the range from inside too: about a second per box for 2x64.")
     ] = False,
     seed: p.Seed = 0,
     optimise: p.Optimise = None,

@@ -128,8 +128,7 @@ def load_model(path: Path, messages: Messages = PLAIN) -> ModelFile:
     found = read_model(path)
     if found.sha256 is None:
         messages.tell(
-            f"{path} has no digest, so that a damaged value in it would not be noticed; "
-            "bnndp convert writes a sealed copy."
+            f"{path} has no digest, so a damaged value in it would not be noticed; bnndp convert writes a sealed copy."
         )
     return found
 
@@ -290,7 +289,7 @@ def _read_vnnlib(paths: tuple[Path, ...], network: Posterior) -> dict[str, np.nd
             try:
                 box = parse_vnnlib(path.read_text(encoding="utf-8"))
             except UnicodeDecodeError as error:
-                raise InputError(f"is no text in UTF-8: {error}.") from error
+                raise InputError(f"is not UTF-8 text: {error}.") from error
             for name, found, wanted in (("X", len(box.lower), network.n_in), ("Y", box.outputs, network.n_out)):
                 if found != wanted and (name == "X" or found):
                     kind = "inputs" if name == "X" else "outputs"

@@ -60,7 +60,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
         typer.Option(
             callback=p.share,
             metavar="SHARE",
-            help="Exit with status 3 if less than this share of all inputs has a certified radius, be it 0.",
+            help="Exit with status 3 if less than this share of all inputs has a certified radius (0 counts).",
         ),
     ] = None,
     json: p.Json = False,

@@ -20,7 +20,9 @@ def report(
     ] = None,
     plots: Annotated[
         bool,
-        typer.Option("--plots/--no-plots", help="The charts as SVG files too, in the folder plots beside the page."),
+        typer.Option(
+            "--plots/--no-plots", help="Also write the charts as SVG files, in the folder plots beside the page."
+        ),
     ] = True,
 ) -> None:
     """Write what a run proved, and what it did not, as one page: in words, as charts, and as a table of all inputs.

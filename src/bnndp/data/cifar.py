@@ -81,7 +81,7 @@ def _archive(store: Store) -> Path:
     except InputError as error:
         if store.find(SUBSET.path) is None:
             raise
-        raise InputError(f"{error} The subset is at hand: ask for cifar10_subset.") from error
+        raise InputError(f"{error} The subset is available: ask for cifar10_subset.") from error
 
 
 def _joined(batches: list[Tensor]) -> ClassificationData:

@@ -180,7 +180,7 @@ def _span(name: str, entry: object) -> tuple[int, int]:
     for field, most in (("shape", _RANK), ("data_offsets", 2)):
         numbers = entry[field]
         if not isinstance(numbers, list) or len(numbers) > most:
-            raise ModelFileError(f"tensor {name!r:.80} has {field} that are no list of at most {most} numbers")
+            raise ModelFileError(f"tensor {name!r:.80} has {field} that are not a list of at most {most} numbers")
         if not all(type(n) is int and 0 <= n <= _SIDE for n in numbers):
             raise ModelFileError(f"tensor {name!r:.80} has {field} {numbers!r:.80}, not whole numbers within limits")
     if len(entry["data_offsets"]) != 2:

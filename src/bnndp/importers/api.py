@@ -92,7 +92,7 @@ def from_samples(
     """
     given = merge_architecture(architecture, task, activation)
     if isinstance(samples, nn.Module) and not isinstance(samples, nn.ModuleList):
-        raise InputError(f"one {type(samples).__name__} is no list of samples; read it by bnndp.from_module.")
+        raise InputError(f"one {type(samples).__name__} is not a list of samples; read it with bnndp.from_module.")
     live: list[nn.Module] = []
     if isinstance(samples, Mapping):
         found = _read(samples, "samples", Choices())

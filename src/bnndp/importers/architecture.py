@@ -103,7 +103,7 @@ class Architecture:
             shape = tuple(tensors[f"{name}.weight_mean"].shape)
             if len(shape) != 2:
                 raise ModelFileError(
-                    f"the weight of {name!r:.80} has shape {shape}, so this is no chain of dense layers; give --arch"
+                    f"the weight of {name!r:.80} has shape {shape}, so this is not a chain of dense layers; give --arch"
                 )
             entries += [{"type": self.activation}] if entries else []
             entries.append({"type": "linear", "name": name})

@@ -109,7 +109,7 @@ def _model(
     beside = None if options.beside is None else _opened(options.beside, "")
     table = None if options.table is None else read_settings(options.table, "table")
     if table is not None and not isinstance(table, dict):
-        raise ModelFileError(one_line(f"{options.table}: is no table: it must be a mapping of settings"))
+        raise ModelFileError(one_line(f"{options.table}: is not a table: it must be a mapping of settings"))
     second = None if beside is None else beside.foreign
     choices = Choices(options.scale_transform, options.bias, second, table, options.ignore)
     pairs = list(zip(paths, opened, strict=True))

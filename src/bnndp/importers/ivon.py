@@ -45,7 +45,7 @@ def _read(foreign: Foreign, choices: Choices) -> Imported:
     for name, tensor in tensors.items():
         layer, _, part = name.rpartition(".")
         if part not in ("weight", "bias"):
-            raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
+            raise ModelFileError(f"tensor {name!r:.80} of the network is not a weight or bias of a layer")
         mean = to_float64(name, tensor)
         parts = layers.setdefault(layer or "layer", {})
         parts |= {f"{part}_mean": mean, f"{part}_std": stds.get(name, torch.zeros_like(mean))}
@@ -137,7 +137,7 @@ def _groups(foreign: Foreign) -> list[_Group]:
         numbers = [float(value) for value in settings if isinstance(value, int | float)]
         if hess is None or hess.ndim != 1 or count is None or len(numbers) < 2:
             raise ModelFileError(
-                f"{start} lacks one of hess, params, ess and weight_decay: it is no whole state of IVON"
+                f"{start} lacks one of hess, params, ess and weight_decay: it is not a complete state of IVON"
             )
         groups.append(_Group(to_float64(f"{start}.hess", hess), count, *numbers))
     return groups
@@ -163,7 +163,7 @@ def _order(groups: list[_Group], tensors: dict[str, Tensor], choices: Choices) -
     if len(groups) > 1 or count != len(tensors):
         raise ModelFileError(
             f"the optimiser has {count} parameters in {len(groups)} groups, the network {len(tensors)} tensors, so "
-            "that their order is not sure; give --table with parameters = [names in the order of the optimiser]"
+            "their order is ambiguous; give --table with parameters = [names in the order of the optimiser]"
         )
     return list(tensors)
 

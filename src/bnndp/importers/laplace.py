@@ -141,7 +141,7 @@ def _structure(foreign: Foreign) -> tuple[str, bool]:
     name = foreign.values.get("cls_name")
     found = _CLASS.fullmatch(str(name))
     if found is None:
-        why = "its subnetwork is not in the file" if "Subnet" in str(name) else "it is no Gaussian of weights"
+        why = "its subnetwork is not in the file" if "Subnet" in str(name) else "it is not a Gaussian over weights"
         raise ModelFileError(f"it is a {name!r:.40}, which cannot be read: {why}; known: {', '.join(_FORMULAS)}Laplace")
     return found["structure"], found["last"] is not None
 

@@ -167,7 +167,8 @@ def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -
         return _dropout(part, mc_dropout)
     if isinstance(part, nn.Softmax | nn.LogSoftmax):
         raise UnsupportedLayerError(
-            f"{type(part).__name__} is no layer here: leave it out and say task='classification', which includes it."
+            f"{type(part).__name__} is not a layer here: leave it out and give task='classification', which "
+            "includes it."
         )
     known = ", ".join(sorted(kind.__name__ for kind in (*CONVERTERS, nn.Dropout, nn.Dropout2d)))
     libraries = ", ".join(each.name for each in LIBRARIES)
@@ -193,7 +194,7 @@ def stride_and_padding(part: nn.Module) -> tuple[tuple[int, int], tuple[int, int
 def _bayesian(part: nn.Module, table: Table) -> Record:
     """A layer with independent Gaussian weights."""
     if getattr(part, "frozen", False) or getattr(part, "freeze", False) is True or _has_draw(part):
-        raise UnsupportedLayerError("it is frozen, so that its weights are not drawn; unfreeze it.")
+        raise UnsupportedLayerError("it is frozen, so its weights are not drawn; unfreeze it.")
     layers, _ = table.layers({f"layer.{name}": value for name, value in part.state_dict().items()})
     tensors = layer_tensors(layers, bias=getattr(part, "bias", True) is not False)
     if list(layers) != ["layer"]:

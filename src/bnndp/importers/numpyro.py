@@ -185,6 +185,6 @@ def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         parts = _MODULE.fullmatch(name)
         if parts is None:
-            raise ModelFileError(f"tensor {name!r:.80} is no location or scale of an autoguide (prefix auto)")
+            raise ModelFileError(f"tensor {name!r:.80} is not a location or scale of an autoguide (prefix auto)")
         found[f"{parts['module']}/{parts['path']}"] = to_float64(name, tensor)
     return found

@@ -64,7 +64,7 @@ def _read(foreign: Foreign, choices: Choices) -> Imported:
     known = ("params", *_DIAGONAL, *_DENSE, *_ASIDE)
     odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
     if odd is not None:
-        raise ModelFileError(f"tensor {odd!r:.80} is no part of a state; its fields are {', '.join(known)}")
+        raise ModelFileError(f"tensor {odd!r:.80} is not part of a state; its fields are {', '.join(known)}")
     means = {name: to_float64(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
     kinds = [kind for kind in (*_DIAGONAL, *_DENSE) if any(n.partition(".")[0] == kind for n in foreign.tensors)]
     if not means or len(kinds) > 1:
@@ -189,7 +189,7 @@ def _order(means: Mapping[str, Tensor], table: SiteTable, *, sure: bool) -> list
         raise ModelFileError(f"the sites of the table must be the params of the state: {', '.join(list(means)[:6])}")
     if not given and not (sure and list(means) == sorted(means)):
         raise ModelFileError(
-            "the order of its vector is not sure: by sorted names if params was a dict, as they are if an OrderedDict; "
+            "the order of its vector is ambiguous: by sorted names if params was a dict, as they are if an OrderedDict; "
             "give it by --table, as in sites = [{site = '0.bias'}, {site = '0.weight'}]"
         )
     return given or list(means)

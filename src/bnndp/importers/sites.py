@@ -178,7 +178,7 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], table: SiteTable) -> list[Site
     lacking += [name for name in table.ignore if name not in shapes]
     if lacking:
         raise ModelFileError(
-            f"{lacking[0]!r:.80} of --table or --ignore is no site of the file; its sites are {quoted(shapes)}"
+            f"{lacking[0]!r:.80} of --table or --ignore is not a site of the file; its sites are {quoted(shapes)}"
         )
     rows = {site.name: site for site in table.sites}
     found = []

@@ -160,8 +160,8 @@ def _between(where: str, last: Snapshot, there: str, got: Snapshot, functions: F
             return (kind, FLATTEN)
     advice = "is not the one named" if functions else "needs a name: activation='relu'"
     raise InputError(
-        f"between {where} and {there} the module does something that is no layer of it. A function of torch that is "
-        f"an activation {advice}; sums, reshapes and a softmax at the end cannot be read."
+        f"between {where} and {there} the module does something that is not one of its layers. A function of torch "
+        f"that is an activation {advice}; sums, reshapes and a softmax at the end cannot be read."
     )
 
 

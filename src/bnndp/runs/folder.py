@@ -130,7 +130,9 @@ def _expect_same(folder: Path, found: dict[str, Any] | None, identity: Identity)
     if found is None:
         raise RunStateError(f"{folder / RESULTS}: its first line is damaged; {_ELSEWHERE}.")
     if found.get("format") != FORMAT:
-        raise RunStateError(f"{folder}: has the format {found.get('format')!r}, known is {FORMAT!r}; {_ELSEWHERE}.")
+        raise RunStateError(
+            f"{folder}: has the format {found.get('format')!r}, this version reads {FORMAT!r}; {_ELSEWHERE}."
+        )
     changed = identity.differences(found)
     if changed:
         raise RunStateError(

@@ -126,7 +126,7 @@ class Journal:
             elif torn is not None:
                 raise RunStateError(
                     f"{self.name}: line {torn} is damaged, but whole lines follow, so no interruption did this; delete "
-                    "that line, for its point to be computed again, or begin anew in another folder."
+                    "that line, for its point to be computed again, or start again in another folder."
                 )
             else:
                 self._take(record, number, position, len(line))
@@ -152,7 +152,9 @@ class Journal:
         except KeyError:
             fits = False
         if not fits:
-            raise RunStateError(f"{self.name}: line {line} is not an answer of this run; begin anew in another folder.")
+            raise RunStateError(
+                f"{self.name}: line {line} is not an answer of this run; start again in another folder."
+            )
         self._put(_rank(stage, whole=whole), point, start, length)
 
     def _put(self, rank: int, point: int, start: int, length: int) -> None:

@@ -125,7 +125,7 @@ def train(
     bit. The file is left to the caller, who may remove it once the posterior is saved.
     """
     if options.stopping is not None and held_out is None:
-        raise InputError(f"stopping={options.stopping} needs held_out points; hold_out(data, points) parts some off.")
+        raise InputError(f"stopping={options.stopping} needs held_out points; hold_out(data, points) splits some off.")
     run = _begin(data, options, held_out)
     own = checkpoints.identity(data, options, held_out) if checkpoint is not None else {}
     if checkpoint is not None and resume:
