@@ -108,7 +108,7 @@ def on_paper(sizes: Sequence[int]) -> float:
 
 
 def rate() -> float:
-    """Operations a second of a product of large square matrices, the best of five."""
+    """Operations per second of a product of large square matrices, the best of five."""
     a, b = (torch.randn(_SIDE, _SIDE, dtype=torch.float64) for _ in range(2))
     best = float("inf")
     for _ in range(6):

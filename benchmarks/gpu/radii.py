@@ -34,7 +34,7 @@ class Rate:
 
     @property
     def a_second(self) -> float:
-        """Images a second."""
+        """Images per second."""
         return self.images / self.seconds
 
 
@@ -62,7 +62,7 @@ class Timed:
     untimed: float
 
     def rate(self, *kinds: str) -> float:
-        """Operations a second during the products of these kinds; 0 without any."""
+        """Operations per second during the products of these kinds; 0 without any."""
         seconds = sum(self.seconds[kind] for kind in kinds)
         return sum(self.flops[kind] for kind in kinds) / seconds if seconds else 0.0
 

@@ -36,7 +36,7 @@ __all__ = [
     "sums",
 ]
 
-_UNDERFLOW = arb(2) ** -1020  # below it a tail is no normal float64 number
+_UNDERFLOW = arb(2) ** -1020  # below it a tail is not a normal float64 number
 _ABSOLUTE = arb(2) ** -51  # of maths/normal.py
 _DEEPEST = 40.0  # standard deviations up to which tails are compared relative to themselves
 _ONE = arb(1)

@@ -230,7 +230,7 @@ def _others(odds: Tensor, rows: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _margins(p: Tensor, rows: Tensor) -> Tensor:
-    """``A_k . E p`` for p (..., batch, classes): (..., batch, rows); a row of zeros is no way to lose."""
+    """``A_k . E p`` for p (..., batch, classes): (..., batch, rows); a row of zeros cannot be lost."""
     margins = (rows @ p[..., None])[..., 0]
     return margins.masked_fill((rows == 0).all(-1), torch.inf)
 

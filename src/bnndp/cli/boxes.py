@@ -36,8 +36,8 @@ from bnndp.runs.lines import exact, number, numbers
 __all__ = ["BoxJob", "BoxResult", "Decisions", "lead_by_bounds", "verdict_of"]
 
 _CELLS = 4096  # cells per chunk: enough to fill the machine, few enough that the progress bar moves
-_BOXES = 256  # boxes a chunk
-_ATTACKED = 16  # boxes a chunk when they are attacked too
+_BOXES = 256  # boxes per chunk
+_ATTACKED = 16  # boxes per chunk when they are attacked too
 
 
 @dataclass(frozen=True, slots=True)

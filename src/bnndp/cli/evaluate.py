@@ -85,7 +85,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     Certified accuracy: the decision is proved to be the label on the whole ball. Attacked accuracy: it is the label at
     the input, by sampling, and no attack changed it. The truth lies between. Each line of --out has the keys eps,
     points, accuracy, certified, attacked, effort: shares of the inputs, attacked null with --no-attack, and the last
-    level of effort that was completed for all inputs. Radii are searched once an input, to --tolerance: certified
+    level of effort that was completed for all inputs. Radii are searched once per input, to --tolerance: certified
     accuracy may be too low by the inputs within that of a radius, never too high.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the

@@ -180,7 +180,7 @@ def read_set(source: Source, network: Posterior, messages: Messages = PLAIN) -> 
 
 @contextlib.contextmanager
 def data_store(folder: Path | None, messages: Messages = PLAIN) -> Iterator[Store]:
-    """The store of data sets, with a bar on stderr for what it downloads; no bar where that is no terminal."""
+    """The store of data sets, with a bar on stderr for what it downloads; no bar if stderr is not a terminal."""
     console = Console(stderr=True)
     shown = console.is_terminal and not messages.quiet
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())

@@ -126,7 +126,7 @@ def train(  # noqa: PLR0913 (the options of the command)
 
     What the options leave open has defaults of the method and the task; docs/training.md lists them. A data set that is
     neither in --data-dir nor in the folder that BNNDP_DATA names is downloaded. Beside the network lies, as long as the
-    training lasts, MODEL.checkpoint: the same command goes on from there after an interruption, to the same file, bit
+    training lasts, MODEL.checkpoint: the same command continues from there after an interruption, to the same file, bit
     for bit. The table has the figures of the test part, which was not used before; calibration is the mean error of the
     stated probabilities.
     """

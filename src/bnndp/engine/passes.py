@@ -275,7 +275,7 @@ def both_signs(outputs: int, box: Box) -> Tensor:  # (2 outputs, outputs)
 
 
 def known(lower: Tensor) -> Tensor:
-    """Minus infinity for whatever is no number or overflowed."""
+    """Minus infinity for whatever is NaN or has overflowed."""
     return torch.where(lower.isfinite(), lower, -torch.inf)
 
 

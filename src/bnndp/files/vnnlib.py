@@ -2,7 +2,7 @@
 
 Read are ``(declare-const X_i Real)``, ``(declare-const Y_i Real)`` and ``(assert ...)`` of ``(<= X_i c)`` and
 ``(>= X_i c)``, with either order of the two, or of an ``(and ...)`` of such. Anything else is refused: a constraint
-that is not understood may not be passed over. A decimal that is no float64 is rounded outward, so that the box holds
+that is not understood may not be passed over. A decimal that is not a float64 is rounded outward, so that the box holds
 all that the file says.
 """
 

@@ -35,7 +35,7 @@ class ConvertOptions:
     table: Path | None = None  # .toml or .json: names of tensors, and what else an importer asks for
     scale_transform: str | None = None  # as in Choices
     bias: bool = True  # False: layers have none, whatever the file holds
-    ignore: tuple[str, ...] = ()  # tensors, or sites, that are no weights of the network
+    ignore: tuple[str, ...] = ()  # tensors, or sites, that are not weights of the network
 
 
 def convert(

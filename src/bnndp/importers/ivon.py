@@ -120,7 +120,7 @@ class _Group:
             raise ModelFileError(f"a group has ess {self.ess} and weight_decay {self.weight_decay}; expected > 0, >= 0")
 
     def std(self) -> Tensor:
-        """The formula; refused where the curvature is no positive number."""
+        """The formula; refused where the curvature is not a positive number."""
         return to_std("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
 
 

@@ -55,7 +55,7 @@ def from_module(
         module: Layers of torch and Bayesian layers of known libraries.
         task: ``"regression"`` or ``"classification"``, which a module does not say.
         input_shape: The shape (channels, height, width) of images.
-        activation: The function that ``forward`` calls between layers, if it is no module.
+        activation: The function that ``forward`` calls between layers, if it is not a module.
         mc_dropout: True if dropout masks are drawn at prediction, False if dropout was for training alone.
 
     Returns:

@@ -126,7 +126,7 @@ def from_numpyro(
         task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
         activation: The activation between each two layers, if ``architecture`` does not say.
         table: Layouts, order and meaning of sites (docs/importers/numpyro.md).
-        ignore: Sites that are no weights, such as the noise of the data.
+        ignore: Sites that are not weights, such as the noise of the data.
 
     Returns:
         The network, or the ensemble with one member for each sample.

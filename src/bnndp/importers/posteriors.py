@@ -189,7 +189,7 @@ def _order(means: Mapping[str, Tensor], table: SiteTable, *, sure: bool) -> list
         raise ModelFileError(f"the sites of the table must be the params of the state: {', '.join(list(means)[:6])}")
     if not given and not (sure and list(means) == sorted(means)):
         raise ModelFileError(
-            "the order of its vector is ambiguous: by sorted names if params was a dict, as they are if an OrderedDict; "
-            "give it by --table, as in sites = [{site = '0.bias'}, {site = '0.weight'}]"
+            "the order of its vector is ambiguous: by sorted names if params was a dict, as they are if an "
+            "OrderedDict; give it by --table, as in sites = [{site = '0.bias'}, {site = '0.weight'}]"
         )
     return given or list(means)

@@ -43,7 +43,7 @@ _NAMES = frozenset(
 
 
 def expect_plain(content: bytes) -> None:
-    """Refuse what is no file of ``torch.save``, or names anything but tensors; a :class:`ModelFileError` says which."""
+    """Refuse a file that ``torch.save`` has not written, or that names anything but tensors."""
     start, count = _OLD
     if content.startswith(b"PK"):
         _scan(io.BytesIO(_pickle_of(content)), 1)

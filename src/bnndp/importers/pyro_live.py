@@ -63,7 +63,7 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
         scale_transform: ``"exp"``, ``"softplus"`` or ``"sigmoid M"``, for a ``state_dict()``, which does not say.
         network: A module, or its ``state_dict()``, with the layers that have no prior.
         table: Layouts, order and meaning of sites (docs/importers/pyro.md).
-        ignore: Sites that are no weights, such as the noise of the data.
+        ignore: Sites that are not weights, such as the noise of the data.
 
     Returns:
         The network, with independent or correlated weights.

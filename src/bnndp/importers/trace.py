@@ -79,7 +79,7 @@ def chain_of_calls(
     inputs: Tensor,  # (batch, ...)
     functions: Functions,
 ) -> list[Call]:
-    """The layers in the order in which they are run; an :class:`InputError` if they are no chain."""
+    """The layers in the order in which they are run; an :class:`InputError` if they are not a chain."""
     run = record_run(module, parts, inputs, lambda: module(inputs))
     calls = calls_of(run, parts, functions)
     where, last = run.last

@@ -22,7 +22,7 @@ class Record(Protocol):
 
     kind: ClassVar[str]  # its name in files and messages
     tensors: ClassVar[tuple[str, ...]]  # fields that are tensors
-    settings: ClassVar[tuple[str, ...]]  # the other fields, values that JSON knows
+    settings: ClassVar[tuple[str, ...]]  # the other fields, JSON-compatible values
 
     @property
     def random(self) -> bool:

@@ -22,7 +22,7 @@ from bnndp.network.network import BayesianNetwork, Layer, is_activation
 
 __all__ = ["Ensemble", "Posterior", "dense_structure"]
 
-_TOLERANCE = 1e-9  # of the sum of the weights as given: what is further off is no rounding
+_TOLERANCE = 1e-9  # of the sum of the weights as given: more than this is not rounding
 _ROUNDING = 2.0**-51  # of the sum of the weights as kept: dividing once reaches it, and it is not divided again
 
 
@@ -145,7 +145,7 @@ class Ensemble:
 
     @property
     def plain(self) -> bool:
-        """Never: an ensemble is no chain of layers."""
+        """Always False: an ensemble is not a chain of layers."""
         return False
 
     @property
@@ -181,7 +181,7 @@ def _alike(members: tuple[BayesianNetwork, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def dense_structure(network: BayesianNetwork) -> object | None:
-    """What must agree for dense networks without variance to go together; None if it is no such network.
+    """What must agree for dense networks without variance to go together; None if it is not such a network.
 
     An activation with tensors of its own agrees only with itself.
     """

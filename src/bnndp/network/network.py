@@ -240,7 +240,7 @@ def is_activation(layer: Layer) -> TypeGuard[Activation]:
 
 
 def _check_kinds(layers: tuple[Layer, ...]) -> None:
-    """Refuse what is no known record, and a chain that does not end in a layer with weights."""
+    """Refuse what is not a known record, and a chain that does not end in a layer with weights."""
     _check_known(layers, "layer")
     last = next((layer for layer in reversed(layers) if not isinstance(layer, Flatten)), None)
     if not isinstance(last, WEIGHTED):
@@ -302,7 +302,7 @@ def _keeps_scale(layer: Layer) -> bool:
 
 
 def _description(layer: Layer) -> list[object]:
-    """Kind, settings and shapes of the tensors, in values that JSON knows."""
+    """Kind, settings and shapes of the tensors, in JSON-compatible values."""
     if isinstance(layer, Residual):
         return [layer.kind, [_description(inner) for inner in layer.layers]]
     settings = [getattr(layer, name) for name in layer.settings]

@@ -40,7 +40,7 @@ _ELSEWHERE = "choose another folder"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """How a run was asked for: the entry ``made`` of ``run.json``, in values that JSON knows, and its inputs."""
+    """How a run was asked for: the entry ``made`` of ``run.json``, in JSON-compatible values, and its inputs."""
 
     made: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arrays of inputs.npz

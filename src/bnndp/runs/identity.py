@@ -33,13 +33,13 @@ class Identity:
     command: str
     model: str  # SHA-256
     data: str  # SHA-256
-    options: Mapping[str, Any]  # in values that JSON knows
+    options: Mapping[str, Any]  # in JSON-compatible values
     version: Mapping[str, str]
     points: int
     stages: tuple[str, ...]  # the levels that are completed one after the other
 
     def record(self) -> dict[str, Any]:
-        """All of it in values that JSON knows."""
+        """All of it in JSON-compatible values."""
         return json.loads(json.dumps(asdict(self), allow_nan=False))
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from bnndp.runs.lines import seal, unseal
 __all__ = ["Answer", "Journal"]
 
 Answer: TypeAlias = Mapping[str, Any]
-"""What is known of a point, in values that JSON knows."""
+"""What is known of a point, in JSON-compatible values."""
 
 # A process that is killed loses no line; to outlast a power cut the disk must be asked. That is done every second, or
 # as seldom as is needed for it to take a five hundredth of the time.
@@ -115,7 +115,7 @@ class Journal:
     def index(self, lines: Iterator[bytes]) -> None:
         """Take up lines that stand in the file from ``end`` on; those after the last whole one are left behind.
 
-        Whole lines after a broken one are no trace of an interruption, and are refused.
+        Whole lines after a broken one are not left by an interruption, and are refused.
         """
         torn: int | None = None
         position = self.end
@@ -180,7 +180,7 @@ class Journal:
         return record["answer"]
 
     def _append(self, payload: bytes) -> int:
-        """Write at the end, all or nothing, and give back where."""
+        """Write at the end, all or nothing, and return where."""
         start = self.end
         with self._one_line():
             self.file.truncate(start)

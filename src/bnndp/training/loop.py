@@ -49,7 +49,7 @@ class Trained:
     epochs: float  # the same in passes over the data
 
     def record(self, data: str) -> dict[str, Any]:
-        """All of it but the network, in values that JSON knows, for ``bnndp.save(..., card=...)``.
+        """All of it but the network, in JSON-compatible values, for ``bnndp.save(..., card=...)``.
 
         ``data`` is the name of the training set.
         """
@@ -118,7 +118,7 @@ def train(
 
     ``progress`` is told the number of each step and an estimate of the objective: the log-likelihood of the batch
     before the step, less the KL term after it. ``held_out`` is for the card, and for early stopping if
-    ``options.stopping`` asks for it: points used for that are no test set any more.
+    ``options.stopping`` asks for it: points used for that are no longer a test set.
 
     ``checkpoint`` names a file that is written every ten seconds and after the last step. With ``resume`` a training
     whose checkpoint is there goes on from it, to the result that it would have had without the interruption, bit for
