@@ -1,4 +1,4 @@
-"""``--ignore``: what is no weight of the network is left out by name, and said to be; unknown names are refused."""
+"""``--ignore``: what is not a weight of the network is left out by name, and said to be; unknown names are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     save_file(guide(), source)
     command = ["convert", str(source), "-o", str(out), "--task", "regression", "--activation", "relu"]
     assert main(command) == 2
-    assert "leave it out by --ignore sigma" in capsys.readouterr().err
+    assert "leave it out with --ignore sigma" in capsys.readouterr().err
     assert main([*command, "--ignore", "sigma"]) == 0
     assert "note: left out, as --ignore says: sigma\n" in capsys.readouterr().out
     found = read_model(out)
@@ -63,7 +63,7 @@ def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
     save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
     found = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma", "head.tau")))
     assert found.posterior.digest() == bnndp.importers.from_tensors(plain(), **SETTINGS).digest()
-    with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
+    with pytest.raises(ModelFileError, match=r"leave it out with --ignore head\.tau; they look for"):
         convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma",)))
 
 

@@ -164,7 +164,7 @@ BAD: dict[str, tuple[Callable[[State], None], str]] = {
     "ess zero": (_set((*GROUP, "ess"), 0.0), "expected > 0"),
     "decay infinite": (_set((*GROUP, "weight_decay"), torch.inf), "expected > 0, >= 0"),
     "no params": (_set((*GROUP, "params"), None), "lacks one of"),
-    "fewer params": (_set((*GROUP, "params"), [0, 1, 2]), "order is not sure"),
+    "fewer params": (_set((*GROUP, "params"), [0, 1, 2]), "order is ambiguous"),
 }
 
 

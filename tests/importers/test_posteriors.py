@@ -149,7 +149,7 @@ def test_states_that_cannot_be_read() -> None:
     less = {name: value for name, value in params.items() if name != "2.bias"}
     assert fault({"params": less, "sd_diag": spreads}).startswith("it has the scale of '2.bias' without its mean")
     assert "sd_diag and cov: it is not one state" in fault({"params": params, "sd_diag": spreads, "cov": torch.eye(13)})
-    assert "'other' is no part of a state" in fault({"params": params, "sd_diag": spreads, "other": torch.ones(1)})
+    assert "'other' is not part of a state" in fault({"params": params, "sd_diag": spreads, "other": torch.ones(1)})
     assert "as standard deviation" in fault({"params": params, "sd_diag": {n: -v for n, v in spreads.items()}})
     zero = {name: torch.zeros_like(value) for name, value in params.items()}
     assert "has no finite rsqrt" in fault({"params": params, "prec_diag": zero})

@@ -189,7 +189,7 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], table: SiteTable) -> list[Site
         if site is None:
             raise ModelFileError(
                 f"site {name!r:.80} is not known to be a weight or a bias: say so by a row of sites in --table, or, if "
-                f"the network has no use for it, leave it out by --ignore {name:.80}, in Python by "
+                f"the network has no use for it, leave it out with --ignore {name:.80}, in Python by "
                 f"ignore=[{name!r:.80}]"
             )
         if site.shape is not None and site.shape != shapes[name]:
