@@ -54,7 +54,7 @@ def median_time(function: Callable[[], object], *, repeats: int = 9, budget: flo
 def by_turns(functions: Sequence[Callable[[], object]], *, repeats: int = 7, budget: float = 20.0) -> list[Turn]:
     """Call the functions one after the other, again and again, after one round to warm up; medians of each.
 
-    What else the machine does meanwhile meets all of them alike. At least 3 rounds, fewer than ``repeats`` once the
+    Other work of the machine affects all of them equally. At least 3 rounds, fewer than ``repeats`` once the
     budget of seconds is spent.
     """
     for function in functions:

@@ -1,7 +1,7 @@
 """Put every fault of the list, or random mutants, into a copy of the project: its tests must fail, each time.
 
 Every fault has to be noticed. A mutant that survives is a hole in the tests, or changes nothing that matters
-(docs/testing.md says which). What is done is kept in ``.cache/seeded-faults.jsonl``; the same command goes on from
+(docs/testing.md says which). What is done is kept in ``.cache/seeded-faults.jsonl``; the same command continues from
 there.
 """
 

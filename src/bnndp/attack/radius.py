@@ -1,7 +1,7 @@
 """The smallest radius at which an attack changes the decision.
 
 The log odds found at the ends of a bracket predict the radius at which they are even: a secant that falls back on
-bisection, for all inputs at once. Every search goes on from the best input of the one before. All this is done on the
+bisection, for all inputs at once. Every search continues from the best input of the one before. All this is done on the
 climbing noise; at the end each input is moved on the ray from the centre to where the choosing noise, less its error,
 gives a change of the decision, and is reported only if fresh noise confirms it there or, with noise of its own each
 time, a little further out.

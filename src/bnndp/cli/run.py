@@ -1,7 +1,7 @@
 """A command at work on many inputs: where its answers are kept, who computes them, and what is said of its end.
 
-The answers are kept in a journal: that of a run folder outlasts the process, and the same command goes on from it; any
-other is gone with the process. At the end a run folder gets its results in formats of other programs, too.
+The answers are kept in a journal. That of a run folder outlasts the process, and the same command continues from it;
+any other is deleted with the process. At the end a run folder also gets its results in the formats of other programs.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Run:
 
     @property
     def _go_on(self) -> str:
-        return f"`{self.invocation.command}` goes on from there"
+        return f"`{self.invocation.command}` continues from there"
 
 
 def _file_entry(path: Path | None, folder: Path) -> dict[str, str | None]:

@@ -222,7 +222,7 @@ def _named_when_stopped(checkpoint: Path, invocation: Invocation | None, *, rest
     except BaseException:
         if invocation is not None and _stamp(checkpoint) not in (None, before):
             command = "the same command without --restart" if restart else "the same command"
-            invocation.remarks.append(f"{command} goes on from {checkpoint}")
+            invocation.remarks.append(f"{command} continues from {checkpoint}")
         raise
 
 

@@ -103,7 +103,7 @@ class Bracket:
         return self.after(trial, found, active)
 
     def trial(self, upper: float, tolerance: float, *, bold: bool) -> Tensor:
-        """The radius to try next: (batch,); a ``bold`` one does not heed the log odds, which may mislead."""
+        """The radius to try next: (batch,); a ``bold`` one ignores the log odds, which may mislead."""
         low, high = self.low, self.high
         step = 1 + 0.999 * tolerance
         root = self._root()

@@ -213,7 +213,7 @@ def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
     return Evaluation.joined(found)
 
 
-def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on from)
+def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to start from)
     network: Posterior,
     x: Tensor,  # (points, n)
     label: Tensor | None = None,  # (points,); None: the network's own decisions
@@ -225,7 +225,7 @@ def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on 
 ) -> Iterator[Evaluation]:
     """The answers of :func:`evaluate` as they get better, as those of :func:`bnndp.questions.radius.better_radii` do.
 
-    With ``known``, an earlier answer to the same question, they go on from there.
+    With ``known``, an earlier answer to the same question, they continue from there.
     """
     search = search or Search()
     expect_classifier(network)

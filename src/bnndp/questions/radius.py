@@ -144,7 +144,7 @@ def certified_radius(
     return last(better_radii(network, x, label, domain, search=search, options=options), options.deadline)
 
 
-def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go on from)
+def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to start from)
     network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
     label: Tensor | int | None = None,  # (batch,), or one for all; None: the network's own decisions

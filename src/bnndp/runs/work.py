@@ -1,6 +1,6 @@
 """Going through all points of a job, stage by stage, from what a journal has to what was asked for.
 
-The first stage gives every point an answer; each later one goes on from the answers of the stage before. A part of
+The first stage gives every point an answer; each later one continues from the answers of the stage before. A part of
 which only some answers were kept is computed whole, and the missing ones are added.
 """
 

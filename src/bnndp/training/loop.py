@@ -121,7 +121,7 @@ def train(
     ``options.stopping`` asks for it: points used for that are no longer a test set.
 
     ``checkpoint`` names a file that is written every ten seconds and after the last step. With ``resume`` a training
-    whose checkpoint is there goes on from it, to the result that it would have had without the interruption, bit for
+    whose checkpoint is there continues from it, to the result that it would have had without the interruption, bit for
     bit. The file is left to the caller, who may remove it once the posterior is saved.
     """
     if options.stopping is not None and held_out is None:
