@@ -75,7 +75,7 @@ class Chain:
         return found
 
     def exponents(self, rows: list[Vector], constants: Vector) -> Form:
-        """Forms of x of which the exponentials are above E exp(rows . z + constants; nothing has failed)."""
+        """Forms of x whose exponentials are above E exp(rows . z + constants; nothing has failed)."""
         found = Form(list(rows), list(constants), [ZERO] * len(rows))
         for index in reversed(range(len(self.steps))):
             step = self.steps[index]

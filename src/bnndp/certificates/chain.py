@@ -185,7 +185,7 @@ class Chain:
         return found
 
     def exponents(self, rows: Tensor, constants: Tensor) -> Form:
-        """Forms of x of which the exponentials are above E exp(rows . z + constants; nothing has failed)."""
+        """Forms of x whose exponentials are above E exp(rows . z + constants; nothing has failed)."""
         found = Form(rows, constants, torch.zeros_like(constants))
         for index in reversed(range(len(self.steps))):
             step = self.steps[index]

@@ -26,7 +26,7 @@ _CHUNK = 16  # boxes proved at a time
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What became of one box: its certificate and what it says, or why there is none."""
+    """The outcome for one box: its certificate and claim, or why there is none."""
 
     index: int
     path: Path | None

@@ -1,6 +1,6 @@
 """Proofs of claims about batches of boxes: what the checker will prove of them, and the certificates.
 
-Several proofs are tried, each box gets the best; a box of which more is wanted may be cut into cells.
+Several proofs are tried and each box gets the best; a box that needs a tighter one may be cut into cells.
 """
 
 from __future__ import annotations

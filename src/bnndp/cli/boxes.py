@@ -52,7 +52,7 @@ class Decisions:
 
     @classmethod
     def of(cls, found: Decision) -> Decisions:
-        """What the library says of them."""
+        """The results of the library."""
         label, lead, rival, witness = (each.cpu() for each in (found.label, found.bound, found.rival, found.witness))
         return cls(label, lead, torch.tensor([each is Verdict.FALSIFIED for each in found.verdict]), rival, witness)
 
@@ -145,7 +145,7 @@ class BoxResult:
 
 @dataclass(frozen=True, slots=True)
 class BoxJob(Job):
-    """Bounds of a quantity on boxes; with labels the verdicts on decisions, too."""
+    """Bounds of a quantity on boxes; with labels also the verdicts on decisions."""
 
     box: Box
     around: Neighbourhood = field(default_factory=Neighbourhood)  # how the boxes were given

@@ -152,7 +152,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     messages.table(summary.table())
     if folder is not None and end.why is None:
         values |= Issuing(network, model, folder, messages, task.deadline.at).of_boxes(box, read.label, effort)
-    task.conclude(job, end, values, "the bounds that were reached until then, all of which hold", require_certified)
+    task.conclude(job, end, values, "the bounds found so far, all of which hold", require_certified)
 
 
 def _expect_one_source(

@@ -103,7 +103,7 @@ def convert(  # noqa: PLR0913 (options of a command)
 
 
 def _architecture(arch: Path | None, activation: str | None, task: str | None) -> Architecture | None:
-    """What the user says of the layers, None if nothing."""
+    """The architecture that the user gives; None if there is none."""
     if arch is None and activation is None and task is None:
         return None
     from bnndp.importers.architecture import merge_architecture, read_architecture

@@ -135,4 +135,4 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     if plot is not None:
         draw_curve(summary.evaluation, curve.eps, plot)
     values = summary.curve_values(lines)
-    task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)
+    task.conclude(job, end, values, "the results so far, all of them proved", require_certified)

@@ -115,4 +115,4 @@ def radius(  # noqa: PLR0913 (the options of the command)
         values |= Issuing(network, model, folder, messages, task.deadline.at).of_radii(
             read.x, summary.evaluation, domain
         )
-    task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)
+    task.conclude(job, end, values, "the results so far, all of them proved", require_certified)

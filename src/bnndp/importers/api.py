@@ -37,8 +37,8 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     Args:
         tensors: Tensors or arrays by name, possibly nested.
         architecture: The layers. Without them they are dense, in the order of the tensors.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         importer: The name of an importer, as ``--from`` takes it.
         bias: False leaves out biases that the tensors hold but no layer uses.
         table: The content of a table of names (docs/importers/torch.md).
@@ -73,8 +73,8 @@ def from_samples(
             architecture. Without layers of an ``architecture``, each module is read by :func:`bnndp.from_module`,
             which knows its activations.
         architecture: The layers. Without them they are dense, in the order of the tensors.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         weights: The probabilities of the samples; equal if not given.
         importer: The name of the importer that reads each sample, as ``--from`` takes it.
 

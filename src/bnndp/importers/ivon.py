@@ -83,9 +83,9 @@ def from_ivon(
     Args:
         network: The module, which says its activations, or its ``state_dict()``.
         optimiser: The optimiser, or its ``state_dict()``.
-        architecture: The layers, or what else the module does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the module does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         parameters: The names of the optimiser's parameters in its order. Needed if it has several groups, or does not
             hold all parameters of the network.
 

@@ -110,9 +110,9 @@ def from_laplace(
     Args:
         approximation: A fitted approximation, which holds its network and says the task, or its ``state_dict()``.
         network: The module, which says its activations, or its ``state_dict()``. Needed beside a state.
-        architecture: The layers, or what else the module does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the module does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
 
     Returns:
         The network, with independent or correlated weights.

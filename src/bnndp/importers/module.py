@@ -186,7 +186,7 @@ def _expect(part: nn.Module, wanted: _Settings) -> None:
 
 
 def stride_and_padding(part: nn.Module) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Those of a convolution; what ours do not have is refused."""
+    """The settings of a convolution; unsupported ones are refused."""
     _expect(part, {"dilation": (1, (1, 1)), "groups": (1,), "padding_mode": ("zeros",)})
     return _pair(part, "stride"), _pair(part, "padding")
 

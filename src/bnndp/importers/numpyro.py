@@ -122,9 +122,9 @@ def from_numpyro(
 
     Args:
         values: ``svi_result.params``, or ``mcmc.get_samples()``.
-        architecture: The layers, or what else the values do not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the values do not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         table: Layouts, order and meaning of sites (docs/importers/numpyro.md).
         ignore: Sites that are not weights, such as the noise of the data.
 

@@ -100,9 +100,9 @@ def from_posteriors(
 
     Args:
         state: A state, or a list of them, such as samples of SGHMC; objects, or dictionaries of their fields.
-        architecture: The layers, or what else the network does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the network does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         network: A module, or its ``state_dict()``, with the parameters that the state does not have. A module with all
             layers says its activations.
 

@@ -249,7 +249,7 @@ def _expect_biases(layers: Iterable[Layer], shapes: Mapping[str, tuple[int, ...]
 def _only_fit(
     orders: Sequence[Sequence[Layer]], free: set[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Layer, ...]:
-    """The only order and layout in which each layer takes what the one before gives."""
+    """The only order and layout in which each layer takes the outputs of the one before."""
     found: list[tuple[Layer, ...]] = []
     for order, layout in itertools.product(orders, LAYOUTS if free else LAYOUTS[:1]):
         layers = tuple(replace(each, layout=layout) if each.name in free else each for each in order)

@@ -68,7 +68,7 @@ class Bracket:
     def again_at(self, value: Tensor, active: Tensor) -> Bracket:
         """After a better bound found ``value`` (batch,) at the upper ends of the ``active`` inputs.
 
-        Where it holds there, nobody knows where it fails, and what the weaker bound has found is of no use.
+        Where it holds there, it is not known where it fails, and the results of the weaker bound are of no use.
         """
         good = active & (value > 0)
         unknown = torch.full_like(value, torch.nan)

@@ -172,7 +172,7 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to star
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Balls:
-    """The balls around the inputs of which a search asks whether the decision is the same on them."""
+    """The balls around the inputs on which a search tests the decision."""
 
     network: Posterior
     points: Tensor  # (batch, n)
@@ -182,7 +182,7 @@ class _Balls:
     search: Search
 
     def of(self, radius: Tensor, at: Tensor) -> Box:
-        """Those of the inputs ``at`` (some,)."""
+        """The balls around the inputs ``at`` (some,)."""
         return Box.ball(self.points[at], radius, domain=self.domain, norm=self.search.norm)
 
 

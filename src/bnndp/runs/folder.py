@@ -91,7 +91,7 @@ def _expect_folder(folder: Path) -> None:
 
 
 def _is_scratch(path: Path) -> bool:
-    """Whether it is what a process that was killed has left of a file it was writing."""
+    """Whether it is a partial file left by a process that was killed."""
     return any(path.name.startswith(f".{name}.") for name in OWN)
 
 

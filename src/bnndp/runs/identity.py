@@ -43,7 +43,7 @@ class Identity:
         return json.loads(json.dumps(asdict(self), allow_nan=False))
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """What another record says otherwise, in words: what it says, then what this one does."""
+        """The differences to another record, in words: its value, then this one's."""
         own = self.record()
         changed = [name for name, value in own.items() if other.get(name) != value]
         told = [name for name in changed if name not in _FOLLOW] or changed

@@ -146,7 +146,7 @@ class Parts:
 
     @classmethod
     def load(cls, plan: Plan, folder: str | os.PathLike[str] | Store | None = None) -> Parts:
-        """Those of the plan; ``folder`` is that of :func:`bnndp.data.load`."""
+        """The data of the plan; ``folder`` as in :func:`bnndp.data.load`."""
         return cls(*(load(plan.data, part, folder=folder, fold=plan.fold) for part in ("train", "test")))
 
 

@@ -151,7 +151,7 @@ def log_mean_of_form(layer: Linear, box: Box, ranges: Ranges, form: Form, base: 
 
 
 def _spans(ranges: Ranges, base: Base) -> tuple[Ends, Ends]:
-    """Ranges of m and r that hold the base, too: L is expanded there, and in a ball it may not be."""
+    """Ranges of m and r that include the base, where L is expanded: it may lie outside of a ball."""
     m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
     m = torch.minimum(m[0], base.m), torch.maximum(m[1], base.m)
     return m, (torch.minimum(r[0], base.r), torch.maximum(r[1], base.r))

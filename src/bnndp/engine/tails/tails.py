@@ -24,7 +24,7 @@ __all__ = ["hoped_tails", "margin_tails", "useful_tails"]
 
 _WORTH = 1e-3  # what two moments must have to spare over a margin without variance
 _GAIN = 0.05  # of the variance: tails gained up to 0.035 of it on random networks, 0.013 on trained ones
-_PROBES, _SAYS = 2, 0.99  # values of lambda in a probe, and below what it says something
+_PROBES, _SAYS = 2, 0.99  # values of lambda in a probe, and the value below which it is informative
 _LIKELY = 0.5  # of the variance, in the guess of what exponential moments may reach
 _MOST_NUMBERS = 2**23  # in the largest tensor of a chunk of the pairs: what the caches of a CPU hold, more or less
 
