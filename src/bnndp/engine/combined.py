@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Branchable, Margins, Pass, Planes, Wrapped, known
+from bnndp.engine.protocol import Branchable, Margins, Pass, Planes, Wrapped, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.rounding import TINY, gamma
