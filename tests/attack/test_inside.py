@@ -135,7 +135,7 @@ def test_a_point_has_no_range() -> None:
         assert torch.equal(found.x_upper, x[:, None].expand(-1, 2, -1))
 
 
-def test_a_box_is_attacked_alike_in_any_batch_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_box_is_attacked_alike_in_any_batch_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     network = make_network((2, 6, 6, 1), std=0.3)
     box = Box.ball(uniform(5, 2, seed=4), 0.2)
     whole = inside_range(network, box, restarts=4, steps=10)

@@ -202,7 +202,7 @@ UNKNOWN: dict[str, tuple[list[nn.Module], str]] = {
     "another layer": ([IN, nn.LayerNorm(2)], "'1': there is no rule for LayerNorm"),
     "a softmax at the end": (
         [IN, nn.Softmax(-1)],
-        "'1': Softmax is no layer here: leave it out and say task='classification'",
+        "'1': Softmax is not a layer here: leave it out and give task='classification'",
     ),
     "an approximate GELU": ([IN, nn.GELU("tanh"), OUT], "approximate is 'tanh'; only 'none'"),
     "another softplus": ([IN, nn.Softplus(2), OUT], "'1': beta is 2"),

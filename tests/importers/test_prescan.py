@@ -26,6 +26,6 @@ def test_the_scan_lets_state_dicts_through(tmp_path: Path) -> None:
 
 def test_the_scan_refuses_whole_modules(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(1, 1), tmp_path / "f")
-    words = r"it names 'torch\.nn\.modules\.linear\.Linear', which is no part of a tensor; save the state_dict\(\)"
+    words = r"it names 'torch\.nn\.modules\.linear\.Linear', which is not part of a tensor; save the state_dict\(\)"
     with pytest.raises(ModelFileError, match=words):
         expect_plain((tmp_path / "f").read_bytes())

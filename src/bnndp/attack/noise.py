@@ -130,7 +130,7 @@ def layer_noise(
     replicates: int,
     antithetic: bool = False,
 ) -> Noise | Seeded:
-    """Noise of any network with so many Gaussians for each draw and layer (``pathwise.noise_width``)."""
+    """Noise of any network, with the given number of Gaussians per draw and layer (``pathwise.noise_width``)."""
     if samples < 1 or replicates < 1:
         raise InputError(f"samples and replicates must be at least 1, got {samples} and {replicates}.")
     if sum(widths) == 0:

@@ -24,7 +24,7 @@ from torch import Tensor
 from bnndp.attack.draws import Chain, evaluate
 from bnndp.attack.noise import REPLICATES, AnyNoise, Noise, Part, gaussian_noise, layer_noise, mixed
 from bnndp.attack.pathwise import noise_width, step
-from bnndp.attack.sampling import MEMORY, Estimate, gather, piece_size, pre_activation
+from bnndp.attack.sampling import MEMORY, Estimate, chunk_size, gather, pre_activation
 from bnndp.engine.chunks import cache_size
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
@@ -78,14 +78,14 @@ def log_means(
     *,
     memory: int = MEMORY,
 ) -> Tensor:
-    """``log E p`` by each replicate, in pieces that fit into ``memory`` bytes: (replicates, ..., classes)."""
+    """``log E p`` by each replicate, in chunks that fit into ``memory`` bytes: (replicates, ..., classes)."""
     points = x.reshape(-1, x.shape[-1])
-    size = piece_size(network, noise, cache_size(memory, x.device), tensors=8)
+    size = chunk_size(network, noise, cache_size(memory, x.device), tensors=8)
     with torch.no_grad():
         parts = []
         for index in range(noise.replicates):
             part = noise.part(index)
-            parts.append(torch.cat([_log_mean(network, piece, part) for piece in points.split(size)]))
+            parts.append(torch.cat([_log_mean(network, chunk, part) for chunk in points.split(size)]))
     return torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out)
 
 
@@ -112,7 +112,7 @@ def odds_direction(
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of the largest of the log odds, with all replicates of the noise."""
-    size = piece_size(network, noise, cache_size(memory, x.device), tensors=4 * (network.depth + 1))
+    size = chunk_size(network, noise, cache_size(memory, x.device), tensors=4 * (network.depth + 1))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         with torch.enable_grad():

@@ -42,13 +42,13 @@ __all__ = [
     "Estimate",
     "Noise",
     "ascent_direction",
+    "chunk_size",
     "draw_noise",
     "estimate",
     "expected_output",
     "gather",
     "gaussian_noise",
     "is_exact",
-    "piece_size",
     "pre_activation",
 ]
 
@@ -119,7 +119,7 @@ def _expected_general(network: BayesianNetwork, x: Tensor, noise: tuple[Tensor |
     if cut.tail > cut.sampled:
         below, activation = network.layers[cut.sampled : cut.tail]
         if not is_activation(activation):
-            raise UnsupportedLayerError(f"{activation.kind} has no samples here; a bug of the sampling.")
+            raise UnsupportedLayerError(f"{activation.kind} cannot be sampled here; this is a bug in bnndp.")
         mean, std = marginals(below, z)
         eps = None if cut.closed else noise[-1]
         z = integrated(activation, mean, std) if eps is None else symmetric(activation, mean, std, eps)
@@ -176,14 +176,14 @@ def estimate(
     *,
     memory: int = MEMORY,
 ) -> Estimate:
-    """Mean and standard error of the outputs at any number of points, in pieces that fit into ``memory`` bytes."""
+    """Mean and standard error of the outputs at any number of points, in chunks that fit into ``memory`` bytes."""
     points = x.reshape(-1, x.shape[-1])
-    size = piece_size(network, noise, cache_size(memory, x.device), tensors=8)
+    size = chunk_size(network, noise, cache_size(memory, x.device), tensors=8)
     with torch.no_grad():
         parts = []
         for index in range(noise.replicates):
             part = noise.part(index)
-            parts.append(torch.cat([expected_output(network, piece, part) for piece in points.split(size)]))
+            parts.append(torch.cat([expected_output(network, chunk, part) for chunk in points.split(size)]))
     return gather(torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out))
 
 
@@ -203,7 +203,7 @@ def ascent_direction(
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Value (points,) and gradient (points, n) of ``rows . E f(x)``, estimated with all replicates of the noise."""
-    size = piece_size(network, noise, cache_size(memory, x.device), tensors=8 * max(1, network.depth))
+    size = chunk_size(network, noise, cache_size(memory, x.device), tensors=8 * max(1, network.depth))
     values, gradients = [], []
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         total, slope = torch.zeros_like(points[:, 0]), torch.zeros_like(points)
@@ -246,7 +246,7 @@ def pre_activation(layer: Linear, z: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance.clamp_min(_NO_VARIANCE).sqrt()
 
 
-def piece_size(network: Posterior, noise: AnyNoise, memory: int, *, tensors: int) -> int:
+def chunk_size(network: Posterior, noise: AnyNoise, memory: int, *, tensors: int) -> int:
     """Points at a time, so that ``tensors`` activations of the widest layer fit into ``memory`` bytes.
 
     Draws multiply the layers only, not the inputs.

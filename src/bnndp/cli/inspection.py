@@ -1,4 +1,4 @@
-"""What a model file holds, in values that JSON knows: its layers, how wide their posteriors are, what can be asked."""
+"""What a model file holds, in JSON-compatible values: its layers, how wide their posteriors are, what can be asked."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _layers(members: Sequence[BayesianNetwork]) -> Iterator[dict[str, Any]]:
     for (name, shape), same in zip(names, columns, strict=True):
         layer = same[0]
         settings = {setting: getattr(layer, setting) for setting in layer.settings}
-        spread = [deviation for each in same for deviation in _deviations(each)]
+        spread = [std for each in same for std in _stds(each)]
         yield {
             "name": name,
             "kind": layer.kind,
@@ -93,7 +93,7 @@ def _parameters(layer: Layer) -> int:
     return layer.weight_mean.numel() + layer.bias_mean.numel() if isinstance(layer, WEIGHTED) else 0
 
 
-def _deviations(layer: Layer) -> list[Tensor]:
+def _stds(layer: Layer) -> list[Tensor]:
     """The standard deviations of all weights and biases of a layer, each as a vector; none if it has no weights."""
     if isinstance(layer, MatrixNormalLinear):
         rows, columns = (factor.square().sum(-1).sqrt() for factor in (layer.row_factor, layer.column_factor))
@@ -106,8 +106,8 @@ def _deviations(layer: Layer) -> list[Tensor]:
     return []
 
 
-def _spread(deviations: Tensor) -> dict[str, float]:  # (n,)
-    return {"least": deviations.min().item(), "median": deviations.median().item(), "largest": deviations.max().item()}
+def _spread(stds: Tensor) -> dict[str, float]:  # (n,)
+    return {"least": stds.min().item(), "median": stds.median().item(), "largest": stds.max().item()}
 
 
 def _commands(network: Posterior, members: Sequence[BayesianNetwork]) -> dict[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ class DenseSizes:
         return (self.n_out,)
 
     def _expect_matrix(self) -> tuple[int, int]:
-        """n_out and n_in, or an error if ``weight_mean`` is no matrix."""
+        """n_out and n_in, or an error if ``weight_mean`` is not a matrix."""
         shape = tuple(self.weight_mean.shape)
         if len(shape) != 2 or 0 in shape:
             raise InputError(f"weight_mean must have shape (n_out, n_in) with both positive, got {shape}.")
