@@ -148,7 +148,7 @@ campaign-faults: export OMP_NUM_THREADS := 1
 campaign-faults: $(READY)  ## errors, NaN and interrupts in every function: no false claim is certified; hostile numbers
 	$(BIN)/python -m benchmarks.fuzz.faults $(ARGS)
 	$(BIN)/python -O -W error -m benchmarks.fuzz.faults --claims 1 $(ARGS)
-	BNNDP_ALL_METHODS=1 $(BIN)/python -m pytest -q tests/faults tests/benchmarks/fuzz/test_faults.py
+	$(BIN)/python -m pytest -q tests/faults tests/benchmarks/fuzz/test_faults.py
 
 campaign-formulas: export OMP_NUM_THREADS := 1
 campaign-formulas: $(READY)  ## every closed formula that bounds rest on against ball arithmetic, at random points
