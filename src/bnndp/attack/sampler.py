@@ -130,8 +130,7 @@ def chunk_size(network: Posterior, noise: Noise, memory: int, *, tensors: int) -
 
     Draws multiply the layers only, not the inputs.
     """
-    members = [network.members[group[0]] for group in network.alike]
-    layers = [pair for member in members for pair in zip(member.layers, member.shapes[:-1], strict=True)]
+    layers = [pair for member in network.examples for pair in zip(member.layers, member.shapes[:-1], strict=True)]
     widest = max(breadth(layer, shape) for layer, shape in layers)
     images = any(len(shape) > 1 for _, shape in layers)
     apart = max(1, len(noise.members))  # the graphs of all members are held together

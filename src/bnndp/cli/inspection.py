@@ -23,7 +23,7 @@ __all__ = ["inspected"]
 def inspected(path: Path, found: ModelFile) -> dict[str, Any]:
     """Everything that ``bnndp inspect`` says."""
     network = found.posterior
-    members = network.members if isinstance(network, Ensemble) else (network,)
+    members = network.members
     alike = len({_structure(member) for member in members}) == 1
     return {
         "path": str(path),
@@ -67,14 +67,14 @@ def _layers(members: Sequence[BayesianNetwork]) -> Iterator[dict[str, Any]]:
     for (name, shape), same in zip(names, columns, strict=True):
         layer = same[0]
         settings = {setting: getattr(layer, setting) for setting in layer.settings}
-        spread = [deviation for each in same for deviation in _deviations(each)]
+        stds = [std for each in same for std in _stds(each)]
         yield {
             "name": name,
             "kind": layer.kind,
             "settings": settings,
             "output_shape": list(shape),
             "parameters": _parameters(layer),
-            "spread": _spread(torch.cat(spread)) if spread else None,
+            "spread": _spread(torch.cat(stds)) if stds else None,
         }
 
 
@@ -93,7 +93,7 @@ def _parameters(layer: Layer) -> int:
     return layer.weight_mean.numel() + layer.bias_mean.numel() if isinstance(layer, WEIGHTED) else 0
 
 
-def _deviations(layer: Layer) -> list[Tensor]:
+def _stds(layer: Layer) -> list[Tensor]:
     """The standard deviations of all weights and biases of a layer, each as a vector; none if it has no weights."""
     if isinstance(layer, MatrixNormalLinear):
         rows, columns = (factor.square().sum(-1).sqrt() for factor in (layer.row_factor, layer.column_factor))
@@ -106,8 +106,8 @@ def _deviations(layer: Layer) -> list[Tensor]:
     return []
 
 
-def _spread(deviations: Tensor) -> dict[str, float]:  # (n,)
-    return {"least": deviations.min().item(), "median": deviations.median().item(), "largest": deviations.max().item()}
+def _spread(stds: Tensor) -> dict[str, float]:  # (n,)
+    return {"least": stds.min().item(), "median": stds.median().item(), "largest": stds.max().item()}
 
 
 def _commands(network: Posterior, members: Sequence[BayesianNetwork]) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ def explorer_page(session: Session) -> str:
             tag(
                 "section",
                 tag("h2", "Input and radius", id="controls-title"),
-                _controls(session),
+                tag("form", _choice(session), _sliders(session), _radius(session), id="controls", class_="controls"),
                 aria_labelledby="controls-title",
             ),
             tag(
@@ -47,10 +47,6 @@ def explorer_page(session: Session) -> str:
 
 def _points(session: Session) -> int:
     return 0 if session.x is None else session.x.shape[0]
-
-
-def _controls(session: Session) -> Markup:
-    return tag("form", _choice(session), _sliders(session), _radius(session), id="controls", class_="controls")
 
 
 def _choice(session: Session) -> Child:

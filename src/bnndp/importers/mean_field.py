@@ -85,17 +85,13 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _knows_own(foreign: Foreign) -> bool:
-    """Whether any tensor is a ``weight_mean``."""
-    return any(_last(name) == "weight_mean" for name in network_names(foreign))
-
-
-def _read_own(foreign: Foreign, choices: Choices) -> Imported:  # noqa: ARG001 (as of all importers)
-    """The tensors as they are."""
-    return Imported((network_tensors(foreign),), "the tensors as they are")
-
-
-OWN_NAMES = Importer("bnndp", "<layer>.weight_mean", (), _knows_own, _read_own)
+OWN_NAMES = Importer(
+    "bnndp",
+    "<layer>.weight_mean",
+    (),
+    lambda foreign: any(_last(name) == "weight_mean" for name in network_names(foreign)),
+    lambda foreign, _: Imported((network_tensors(foreign),), "the tensors as they are"),
+)
 """Tensors by the names of docs/format.md."""
 
 

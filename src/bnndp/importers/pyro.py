@@ -53,11 +53,6 @@ _WEIGHT = re.compile(r".*(?:weight|bias|kernel|\b[wb])_?\d*")
 _DIAGONALS = {"unit_lower_cholesky": "unit", "softplus_lower_cholesky": "softplus", "lower_cholesky": "exp"}
 
 
-def _knows_pyro(foreign: Foreign) -> bool:
-    """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
-    return _is_guide(foreign) and not _is_tyxe(foreign)
-
-
 def _read_pyro(foreign: Foreign, choices: Choices) -> Imported:
     """By the form of guide that the names show."""
     params = _params(foreign)
@@ -74,15 +69,10 @@ PYRO = Importer(
     "pyro",
     "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained",
     ("scale_transform", "beside", "table", "ignore"),
-    _knows_pyro,
+    lambda foreign: _is_guide(foreign) and not _is_tyxe(foreign),
     _read_pyro,
 )
 """Autoguides of Pyro."""
-
-
-def _knows_tyxe(foreign: Foreign) -> bool:
-    """Whether sites have a location and a scale of their own."""
-    return _is_guide(foreign) and _is_tyxe(foreign)
 
 
 def _read_tyxe(foreign: Foreign, choices: Choices) -> Imported:
@@ -94,7 +84,7 @@ TYXE = Importer(
     "tyxe",
     "<site>.loc_unconstrained with <site>.scale_unconstrained",
     ("scale_transform", "beside", "table", "ignore"),
-    _knows_tyxe,
+    lambda foreign: _is_guide(foreign) and _is_tyxe(foreign),
     _read_tyxe,
 )
 """Guides of TyXe."""

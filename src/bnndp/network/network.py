@@ -135,6 +135,11 @@ class BayesianNetwork:
         return (self,)
 
     @property
+    def examples(self) -> tuple[BayesianNetwork, ...]:
+        """One member of each kind."""
+        return (self,)
+
+    @property
     def probabilities(self) -> Tensor:
         """The weights of the members: (1,)."""
         return torch.ones(1, dtype=torch.float64)
@@ -184,7 +189,8 @@ class BayesianNetwork:
             raise InputError("the network has its units already; standardise once.")
         shift, scale = inputs
         layers = list(self.layers)
-        first = next(i for i, layer in enumerate(layers) if not _keeps_scale(layer))
+        keep_scale = (Flatten, Dropout)  # layer(z / scale) = layer(z) / scale for any positive scales, in law
+        first = next(i for i, layer in enumerate(layers) if not isinstance(layer, keep_scale))
         layers[first] = divided(layers[first], scale, self.shapes[first])
         if outputs is not None:
             last = max(i for i, layer in enumerate(layers) if isinstance(layer, WEIGHTED))
@@ -269,11 +275,6 @@ def _widest(layer: Layer, shape: tuple[int, ...]) -> int:
     """The largest number of values before, within and after a layer."""
     inner = layer.shapes(shape) if isinstance(layer, Residual) else (shape, layer.out_shape(shape))
     return max(math.prod(each) for each in inner)
-
-
-def _keeps_scale(layer: Layer) -> bool:
-    """Whether ``layer(z / scale) = layer(z) / scale`` for any positive scales, in law."""
-    return isinstance(layer, Flatten | Dropout)
 
 
 def _description(layer: Layer) -> list[object]:

@@ -60,11 +60,8 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escaped(_text(value))}"'
-
-
-def _text(value: str | float) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f" {name}" if value is True else f' {name}="{escaped(text)}"'
 
 
 def joined(child: Child) -> Markup:
