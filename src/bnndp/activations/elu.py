@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, fields, lipschitz_central, record
 from bnndp.activations.settings import finite
 from bnndp.maths.gaussian_rule import ABSOLUTE, SMALLEST, in_pieces

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UNIT
 

@@ -22,8 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, lipschitz_central, perturbed
 from bnndp.activations.settings import finite, vector
 from bnndp.errors import InputError
