@@ -73,7 +73,7 @@ def to_layers(
     """The tensors of the layers in our names, and the kinds of those that are correlated."""
     layers = layers_of({name: tuple(mean.shape) for name, mean in law.means.items()}, table, certain, ordered=ordered)
     tensors = layer_tensors(by_role(layers, law.means, law.stds))
-    used = {}  # which columns of the factor reach each layer
+    used: dict[str, Tensor] = {}  # which columns of the factor reach each layer
     for layer in layers:
         reached = [(law.rows[site].flatten(0, -2) != 0).any(0) for site in layer.sites if site in law.rows]
         used |= {layer.name: torch.stack(reached).any(0)} if layer.weight in law.rows else {}
