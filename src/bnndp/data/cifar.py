@@ -21,8 +21,7 @@ from torch import Tensor
 
 from bnndp.data.download import Published, fetch
 from bnndp.data.folder import Folder, Store, open_store
-from bnndp.data.records import ClassificationData
-from bnndp.data.splits import check_split
+from bnndp.data.records import ClassificationData, check_split
 from bnndp.errors import InputError
 
 __all__ = ["ARCHIVE", "BATCHES", "CLASSES", "POINTS", "SHAPE", "SUBSET", "SUBSET_POINTS", "cifar10", "cifar10_subset"]

@@ -14,8 +14,7 @@ from importlib import resources
 import numpy as np
 import torch
 
-from bnndp.data.records import ClassificationData
-from bnndp.data.splits import check_fold, check_split
+from bnndp.data.records import ClassificationData, check_fold, check_split
 
 __all__ = ["CLASSES", "FOLDS", "NAME", "POINTS", "SHA256", "SIDE", "digits"]
 

@@ -11,8 +11,7 @@ import torch
 from bnndp.data.download import CONTENT, Published, fetch
 from bnndp.data.folder import VARIABLE, Folder, open_store
 from bnndp.data.idx import read_idx
-from bnndp.data.records import ClassificationData
-from bnndp.data.splits import check_split
+from bnndp.data.records import ClassificationData, check_split
 from bnndp.errors import InputError
 
 __all__ = ["CLASSES", "FILES", "POINTS", "SIDE", "VARIABLE", "fashion_mnist", "mnist"]

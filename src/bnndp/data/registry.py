@@ -15,9 +15,8 @@ from bnndp.data.download import Published
 from bnndp.data.folder import Folder
 from bnndp.data.images import fashion_mnist, mnist
 from bnndp.data.moons import two_moons
-from bnndp.data.records import ClassificationData, Data
+from bnndp.data.records import ClassificationData, Data, check_fold, check_split
 from bnndp.data.sine import POINTS, noisy_sine
-from bnndp.data.splits import check_fold, check_split
 from bnndp.data.uci import FOLDS, TABLES, Table, uci
 from bnndp.errors import InputError
 

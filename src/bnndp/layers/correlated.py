@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, take
-from bnndp.layers.dense import DenseSizes
+from bnndp.layers.linear import DenseSizes
 
 __all__ = ["CorrelatedLinear", "factor_of"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, take
 from bnndp.layers.correlated import factor_of
-from bnndp.layers.dense import DenseSizes
+from bnndp.layers.linear import DenseSizes
 
 __all__ = ["MatrixNormalLinear"]
 

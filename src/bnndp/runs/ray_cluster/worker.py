@@ -18,7 +18,7 @@ from bnndp.errors import RunStateError
 from bnndp.runs.identity import program
 from bnndp.runs.job import Job, Shard
 from bnndp.runs.journal import Answer
-from bnndp.runs.work import Keeping
+from bnndp.runs.work import compute
 
 __all__ = ["Badge", "Parcel", "Worker"]
 
@@ -89,10 +89,5 @@ class Worker:
             done = answers, whole
 
         shard = Shard(stage, part, known, time.monotonic() + seconds)
-        with Keeping(self._job, shard, keep) as keeping:
-            for keeping.latest in self._job.search(shard):
-                if shard.over:
-                    break
-            else:
-                keeping.whole = True
+        compute(self._job, shard, keep)
         return done
