@@ -49,13 +49,7 @@ def mean_path(network: Posterior) -> Noise:
     return Noise(tuple(gaussian_noise([0] * len(member.layers), 1, seed=0) for member in network.members))
 
 
-def estimate_softmax(
-    network: Posterior,
-    x: Tensor,  # (..., n)
-    noise: Noise,
-    *,
-    memory: int = MEMORY,
-) -> Estimate:
+def estimate_softmax(network: Posterior, x: Tensor, noise: Noise, *, memory: int = MEMORY) -> Estimate:  # x (..., n)
     """Mean and standard error of every class probability at any number of points: fields (..., classes).
 
     The error is that of the independent replicates; it is zero where no layer is random (one replicate, exact).
@@ -63,13 +57,7 @@ def estimate_softmax(
     return gather(log_means(network, x, noise, memory=memory).exp())
 
 
-def log_means(
-    network: Posterior,
-    x: Tensor,  # (..., n)
-    noise: Noise,
-    *,
-    memory: int = MEMORY,
-) -> Tensor:
+def log_means(network: Posterior, x: Tensor, noise: Noise, *, memory: int = MEMORY) -> Tensor:  # x (..., n)
     """``log E p`` by each replicate, in chunks that fit into ``memory`` bytes: (replicates, ..., classes)."""
     return sampled(MEAN_SOFTMAX, network, x, noise, memory=memory)
 

@@ -50,13 +50,7 @@ def draw_noise(network: Posterior, samples: int, *, seed: int, replicates: int =
     return draw(MEAN_OUTPUT, network, samples, seed=seed, replicates=replicates)
 
 
-def estimate(
-    network: Posterior,
-    x: Tensor,  # (..., n)
-    noise: Noise,
-    *,
-    memory: int = MEMORY,
-) -> Estimate:
+def estimate(network: Posterior, x: Tensor, noise: Noise, *, memory: int = MEMORY) -> Estimate:  # x (..., n)
     """Mean and standard error of the outputs at any number of points, in chunks that fit into ``memory`` bytes."""
     return gather(sampled(MEAN_OUTPUT, network, x, noise, memory=memory))
 

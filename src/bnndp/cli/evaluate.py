@@ -70,12 +70,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     engine: p.EngineName = "local",
     address: p.Address = None,
     require_certified: Annotated[
-        float | None,
-        typer.Option(
-            callback=p.share,
-            metavar="SHARE",
-            help="Exit with status 3 if the certified accuracy at the largest radius is less: a share of all inputs.",
-        ),
+        float | None, p.required("the certified accuracy at the largest radius is less: a share of all inputs.")
     ] = None,
     json: p.Json = False,
     quiet: p.Quiet = False,

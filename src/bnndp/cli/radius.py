@@ -56,12 +56,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     engine: p.EngineName = "local",
     address: p.Address = None,
     require_certified: Annotated[
-        float | None,
-        typer.Option(
-            callback=p.share,
-            metavar="SHARE",
-            help="Exit with status 3 if less than this share of all inputs has a certified radius, be it 0.",
-        ),
+        float | None, p.required("less than this share of all inputs has a certified radius, be it 0.")
     ] = None,
     json: p.Json = False,
     quiet: p.Quiet = False,
