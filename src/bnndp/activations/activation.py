@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from bnndp.geometry.bounds import Interval
+from bnndp.layers.record import Weightless
 from bnndp.maths.rounding import TINY
 
 __all__ = ["Activation", "Central", "Elementwise", "Shape"]
@@ -30,8 +31,6 @@ _PEAK = 0.39894228040143276  # phi(0), rounded up
 _PEAK1 = 0.24197072451914340  # phi(1), rounded up
 _HERMITE_2 = 0.9678828980765736  # E |xi^2 - 1| = 4 phi(1), rounded up
 _HERMITE_3 = 1.5100130002  # E |xi^3 - 3 xi| = 2 phi(0) (1 + 4 exp(-3/2)), rounded up
-
-_Self = TypeVar("_Self", bound="Elementwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +116,14 @@ class Activation(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Elementwise:
-    """What all records of activations share: a function of each value by itself, without weights."""
+class Elementwise(Weightless):
+    """What all records of activations share: a function of each value by itself."""
 
-    tensors: ClassVar[tuple[str, ...]] = ()
-    settings: ClassVar[tuple[str, ...]] = ()
-    random: ClassVar[bool] = False
+    __slots__ = ()
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The same shape."""
         return shape
-
-    def to(self: _Self, device: torch.device | str) -> _Self:  # noqa: ARG002
-        """Itself: there is nothing to move."""
-        return self
 
 
 def _least(r: Tensor, plain: float, smooth: float, power: int) -> Tensor:

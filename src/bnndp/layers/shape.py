@@ -6,38 +6,28 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from bnndp.errors import InputError
 from bnndp.layers.checks import positive
 from bnndp.layers.convolution import window_shape
+from bnndp.layers.record import Weightless
 
 __all__ = ["AveragePool", "Flatten", "MaxPool"]
 
 
 @dataclass(frozen=True, slots=True)
-class Flatten:
+class Flatten(Weightless):
     """Any shape as a vector, in the order of torch."""
 
     kind: ClassVar[str] = "flatten"
-    tensors: ClassVar[tuple[str, ...]] = ()
-    settings: ClassVar[tuple[str, ...]] = ()
-    random: ClassVar[bool] = False
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the outputs for inputs of this shape."""
         return (math.prod(shape),)
 
-    def to(self, device: torch.device | str) -> Flatten:  # noqa: ARG002 (as of all records)
-        """Itself: there is nothing to move."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
-    tensors: ClassVar[tuple[str, ...]] = ()
+class _Pool(Weightless):
     settings: ClassVar[tuple[str, ...]] = ("size", "stride")
-    random: ClassVar[bool] = False
 
     size: int | tuple[int, int]
     stride: int | tuple[int, int] | None = None  # None: the size
@@ -61,17 +51,9 @@ class AveragePool(_Pool):
 
     kind: ClassVar[str] = "average_pool"
 
-    def to(self, device: torch.device | str) -> AveragePool:  # noqa: ARG002 (as of all records)
-        """Itself: there is nothing to move."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
 class MaxPool(_Pool):
     """The largest value of each window of each channel."""
 
     kind: ClassVar[str] = "max_pool"
-
-    def to(self, device: torch.device | str) -> MaxPool:  # noqa: ARG002 (as of all records)
-        """Itself: there is nothing to move."""
-        return self

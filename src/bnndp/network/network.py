@@ -17,6 +17,7 @@ from bnndp.activations.activation import Activation
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.layers import DENSE, LAYERS, WEIGHTED, Dropout, Flatten, Linear, Record, Residual
 from bnndp.layers.checks import parameter
+from bnndp.layers.record import chain_shapes
 from bnndp.layers.units import divided, in_outputs
 
 __all__ = ["KINDS", "TASKS", "BayesianNetwork", "Layer", "flat", "is_activation"]
@@ -82,10 +83,7 @@ class BayesianNetwork:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape before each layer, and after the last."""
-        found = [self.input_shape or ()]
-        for index, layer in enumerate(self.layers):
-            found.append(_out_shape(index, layer, found[-1]))
-        return tuple(found)
+        return chain_shapes(self.layers, self.input_shape or ())
 
     @property
     def plain(self) -> bool:
@@ -262,13 +260,6 @@ def _input_shape(layers: tuple[Layer, ...], given: object) -> tuple[int, ...]:
     if len(shape) not in (1, 3) or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape):
         raise InputError(f"input_shape must be (inputs,) or (channels, height, width), all positive, got {given!r}.")
     return shape
-
-
-def _out_shape(index: int, layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        return layer.out_shape(shape)
-    except InputError as error:
-        raise InputError(f"layer {index} ({layer.kind}): {error}") from error
 
 
 def _widest(layer: Layer, shape: tuple[int, ...]) -> int:
