@@ -33,7 +33,7 @@ from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.questions.radius import Radius, Search, certified_radius
 from bnndp.questions.softmax import bound_rows
-from bnndp.tighten.choice import pass_over
+from bnndp.tighten.pass_choice import pass_over
 
 __all__ = ["main"]
 

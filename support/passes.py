@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Pass, both_signs, known
+from bnndp.engine.protocol import Pass, both_signs, known
 from bnndp.geometry.bounds import Interval
 
 

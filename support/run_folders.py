@@ -13,7 +13,7 @@ import torch
 from bnndp.report.page.page import report_of
 from bnndp.runs.folder import FORMAT
 from bnndp.runs.identity import data_digest
-from bnndp.runs.lines import seal
+from bnndp.runs.sealed_lines import seal
 
 __all__ = ["interval_answer", "page_of", "radius_answer", "write_run"]
 

@@ -64,6 +64,19 @@ def lost_names(text: str) -> list[str]:
     return sorted(name for name in names if not _leads_somewhere(name))
 
 
+def lost_pointers(text: str, known: set[str]) -> list[str]:
+    """Of a page that says where things are: files and folders that are not there by their whole path, and names.
+
+    A path starts at ``src/bnndp`` or at the root; ``maths/normal.cdf`` is a name in a module.
+    """
+    spans = [span.rstrip("/") for span in code_spans(text) if re.fullmatch(r"[\w/]+\.py|\w+/[\w/]*(\.\w+)?", span)]
+    return [span for span in spans if not {span, f"src/bnndp/{span}"} & known and not _leads_somewhere(_dotted(span))]
+
+
+def _dotted(pointer: str) -> str:
+    return "bnndp." + pointer.replace("/", ".")
+
+
 def _leads_somewhere(name: str) -> bool:
     try:
         pkgutil.resolve_name(name)
@@ -87,6 +100,11 @@ def test_names_lead_somewhere(page: Path) -> None:
     assert lost_names(page.read_text(encoding="utf-8")) == []
 
 
+def test_the_map_of_the_paper_has_whole_paths() -> None:
+    page = ROOT / "docs" / "paper-to-code.md"
+    assert lost_pointers(page.read_text(encoding="utf-8"), repository()) == []
+
+
 @pytest.mark.parametrize("module", ["", ".layers", ".activations", ".importers", ".attack"])
 def test_the_reference_has_every_public_name(module: str) -> None:
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
@@ -102,6 +120,9 @@ def test_faults_are_found() -> None:
     assert lost_paths("`src/bnndp/`, `normal.py`, `maths/normal.py`, `src/bnndp/maths/normal.py`", known) == []
     lost = lost_paths("`src/bnndp/none`, `other.py`, `ormal.py`, `moment/normal.py`", known)
     assert lost == ["src/bnndp/none", "other.py", "ormal.py", "moment/normal.py"]
+    assert lost_pointers("`maths/normal.py`, `maths/normal.cdf`, `src/bnndp/`, `prop:neuron`", known) == []
+    lost = lost_pointers("`normal.py`, `maths/normal.none`, `maths/none.cdf`, `tests/none`", known)
+    assert lost == ["normal.py", "maths/normal.none", "maths/none.cdf", "tests/none"]
     assert lost_names("`bnndp.certify(network)`, `bnndp.layers.Linear`, `bnndp_checker.check`") == []
     assert lost_names("`bnndp.from_pyro`\n::: bnndp.evaluate.Evaluation\n") == [
         "bnndp.evaluate.Evaluation",

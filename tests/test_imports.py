@@ -17,7 +17,8 @@ SRC = Path(bnndp.__file__).parent
 # A module may import from the rooms on the lines above that of its own room, and from its room.
 FLOW = (
     ("errors",),
-    ("maths", "options", "layers", "data"),
+    ("maths", "deadline", "layers", "data"),
+    ("options",),
     ("geometry",),
     ("activations",),
     ("network",),
@@ -90,7 +91,7 @@ def test_imports_run_one_way(module: str) -> None:
         ("geometry/box.py", "from bnndp.network import Ensemble"),
         ("network/network.py", "def f():\n    from bnndp.files.posterior import load"),
         ("engine/dense/forward.py", "from bnndp.paper.layers import Layer"),
-        ("engine/mixture.py", "from bnndp.tighten.choice import chunked"),
+        ("engine/mixture.py", "from bnndp.tighten.pass_choice import chunked"),
         ("questions/certify.py", "import bnndp.cli.main"),
         ("questions/certify.py", "import bnndp"),
         ("questions/certify.py", "from bnndp import load"),
@@ -116,7 +117,9 @@ def test_a_right_import_is_not_a_fault() -> None:
 
 
 ABOVE = [
-    m for m in MODULES if m.startswith(("questions/", "tighten/", "report/", "explorer/")) and m != "tighten/choice.py"
+    m
+    for m in MODULES
+    if m.startswith(("questions/", "tighten/", "report/", "explorer/")) and m != "tighten/pass_choice.py"
 ]
 
 
@@ -137,7 +140,7 @@ def asks_for_kinds(source: str) -> list[int]:
 
 @pytest.mark.parametrize("module", ABOVE)
 def test_nothing_above_the_pass_asks_for_kinds_of_networks(module: str) -> None:
-    """Which engine serves a network is decided in ``tighten/choice.py``; a network is a mixture of one."""
+    """Which engine serves a network is decided in ``tighten/pass_choice.py``; a network is a mixture of one."""
     assert asks_for_kinds((SRC / module).read_text(encoding="utf-8")) == []
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Margins
+from bnndp.engine.protocol import Margins
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear

@@ -30,10 +30,11 @@ from bnndp.certificates.prove import Claim, prove
 from bnndp.files.posterior import save
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp_checker.balls import use_precision
+from bnndp_checker.ball_arithmetic import use_precision
 from bnndp_checker.check import PROOFS
 from bnndp_checker.layers import Box as Balls
-from bnndp_checker.reading import Model, numbers, read_model
+from bnndp_checker.read_certificate import numbers
+from bnndp_checker.read_model import Model, read_model
 
 __all__ = ["Attack", "attack", "claims_of", "least_seen"]
 

@@ -23,7 +23,7 @@ from bnndp.layers import Linear
 from bnndp.maths.logistic import logistic_tail
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
-from bnndp.tighten.choice import pass_over
+from bnndp.tighten.pass_choice import pass_over
 
 __all__ = ["Bound", "bounds_of", "judge_margins", "sampled_margins"]
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from bnndp.data.demo import CLASSIFIER, NAME, network_path
 from bnndp.data.moons import two_moons
-from bnndp.runs.lines import unseal
+from bnndp.runs.sealed_lines import unseal
 
 __all__ = ["answers_of", "cut_tail", "flip_tail"]
 

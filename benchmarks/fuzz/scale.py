@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 
 from bnndp.data.demo import CLASSIFIER, NAME, network_path
-from bnndp.runs.lines import unseal
+from bnndp.runs.sealed_lines import unseal
 
 __all__ = ["faults_of", "measured", "missing"]
 

@@ -4,7 +4,7 @@
     python -m benchmarks.record compare FILE.npz    # after it: exit status 1 if any answer differs
 
 Compare on the machine that wrote the file. Numbers may differ by 1e-12, relative to the larger of both and to the width
-of their interval; verdicts, labels and methods must be equal. Only ``record_engine.py`` knows bnndp.
+of their interval; verdicts, labels and methods must be equal. Only ``record/engine.py`` knows bnndp.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 import bnndp
 from bnndp.activations import ACTIVATIONS, PiecewiseAffine
 from bnndp.attack import AttackBudget, Reach, attack_radius, inside_range
-from bnndp.data.images import mnist
+from bnndp.data.mnist import mnist
 from bnndp.files.posterior import load
 from bnndp.geometry.box import Box
 from bnndp.layers import (

@@ -19,7 +19,7 @@ from benchmarks.tightness.truth import Truth, draw, sample
 from bnndp.attack import decision_rows
 from bnndp.engine.dense.output import OutputRows, output_rows
 from bnndp.engine.margins import by_class, margin_rows
-from bnndp.engine.passes import Margins
+from bnndp.engine.protocol import Margins
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.softmax import union_bound

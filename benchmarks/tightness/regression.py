@@ -12,7 +12,7 @@ from benchmarks.tightness.substitute import Substituted
 from benchmarks.tightness.truth import Truth, draw, sample
 from bnndp.attack.inside import Inside
 from bnndp.attack.noise import LayerNoise
-from bnndp.engine.passes import both_signs
+from bnndp.engine.protocol import both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from bnndp.deadline import NEVER, Deadline
 from bnndp.errors import InputError
 
-__all__ = ["LEVELS", "METHODS", "NEVER", "Deadline", "Options"]
+__all__ = ["LEVELS", "METHODS", "Options"]
 
 METHODS = ("auto", "moment", "partition", "best")
 LEVELS = ("low", "medium", "high")
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A moment of the monotonic clock after which no more work is begun; never, if there is none."""
-
-    at: float | None = None
-
-    @classmethod
-    def after(cls, seconds: float | None) -> Deadline:
-        """So many seconds from now; never, if None."""
-        return cls(None if seconds is None else time.monotonic() + seconds)
-
-    @property
-    def passed(self) -> bool:
-        """Whether it is over."""
-        return self.at is not None and time.monotonic() >= self.at
-
-
-NEVER = Deadline()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from flint import arb
 
-from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, pdf, require, smaller, sq
-from bnndp_checker.reading import Layer
+from bnndp_checker.ball_arithmetic import ONE, ZERO, cdf, g, larger, pdf, require, smaller, sq
+from bnndp_checker.read_model import Layer
 
 __all__ = ["RELU", "Activation", "activation"]
 

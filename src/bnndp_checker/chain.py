@@ -16,9 +16,11 @@ from typing import Any, Protocol
 from flint import arb, arb_mat
 
 from bnndp_checker.activations import RELU, Activation, activation
-from bnndp_checker.balls import ONE, ZERO, g, larger, parts, pdf, require, smaller, sq, upper_root
+from bnndp_checker.ball_arithmetic import ONE, ZERO, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
-from bnndp_checker.reading import ACTIVATIONS, WEIGHTED, Layer, expect, number, numbers, out_shape
+from bnndp_checker.read_certificate import number, numbers
+from bnndp_checker.read_model import ACTIVATIONS, WEIGHTED, Layer, out_shape
+from bnndp_checker.strict_json import expect
 from bnndp_checker.tilted import Ends, line
 from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
 

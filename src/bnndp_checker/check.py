@@ -10,11 +10,13 @@ from typing import Any
 
 from flint import arb
 
-from bnndp_checker.balls import ZERO, Rejected, require, use_precision
+from bnndp_checker.ball_arithmetic import ZERO, Rejected, require, use_precision
 from bnndp_checker.claims import Lower, mean_bounds, softmax_bounds
 from bnndp_checker.layers import Box
 from bnndp_checker.moment import moment_bounds
-from bnndp_checker.reading import Model, Unreadable, fields, number, numbers, read_certificate, read_model
+from bnndp_checker.read_certificate import number, numbers, read_certificate
+from bnndp_checker.read_model import Model, read_model
+from bnndp_checker.strict_json import Unreadable, fields
 from bnndp_checker.vectors import Vector, dot, minus, plus
 
 __all__ = ["PROOFS", "Verdict", "check", "main"]

@@ -13,10 +13,12 @@ from typing import Any
 from flint import arb
 
 from bnndp_checker.activations import activation
-from bnndp_checker.balls import ONE, ZERO, larger, require, smaller, upper_root
+from bnndp_checker.ball_arithmetic import ONE, ZERO, larger, require, smaller, upper_root
 from bnndp_checker.chain import Chain, Form, chain, over_squares
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
-from bnndp_checker.reading import ACTIVATIONS, Layer, expect, number, numbers, out_shape
+from bnndp_checker.read_certificate import number, numbers
+from bnndp_checker.read_model import ACTIVATIONS, Layer, out_shape
+from bnndp_checker.strict_json import expect
 from bnndp_checker.vectors import Vector, absolute, dot, matrix, minus, plus, product
 
 __all__ = ["Lower", "mean_bounds", "softmax_bounds"]

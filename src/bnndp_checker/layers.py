@@ -14,8 +14,8 @@ from itertools import product as pairs_of
 
 from flint import arb, arb_mat
 
-from bnndp_checker.balls import ONE, ZERO, larger, sq, upper_root
-from bnndp_checker.reading import Layer, out_shape
+from bnndp_checker.ball_arithmetic import ONE, ZERO, larger, sq, upper_root
+from bnndp_checker.read_model import Layer, out_shape
 from bnndp_checker.vectors import Vector, absolute, dot, matrix, plus, product, times
 
 __all__ = ["Box", "Gaussian", "gaussian", "groups"]

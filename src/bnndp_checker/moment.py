@@ -14,10 +14,12 @@ from typing import Any
 
 from flint import arb
 
-from bnndp_checker.balls import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
+from bnndp_checker.ball_arithmetic import ONE, ZERO, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.claims import Lower
 from bnndp_checker.layers import Box, Gaussian, gaussian
-from bnndp_checker.reading import Layer, expect, numbers
+from bnndp_checker.read_certificate import numbers
+from bnndp_checker.read_model import Layer
+from bnndp_checker.strict_json import expect
 from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
 
 __all__ = ["moment_bounds"]

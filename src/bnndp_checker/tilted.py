@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flint import arb
 
-from bnndp_checker.balls import ZERO, cdf, larger, pdf, sq
+from bnndp_checker.ball_arithmetic import ZERO, cdf, larger, pdf, sq
 
 __all__ = ["Ends", "line"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flint import arb, arb_mat
 
-from bnndp_checker.balls import ZERO
+from bnndp_checker.ball_arithmetic import ZERO
 
 __all__ = ["Vector", "absolute", "dot", "matrix", "minus", "plus", "product", "times"]
 

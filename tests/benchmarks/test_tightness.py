@@ -29,7 +29,7 @@ from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from bnndp.questions.from_margins import row_bound
-from bnndp.tighten.choice import pass_over
+from bnndp.tighten.pass_choice import pass_over
 
 
 def random_network(sizes: tuple[int, ...], *, std: float = 0.3, task: str = "regression") -> BayesianNetwork:

@@ -14,8 +14,8 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import acb, acb_series, arb, ctx
 
 from bnndp_checker.activations import _SMOOTH, Activation, _tangent, activation
-from bnndp_checker.balls import ONE, ZERO, Rejected, g
-from bnndp_checker.reading import Layer, Tensor
+from bnndp_checker.ball_arithmetic import ONE, ZERO, Rejected, g
+from bnndp_checker.read_model import Layer, Tensor
 
 KNOTS = tuple(-6 + 0.5 * i for i in range(25))
 USER = Layer(

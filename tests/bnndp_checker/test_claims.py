@@ -16,11 +16,12 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, ctx
 
 from bnndp_checker import chain, claims
-from bnndp_checker.balls import ONE, ZERO, Rejected
+from bnndp_checker.ball_arithmetic import ONE, ZERO, Rejected
 from bnndp_checker.chain import Chain, Drop, Form, Maximum
 from bnndp_checker.claims import _chord, mean_bounds, norms, softmax_bounds
 from bnndp_checker.layers import Box
-from bnndp_checker.reading import Layer, Tensor, Unreadable
+from bnndp_checker.read_model import Layer, Tensor
+from bnndp_checker.strict_json import Unreadable
 
 NODES = [(i + 0.5) / 10 - 8 for i in range(160)]
 WEIGHTS = [math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi) / 10 for t in NODES]

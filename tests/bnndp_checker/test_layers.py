@@ -12,7 +12,8 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, ctx
 
 from bnndp_checker.layers import Box, gaussian, groups
-from bnndp_checker.reading import Layer, Tensor, Unreadable, out_shape
+from bnndp_checker.read_model import Layer, Tensor, out_shape
+from bnndp_checker.strict_json import Unreadable
 
 Noise = Callable[[list[float]], list[list[float]]]  # z to the columns of all Gaussians: (outputs, Gaussians)
 Case = tuple[Layer, tuple[int, ...], Callable[[list[float]], list[float]], Noise]

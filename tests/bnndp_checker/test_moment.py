@@ -21,11 +21,12 @@ from bnndp.network import BayesianNetwork
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb
 
-from bnndp_checker.balls import Rejected, use_precision
+from bnndp_checker.ball_arithmetic import Rejected, use_precision
 from bnndp_checker.layers import Box, Gaussian, gaussian
 from bnndp_checker.moment import First, Known, _layer, _row_variance, moment_bounds
-from bnndp_checker.reading import Layer, Unreadable
-from bnndp_checker.reading import Tensor as Stored
+from bnndp_checker.read_model import Layer
+from bnndp_checker.read_model import Tensor as Stored
+from bnndp_checker.strict_json import Unreadable
 
 DRAWS = 20_000
 

@@ -16,7 +16,7 @@ from support.handmade import hexed, rectified
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, arb_mat
 
-from bnndp_checker.balls import use_precision
+from bnndp_checker.ball_arithmetic import use_precision
 from bnndp_checker.layers import Box, Gaussian
 from bnndp_checker.moment import First, _layer
 

@@ -12,10 +12,10 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, arb_mat
 
 from bnndp_checker import chain
-from bnndp_checker.balls import use_precision
+from bnndp_checker.ball_arithmetic import use_precision
 from bnndp_checker.chain import Added, Chain, Form, Fused, Maximum
 from bnndp_checker.layers import Box, Gaussian
-from bnndp_checker.reading import Layer
+from bnndp_checker.read_model import Layer
 
 WINDOWS = [[0, 1, 2], [2, 3], [4]]
 

@@ -9,7 +9,7 @@ import pytest
 flint = pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb  # noqa: E402
 
-from bnndp_checker.balls import pdf, use_precision  # noqa: E402
+from bnndp_checker.ball_arithmetic import pdf, use_precision  # noqa: E402
 from bnndp_checker.tilted import _at, line  # noqa: E402
 
 POINTS = [arb(k) / 64 for k in range(-640, 641)]  # ten standard deviations; the trapezoidal rule

@@ -46,9 +46,9 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-def rows_of(job: BoxJob, deadline: Schedule | None = None) -> list[dict[str, Any]]:
+def rows_of(job: BoxJob, schedule: Schedule | None = None) -> list[dict[str, Any]]:
     with Journal.scratch(job.points, len(job.stages)) as journal:
-        assert work(job, journal, show_progress, deadline or Schedule()) is False
+        assert work(job, journal, show_progress, schedule or Schedule()) is False
         return [dict(row) for row, *_ in job.rows(journal)]
 
 

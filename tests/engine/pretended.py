@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Margins, Planes
+from bnndp.engine.protocol import Margins, Planes
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 

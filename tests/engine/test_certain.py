@@ -19,7 +19,7 @@ from torch import Tensor
 from bnndp.engine import certain
 from bnndp.engine.certain import CertainPass
 from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.passes import Margins, both_signs
+from bnndp.engine.protocol import Margins, both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear

@@ -11,7 +11,7 @@ from tests.engine.pretended import F64, Pretended
 from torch import Tensor
 
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.passes import both_signs
+from bnndp.engine.protocol import both_signs
 from bnndp.geometry.box import Box
 
 INF, NAN = torch.inf, torch.nan

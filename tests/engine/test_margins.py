@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows
-from bnndp.engine.passes import Margins
+from bnndp.engine.protocol import Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 

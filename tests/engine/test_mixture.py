@@ -11,7 +11,7 @@ from support.records import normal, uniform
 from tests.engine.pretended import F64, Pretended
 
 from bnndp.engine.mixture import LowerSum, Mixture, Part, of_affine, plane_size, summed, weighted_interval
-from bnndp.engine.passes import both_signs
+from bnndp.engine.protocol import both_signs
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 

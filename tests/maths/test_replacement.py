@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bnndp.maths import replacement
 from bnndp.maths.replacement import (
+    ABSOLUTE_THIRD,
     TO_CDF,
     TO_DENSITY_SQUARE,
     TO_SECOND_MOMENT,
@@ -44,6 +45,10 @@ def moments_of(u: arb) -> tuple[arb, arb, arb]:
     """Mean, variance and third central moment of max(N(u, 1), 0)."""
     z = oracles.rectified(u, arb(1))
     return z.mean, z.variance, z.third - 3 * z.mean * z.second + 2 * z.mean**3
+
+
+def test_third_absolute_moment_of_a_gaussian() -> None:
+    assert 2 * (2 / arb.pi()).sqrt() < arb(ABSOLUTE_THIRD)
 
 
 def test_largest_skewness() -> None:

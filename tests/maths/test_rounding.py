@@ -10,7 +10,7 @@ from flint import arb, ctx
 from support.oracles import above, below
 from torch import Tensor
 
-from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, down, gamma, up
+from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP, down, gamma, up
 
 
 def exact_dot(a: list[float], b: list[float]) -> Fraction:
@@ -126,3 +126,9 @@ def test_gamma_increases_and_exceeds_the_classical_bound() -> None:
         assert Fraction(value) >= Fraction(n, 2**53) / (1 - Fraction(n, 2**53))
     assert gamma(1000) < 1e-12
     assert UNIT < ELEMENTARY < 1e-13
+
+
+def test_one_factor_covers_many_operations() -> None:
+    assert Fraction(gamma(400_000)) < Fraction(UP) - 1 < Fraction(gamma(500_000))
+    assert (1 + Fraction(gamma(50_000))) ** 8 < Fraction(UP)
+    assert (1 - Fraction(gamma(400_000))) * Fraction(UP) > 1

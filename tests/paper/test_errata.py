@@ -23,8 +23,8 @@ from bnndp.network import BayesianNetwork
 from bnndp.paper.conditional import Outside, conditional_mean, inside_probability, outside, truncated_mean
 from bnndp.paper.layers import Layer, Ranges, Region
 from bnndp.paper.outer import Outer
+from bnndp.paper.partition import main_rectangle
 from bnndp.paper.planes import upper_planes, vertex_slopes
-from bnndp.paper.rectangles import main_rectangle
 from bnndp.paper.recursion import bound
 from bnndp.paper.values import _expected
 

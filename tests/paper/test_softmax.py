@@ -24,7 +24,7 @@ from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 from bnndp.paper.chain import links_of
 from bnndp.paper.layers import Layer, Region
-from bnndp.paper.rectangles import main_rectangle
+from bnndp.paper.partition import main_rectangle
 from bnndp.paper.softmax import MASSES, bound_rows, bound_softmax, footprint, least_average
 
 D = torch.float64

@@ -17,8 +17,8 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.network import BayesianNetwork
 from bnndp.paper.layers import Layer, Ranges, Region
 from bnndp.paper.outer import Outer
+from bnndp.paper.partition import Rectangle
 from bnndp.paper.planes import compose, lower_planes, upper_planes
-from bnndp.paper.rectangles import Rectangle
 from bnndp.paper.recursion import _forward, _relax
 from bnndp.paper.values import Value, _mixture, complement
 

@@ -13,11 +13,11 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.engine.margins import margins
-from bnndp.engine.passes import Margins
+from bnndp.engine.protocol import Margins
 from bnndp.geometry.box import Box
 from bnndp.options import Options
 from bnndp.questions.from_margins import class_interval, row_bound
-from bnndp.tighten.choice import pass_over
+from bnndp.tighten.pass_choice import pass_over
 
 INF, NAN = math.inf, math.nan
 TRUST = 1e-14  # rounding of the truth

@@ -20,7 +20,7 @@ from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
 from bnndp.questions.softmax import bound_rows, expected_softmax
-from bnndp.tighten import choice
+from bnndp.tighten import pass_choice
 
 F64 = torch.float64
 
@@ -127,9 +127,9 @@ def test_how_many_go_together_does_not_matter(
     ensemble = certain_ensemble(6, (3, 9, 7, 4), task="classification", activation=phi, shift=shift, zeros=True)
     box, label = Box.ball(normal(4, 3, seed=5), 0.1), torch.tensor([0, 1, 2, 3])
     rows, how, found, parts = decision_rows(label, 4)[0], Options(optimise=steps), [], []
-    for cached in (choice._CACHED, 1):
-        monkeypatch.setattr(choice, "_CACHED", cached)
-        parts.append(sum(1 for _, passes in choice.chunked(ensemble, box, how, rows=16) for _ in passes.parts()))
+    for cached in (pass_choice._CACHED, 1):
+        monkeypatch.setattr(pass_choice, "_CACHED", cached)
+        parts.append(sum(1 for _, passes in pass_choice.chunked(ensemble, box, how, rows=16) for _ in passes.parts()))
         ends = classes(ensemble, box, optimise=steps)
         found.append(torch.cat([ends.lower, -ends.upper, bound_rows(ensemble, box, rows, label, how)], 1))
     assert parts == [1, 4]

@@ -15,9 +15,10 @@ from support.records import normal
 from tests.conftest import make_network
 from tests.questions.cases import CLASSIFIER, POINTS, interval
 
+from bnndp.deadline import Deadline
 from bnndp.geometry.box import Box
 from bnndp.network import Ensemble, Posterior
-from bnndp.options import Deadline, Options
+from bnndp.options import Options
 from bnndp.questions import robustness
 from bnndp.questions.assertions import NotRobust, assert_robust
 from bnndp.questions.certify import certify, probability

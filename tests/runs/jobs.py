@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bnndp.runs.identity import Identity
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import number
+from bnndp.runs.sealed_lines import number
 from bnndp.runs.work import Advance, Schedule, work
 
 

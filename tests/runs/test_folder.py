@@ -142,7 +142,7 @@ def test_a_damaged_first_line_is_refused(tmp_path: Path, first: bytes) -> None:
 
 
 def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
-    from bnndp.runs.lines import seal
+    from bnndp.runs.sealed_lines import seal
 
     (tmp_path / "results.jsonl").write_bytes(seal({"format": "bnndp-run-9"}))
     with pytest.raises(RunStateError, match="'bnndp-run-9', known is 'bnndp-run-1'"):

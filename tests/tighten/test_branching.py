@@ -12,13 +12,13 @@ from torch import Tensor
 
 from bnndp.attack import decision_rows
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.deadline import NEVER, Deadline
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.margins import margins
-from bnndp.engine.passes import Margins
+from bnndp.engine.protocol import Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.options import NEVER, Deadline
 from bnndp.questions.from_margins import row_bound
 from bnndp.tighten.branching import Branching, Value, branch
 

@@ -9,9 +9,10 @@ import torch
 from support.dice import Dice
 from torch import Tensor
 
+from bnndp.deadline import Deadline
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
-from bnndp.options import Deadline, Options
+from bnndp.options import Options
 from bnndp.tighten.cells import equal_cells, largest_of, least_of, union
 
 BOX = Box([[-1.0, 0.5, 0.0], [2.0, -1.0, 0.0]], [[1.0, 1.5, 0.0], [2.0, 3.0, 0.5]])

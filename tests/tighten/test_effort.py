@@ -15,9 +15,10 @@ from tests.marks import slow_but
 
 from bnndp.attack import decision_rows
 from bnndp.attack.sampling import draw_noise, estimate
+from bnndp.deadline import NEVER, Deadline
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
-from bnndp.options import LEVELS, NEVER, Deadline, Options
+from bnndp.options import LEVELS, Options
 from bnndp.questions import mean as mean_module
 from bnndp.questions import radius as radius_module
 from bnndp.questions.certify import better_bounds, certify

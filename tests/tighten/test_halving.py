@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from bnndp.deadline import NEVER, Deadline
 from bnndp.geometry.box import Box
-from bnndp.options import NEVER, Deadline
 from bnndp.tighten.halving import halve
 
 

@@ -14,12 +14,12 @@ from support.dice import Dice
 from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.deadline import NEVER, Deadline
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.passes import Climbable, Slopes
+from bnndp.engine.protocol import Climbable, Slopes
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.options import NEVER, Deadline
 from bnndp.tighten.slopes import Sloped, climb
 
 NetworkFactory = Callable[..., BayesianNetwork]

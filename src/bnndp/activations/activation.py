@@ -10,6 +10,8 @@ With :math:`G(m,r)=\mathbb E\,\varphi(m+r\xi)` the heat equation :math:`\partial
 
 so it is at most :math:`\tfrac{u-l}2\mathbb E|He_{k-1}|\,r^{-(k-1)}` and at most :math:`(T^++T^-)\sup|\phi_r^{(k-2)}|`
 in size; and always at most :math:`\sup|\varphi^{(k)}|`. All three do not grow with r.
+
+The planes below and above G over ranges of m and s are made in ``engine/general/activation_planes.py``.
 """
 
 from __future__ import annotations

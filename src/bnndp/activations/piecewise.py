@@ -29,7 +29,7 @@ from bnndp.errors import InputError
 from bnndp.maths.gaussian_rule import SMALLEST, in_pieces
 from bnndp.maths.normal import cdf, pdf, tail
 from bnndp.maths.rectified import expected_relu, moments, ratio
-from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
+from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP
 
 __all__ = ["PiecewiseAffine"]
 
@@ -161,7 +161,7 @@ class PiecewiseAffine(Elementwise):
 
         rounding = in_pieces(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
         beyond = expected_relu(m - self.knots[-1], r) + expected_relu(self.knots[0] - m, r)
-        return (self.inner_error + self.lipschitz * beyond + rounding + 32 * UNIT * size) * (1 + 1e-10) + TINY
+        return (self.inner_error + self.lipschitz * beyond + rounding + 32 * UNIT * size) * UP + TINY
 
     def slope(self, m: Tensor, r: Tensor) -> Tensor:
         """The slopes of the pieces, weighted by their probabilities."""

@@ -1,10 +1,10 @@
 """From inside: ranges of sampled means, inputs at which the posterior decides otherwise, and the radii of these."""
 
+from bnndp.attack.budget import AttackBudget
 from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, evade
 from bnndp.attack.inside import Inside, inside_range
 from bnndp.attack.radius import AttackRadius, Reach, attack_radius
-from bnndp.attack.search import AttackBudget
 
 __all__ = [
     "AttackBudget",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bnndp.attack.budget import BUDGET, AttackBudget
 from bnndp.attack.decision_rows import decision_rows
-from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_pieces, margin_at, search
+from bnndp.attack.search import Task, choose, in_pieces, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior

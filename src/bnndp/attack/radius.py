@@ -19,10 +19,11 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from bnndp.attack.budget import BUDGET, AttackBudget
 from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, check_inputs, measured
 from bnndp.attack.sampled_softmax import odds_direction
-from bnndp.attack.search import BUDGET, AttackBudget, Task, choose, in_pieces, many_draws, margin_at, search
+from bnndp.attack.search import Task, choose, in_pieces, many_draws, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import gamma

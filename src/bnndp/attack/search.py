@@ -19,6 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from bnndp.attack.budget import AttackBudget
 from bnndp.attack.inside import CONFIDENCE, Objective, candidates, climb, extreme
 from bnndp.attack.noise import Noise
 from bnndp.attack.sampled_softmax import (
@@ -29,12 +30,10 @@ from bnndp.attack.sampled_softmax import (
     mean_path,
     odds_direction,
 )
-from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-from bnndp.options import NEVER, Deadline
 
-__all__ = ["BUDGET", "NARROW", "AttackBudget", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
+__all__ = ["NARROW", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
 
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
@@ -49,29 +48,6 @@ _MANY = 63  # the last of them: of many climbing draws
 _MEMORY = 2**28  # bytes for the starting points of the regions attacked at a time
 
 _Record = TypeVar("_Record")
-
-
-@dataclass(frozen=True, slots=True)
-class AttackBudget:
-    """How hard to attack: climbs for each of the strongest rows, their steps, draws while climbing and at the end."""
-
-    restarts: int = 8
-    steps: int = 12
-    targets: int = 3
-    draws: int = 32
-    samples: int = 4096
-    seed: int = 0
-    deadline: Deadline = NEVER  # when it passes, the search ends with what it has
-
-    def __post_init__(self) -> None:
-        for name in ("restarts", "steps", "targets", "draws", "samples"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}.")
-        if self.seed < 0:
-            raise InputError(f"seed must be at least 0, got {self.seed!r}.")
-
-
-BUDGET = AttackBudget()
 
 
 @dataclass(frozen=True, slots=True)

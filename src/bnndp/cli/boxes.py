@@ -29,9 +29,10 @@ from bnndp.questions.decision import Decision, robust_decision
 from bnndp.questions.interval_probability import Between
 from bnndp.questions.softmax import bound_rows
 from bnndp.questions.verdict import Verdict, judge
+from bnndp.runs.columns import BOX_COLUMNS, DECISION_COLUMNS, row_of
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer
-from bnndp.runs.lines import exact, number, numbers
+from bnndp.runs.sealed_lines import exact, number, numbers
 
 __all__ = ["BoxJob", "BoxResult", "Decisions", "lead_by_bounds", "verdict_of"]
 
@@ -283,13 +284,14 @@ class BoxJob(Job):
         upward = [math.nextafter(width, math.inf) if width > 0 else width for width in widths]
         ends = {"lower": answer["lower"], "upper": answer["upper"], "width": upward}
         ends |= {name: answer[name] for name in ("inside_lower", "inside_upper")}
-        row: dict[str, object] = {"index": index}
-        row |= {name: None if end is None else plain(numbers(end)) for name, end in ends.items()}
-        row |= {"method": answer["method"], "effort": level, "seconds": answer["seconds"]}
-        if "label" in answer:
-            row |= {"label": answer["label"], "verdict": verdict_of(answer).value}
-            row |= {"lead": plain([number(answer["lead"])]), "rival": answer["rival"], "witness": answer["witness"]}
-        return row
+        cells: dict[str, object] = {"index": index}
+        cells |= {name: None if end is None else plain(numbers(end)) for name, end in ends.items()}
+        cells |= {"method": answer["method"], "effort": level, "seconds": answer["seconds"]}
+        if "label" not in answer:
+            return row_of(BOX_COLUMNS, cells)
+        cells |= {"label": answer["label"], "verdict": verdict_of(answer).value}
+        cells |= {"lead": plain([number(answer["lead"])]), "rival": answer["rival"], "witness": answer["witness"]}
+        return row_of(DECISION_COLUMNS, cells)
 
 
 def verdict_of(answer: Answer) -> Verdict:

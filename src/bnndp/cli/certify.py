@@ -137,14 +137,14 @@ def certify(  # noqa: PLR0913 (the options of the command)
     job = BoxJob(*asked, around=around, attack=attack, seed=seed, bounded=quantity, between=wanted)
     summary = BoxSummary()
     with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
-        interrupted = work(job, journal, messages.progress, task.deadline, workers)
+        interrupted = work(job, journal, messages.progress, task.schedule, workers)
         end = task.write(job, journal, summary, write, interrupted=interrupted)
         if vnncomp_csv is not None:
             write_verdicts(vnncomp_csv, model, source.names(job.points), (row for row, *_ in job.rows(journal)))
     values = summary.values()
     messages.table(summary.table())
     if folder is not None and end.why is None:
-        values |= Issuing(network, model, folder, messages, task.deadline.at).of_boxes(box, read.label, effort)
+        values |= Issuing(network, model, folder, messages, task.schedule.at).of_boxes(box, read.label, effort)
     task.conclude(job, end, values, "the bounds that were reached until then, all of which hold", require_certified)
 
 

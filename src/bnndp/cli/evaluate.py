@@ -119,7 +119,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     job = RadiusJob(*asked, read.x.to(computing), domain, search, sorted(set(eps)))
     summary = RadiusSummary(search.upper)
     with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
-        interrupted = work(job, journal, messages.progress, task.deadline, workers)
+        interrupted = work(job, journal, messages.progress, task.schedule, workers)
         end = task.write(job, journal, summary, None, interrupted=interrupted)
         curve = summary.evaluation.curve(job.eps)
         lines = [row | {"effort": summary.level} for row in curve_rows(curve)]

@@ -9,7 +9,7 @@ __all__ = ["Ended", "Invocation"]
 
 
 class Ended(Exception):
-    """Raised when all output is written, if the exit status is to say more than that: interrupted, or not enough."""
+    """Raised when all output is written, if the exit status is to say more: INTERRUPTED or NOT_CERTIFIED."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

@@ -19,9 +19,9 @@ from bnndp.runs import job as runs
 from bnndp.runs.exports import Row
 from bnndp.runs.identity import Identity, data_digest, program
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import json_values
-from bnndp.tighten.choice import plan
+from bnndp.runs.sealed_lines import json_values
 from bnndp.tighten.effort import Stage
+from bnndp.tighten.pass_choice import plan
 
 __all__ = ["Job"]
 

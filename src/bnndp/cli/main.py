@@ -1,9 +1,8 @@
 """The program ``bnndp``: its commands, and what every command does with errors and signals.
 
-Exit status: 0 done, 2 the command or its input is wrong (one line on stderr), 3 done, but less is certified than
---require-certified asks for, 130 interrupted, 143 terminated. A command that is interrupted when it has a valid answer
-for every input writes what it has reached and says so, with status 130. What the system refuses, such as writing to a
-full disk, has status 2 too. Anything else that is not a :class:`CertError` is a bug and keeps its traceback.
+The exit statuses are named in ``cli/exit_status.py``. What is wrong is said in one line on stderr. A command that is
+interrupted when it has a valid answer for every input writes what it has reached and says so, with the status
+INTERRUPTED. Whatever is neither a :class:`CertError` nor refused by the system is a bug and keeps its traceback.
 
 Commands use one thread unless OMP_NUM_THREADS says otherwise: the matrices of most networks are small, and on a machine
 with other work a second thread spends its time waiting (measured: 40 times slower with two threads on two busy cores).
@@ -27,6 +26,7 @@ from bnndp.cli.certify import certify
 from bnndp.cli.convert import convert
 from bnndp.cli.demo import demo
 from bnndp.cli.evaluate import SeveralRadii, evaluate
+from bnndp.cli.exit_status import ERROR, INTERRUPTED, SUCCESS, TERMINATED
 from bnndp.cli.explore import explore
 from bnndp.cli.inspect import inspect
 from bnndp.cli.invocation import Ended, Invocation
@@ -91,19 +91,19 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     invocation = Invocation(tuple(sys.argv[1:] if arguments is None else arguments), time.monotonic())
     try:
         status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=invocation)
-        if status == 130:  # typer has seen Ctrl-C
+        if status == INTERRUPTED:  # typer has seen Ctrl-C
             raise KeyboardInterrupt
     except (CertError, OSError, typer.TyperException) as error:
-        status = _complain(_words(error), 2)
+        status = _complain(_words(error), ERROR)
     except (MemoryError, RuntimeError) as error:
         if not _lacks_memory(error):
             raise
-        status = _complain("there is not enough memory; give fewer inputs at once, or a smaller network", 2)
+        status = _complain("there is not enough memory; give fewer inputs at once, or a smaller network", ERROR)
     except Ended as end:
         status = _complain(str(end), end.status)
     except (KeyboardInterrupt, _Terminated) as stop:
-        status = _complain(str(invocation), 143 if isinstance(stop, _Terminated) else 130)
-    sys.exit(status if isinstance(status, int) else 0)
+        status = _complain(str(invocation), TERMINATED if isinstance(stop, _Terminated) else INTERRUPTED)
+    sys.exit(status if isinstance(status, int) else SUCCESS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
-        return int(end.code or 0)
+        return int(end.code or SUCCESS)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

@@ -20,9 +20,10 @@ from bnndp.cli.job import Job
 from bnndp.cli.output import finite_or_none
 from bnndp.questions.evaluate import Evaluation, better_evaluations
 from bnndp.questions.radius import Search
+from bnndp.runs.columns import RADIUS_COLUMNS, row_of
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import exact, number
+from bnndp.runs.sealed_lines import exact, number
 
 __all__ = ["RadiusJob", "RadiusResult"]
 
@@ -131,10 +132,10 @@ class RadiusJob(Job):
         """With the ratio of the radii where there are both."""
         radius, attack = number(answer["radius"]), number(answer["attack"])
         proved = 0.0 if math.isnan(radius) else radius
-        row = {"index": index, "label": answer["label"], "decision": answer["decision"]}
-        row |= {"radius": finite_or_none(radius), "capped": radius >= self.how.upper}
-        row |= {"attack_radius": finite_or_none(attack), "ratio": proved / attack if 0 < attack < math.inf else None}
-        return row | {"effort": level, "seconds": number(answer["seconds"])}
+        cells = {"index": index, "label": answer["label"], "decision": answer["decision"]}
+        cells |= {"radius": finite_or_none(radius), "capped": radius >= self.how.upper}
+        cells |= {"attack_radius": finite_or_none(attack), "ratio": proved / attack if 0 < attack < math.inf else None}
+        return row_of(RADIUS_COLUMNS, cells | {"effort": level, "seconds": number(answer["seconds"])})
 
     def witness(self, journal: Journal, index: int) -> Mapping[str, Any]:
         """In the answers of the first stage."""

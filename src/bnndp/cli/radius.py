@@ -102,12 +102,12 @@ def radius(  # noqa: PLR0913 (the options of the command)
     job = RadiusJob(*asked, read.x.to(computing), domain, search)
     summary = RadiusSummary(upper, labelled=read.label is not None)
     with task.opened(job, (model, model_file), read, (engine, address)) as (journal, write, workers):
-        interrupted = work(job, journal, messages.progress, task.deadline, workers)
+        interrupted = work(job, journal, messages.progress, task.schedule, workers)
         end = task.write(job, journal, summary, write, interrupted=interrupted)
     values = summary.values()
     messages.table(summary.table())
     if folder is not None and end.why is None:
-        values |= Issuing(network, model, folder, messages, task.deadline.at).of_radii(
+        values |= Issuing(network, model, folder, messages, task.schedule.at).of_radii(
             read.x, summary.evaluation, domain
         )
     task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)

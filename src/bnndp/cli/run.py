@@ -22,6 +22,7 @@ import torch
 import typer
 
 from bnndp.certificates.certificate import file_digest
+from bnndp.cli.exit_status import INTERRUPTED, NOT_CERTIFIED
 from bnndp.cli.inputs import Inputs
 from bnndp.cli.invocation import Ended, Invocation
 from bnndp.cli.job import Job
@@ -56,7 +57,7 @@ class Run:
     folder: Path | None
     out: Path | None
     messages: Messages
-    deadline: Schedule
+    schedule: Schedule
 
     @classmethod
     def of(
@@ -188,11 +189,11 @@ class Run:
         self.messages.summary(summary)
         if end.why is not None:
             more = "" if self.folder is None else f"; {self._go_on}"
-            raise Ended(f"{end.why}; {self._place} has {holds}{more}", 130)
+            raise Ended(f"{end.why}; {self._place} has {holds}{more}", INTERRUPTED)
         share = summary["certified_share"]
         if required is not None and not (share is not None and share >= required):
             counts = f"{summary['certified']} of {summary['points']} are certified"
-            raise Ended(f"{counts}, a share of {share:.6g}; --require-certified asks for {required:g}", 3)
+            raise Ended(f"{counts}, a share of {share:.6g}; --require-certified asks for {required:g}", NOT_CERTIFIED)
 
     @property
     def _place(self) -> str:

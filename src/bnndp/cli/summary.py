@@ -20,7 +20,7 @@ from bnndp.questions.evaluate import Evaluation
 from bnndp.questions.verdict import Verdict
 from bnndp.runs.exports import Row
 from bnndp.runs.journal import Answer
-from bnndp.runs.lines import number, numbers
+from bnndp.runs.sealed_lines import number, numbers
 
 __all__ = ["BoxSummary", "RadiusSummary"]
 

@@ -1,7 +1,7 @@
 """Datasets: generators, readers of published files, and the records that training reads."""
 
 from bnndp.data.folder import Store, open_store
-from bnndp.data.images import fashion_mnist, mnist
+from bnndp.data.mnist import fashion_mnist, mnist
 from bnndp.data.records import ClassificationData, Data, RegressionData
 from bnndp.data.registry import NAMES, Description, describe, load
 from bnndp.data.sine import noisy_sine

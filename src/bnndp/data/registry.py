@@ -7,13 +7,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bnndp.data import cifar, images
+from bnndp.data import cifar
 from bnndp.data import digits as _digits
 from bnndp.data.cifar import cifar10, cifar10_subset
 from bnndp.data.digits import digits
 from bnndp.data.download import Published
 from bnndp.data.folder import Folder
-from bnndp.data.images import fashion_mnist, mnist
+from bnndp.data.mnist import FILES as MNIST_FILES
+from bnndp.data.mnist import POINTS as MNIST_POINTS
+from bnndp.data.mnist import SIDE, fashion_mnist, mnist
 from bnndp.data.moons import two_moons
 from bnndp.data.records import ClassificationData, Data, check_fold, check_split
 from bnndp.data.sine import POINTS, noisy_sine
@@ -142,8 +144,8 @@ def _embedded_digits() -> tuple[Description, _Loader]:
 def _images(
     name: str, title: str, source: str, licence: str, loader: Callable[[str, Folder], ClassificationData]
 ) -> tuple[Description, _Loader]:
-    described = _labelled(name, title, (1, images.SIDE, images.SIDE), images.POINTS, source, licence)
-    files = images.FILES[name, "train"] + images.FILES[name, "test"]
+    described = _labelled(name, title, (1, SIDE, SIDE), MNIST_POINTS, source, licence)
+    files = MNIST_FILES[name, "train"] + MNIST_FILES[name, "test"]
     return replace(described, files=files), lambda choice: loader(choice.split, choice.folder)
 
 

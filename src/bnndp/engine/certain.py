@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows
-from bnndp.engine.passes import Branchable, Margins, Planes, finite, known
+from bnndp.engine.protocol import Branchable, Margins, Planes, finite, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from bnndp.options import Deadline
+from bnndp.deadline import Deadline
 
 __all__ = ["by_chunks", "cache_size", "chunks", "device_size", "indices_of", "timed_chunks"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Branchable, Pass, Planes, Wrapped, known
+from bnndp.engine.protocol import Branchable, Pass, Planes, Wrapped, known
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.rounding import TINY, gamma

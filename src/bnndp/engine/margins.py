@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations import Sigmoid
-from bnndp.engine.passes import Margins, Pass
+from bnndp.engine.protocol import Margins, Pass
 from bnndp.maths.exponential import chernoff_gaussian
 
 __all__ = ["LARGEST", "by_class", "gaussian_tails", "margin_rows", "margins"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Pass, Planes
+from bnndp.engine.protocol import Pass, Planes
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, gamma

@@ -27,6 +27,8 @@ Hence :math:`D(t)=\int_t^\infty D_1` first rises and then falls; it vanishes at 
 
 So :math:`|\mathbb E F(T)-g(M,\sqrt{s_0+\sum w_j^2v_j})|\le\sum_j\varphi(1)|w_j|^3\kappa_j/(6\rho_j^2)`, in any order of
 the terms.
+
+For terms of other laws and for other activations the error is that of ``_swap`` in ``engine/general/expectation.py``.
 """
 
 import math
@@ -37,12 +39,23 @@ from torch import Tensor
 from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import PEAK
 
-__all__ = ["TO_CDF", "TO_DENSITY_SQUARE", "TO_SECOND_MOMENT", "conditional_replacement_error", "replacement_error"]
+__all__ = [
+    "ABSOLUTE_THIRD",
+    "TO_CDF",
+    "TO_DENSITY_SQUARE",
+    "TO_SECOND_MOMENT",
+    "conditional_replacement_error",
+    "replacement_error",
+]
 
 _PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)  # sup |u phi(u)|
 _BLOCKS = 8
 _GROWTH = 0.6  # below 1 the first blocks, which have least smoothing, are small
 _SKEWNESS = 0.5777  # sup of kappa / sqrt(v) over the rectified N(u, 1)
+
+ABSOLUTE_THIRD = 1.6
+r"""Above :math:`\mathbb E|B|^3/\sigma^3=2\sqrt{2/\pi}=1.5958` of a Gaussian B; E|B|^3 is at most this times E|A|^3 for
+any centred A of the same variance."""
 
 TO_SECOND_MOMENT = 2 * PEAK / _PHI_1
 r"""Times :math:`\sqrt{s_0+V}`: the error of the mean of ReLU^2, whose third derivative is at most 2 phi(0)/rho."""

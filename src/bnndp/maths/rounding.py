@@ -7,7 +7,7 @@ moved outward by a multiple of the sum of absolute values. ``TINY`` covers what 
 
 from torch import Tensor
 
-__all__ = ["ELEMENTARY", "LARGE", "SMALL", "TINY", "UNIT", "down", "gamma", "up"]
+__all__ = ["ELEMENTARY", "LARGE", "SMALL", "TINY", "UNIT", "UP", "down", "gamma", "up"]
 
 UNIT = 2.0**-53
 """Unit roundoff of float64."""
@@ -20,6 +20,12 @@ SMALL = 1e-30
 
 LARGE = 1e35
 """Means and standard deviations above it have no bound: their eighth powers would overflow."""
+
+UP = 1 + 1e-10
+"""Covers the rounding of up to 400,000 operations on non-negative numbers, of which :func:`gamma` is below 1e-10.
+
+That is one sum of 400,000 terms, or a chain of eight sums of 50,000. A rounded result times ``UP`` is not below the
+exact one, and divided by it not above; underflow is covered separately, by ``TINY`` or ``SMALL``."""
 
 ELEMENTARY = 2.0**-44
 """Error granted to one evaluation of a function of ``maths``, relative to its scale (see maths/rectified.py).

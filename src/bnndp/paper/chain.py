@@ -22,8 +22,8 @@ from bnndp.network import BayesianNetwork
 from bnndp.paper.clipped import clipped_loss, clipped_variance
 from bnndp.paper.concentration import tail_quantile
 from bnndp.paper.layers import Layer, Ranges, Region
+from bnndp.paper.partition import main_rectangle
 from bnndp.paper.planes import Planes, compose, lower_planes, upper_planes
-from bnndp.paper.rectangles import main_rectangle
 from bnndp.paper.spreads import chord_square, lipschitz_excess, mean_square
 
 __all__ = ["Chain", "Form", "Link", "is_random", "links_of"]

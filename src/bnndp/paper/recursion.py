@@ -20,8 +20,8 @@ from bnndp.maths.rounding import TINY
 from bnndp.network import BayesianNetwork
 from bnndp.paper.layers import Layer, Region
 from bnndp.paper.outer import Outer
+from bnndp.paper.partition import Rectangle, main_rectangle, nominal_probability, refine
 from bnndp.paper.planes import compose, lower_planes, upper_planes
-from bnndp.paper.rectangles import Rectangle, main_rectangle, nominal_probability, refine
 from bnndp.paper.values import Cells, Value, blended, complement, refined
 
 __all__ = ["bound", "footprint"]

@@ -17,7 +17,7 @@ from bnndp.maths.rounding import TINY, UNIT, gamma, up
 from bnndp.paper.conditional import Outside, conditional_mean, inside_probability, outside
 from bnndp.paper.layers import Ranges
 from bnndp.paper.outer import Outer
-from bnndp.paper.rectangles import Rectangle
+from bnndp.paper.partition import Rectangle
 
 __all__ = ["Cells", "Value", "add_up", "blended", "complement", "refined"]
 

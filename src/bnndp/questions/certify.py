@@ -28,8 +28,8 @@ from bnndp.questions.noise import noise
 from bnndp.questions.softmax import expected_softmax
 from bnndp.questions.variance import variance
 from bnndp.tighten.cells import equal_cells
-from bnndp.tighten.choice import plan
 from bnndp.tighten.effort import last
+from bnndp.tighten.pass_choice import plan
 
 __all__ = [
     "QUANTITIES", "asked_options", "better_bounds", "better_probabilities", "certify", "expect", "probability",

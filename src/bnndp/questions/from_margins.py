@@ -9,7 +9,7 @@ class, :math:`p_i\le\sigma(\zeta_i-\zeta_c)`; from below by one less all the oth
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Margins, Pass, both_signs
+from bnndp.engine.protocol import Margins, Pass, both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import UNIT

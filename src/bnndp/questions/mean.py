@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import torch
 
-from bnndp.engine.passes import both_signs, finite, known
+from bnndp.engine.protocol import both_signs, finite, known
 from bnndp.geometry.bounds import Affine, AffineBounds, Interval
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.questions.bounds import Bounds
 from bnndp.tighten.cells import union
-from bnndp.tighten.choice import chunked
+from bnndp.tighten.pass_choice import chunked
 from bnndp.tighten.refinement import refine
 
 __all__ = ["mean", "one_pass", "sides"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows
 from bnndp.engine.mixture import LowerSum, Mixture, Part, plane_size, summed, weighted_interval
-from bnndp.engine.passes import Margins
+from bnndp.engine.protocol import Margins
 from bnndp.engine.tails.tails import hoped_tails
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows

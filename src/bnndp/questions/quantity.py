@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.mixture import Mixture
-from bnndp.engine.passes import both_signs, known
+from bnndp.engine.protocol import both_signs, known
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.tighten.choice import chunked
+from bnndp.tighten.pass_choice import chunked
 
 __all__ = ["Law", "laws", "quantity_bounds"]
 

@@ -19,16 +19,17 @@ from torch import Tensor
 
 from bnndp.attack import AttackBudget, Reach, attack_radius, decision_rows
 from bnndp.attack.linearised import linear_radius
+from bnndp.deadline import Deadline
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-from bnndp.options import Deadline, Options
+from bnndp.options import Options
 from bnndp.questions.bracket import Bracket
 from bnndp.questions.decision import expect_classifier, labels_of
 from bnndp.questions.notebook import html_table
 from bnndp.questions.softmax import bound_rows, one_pass_rows
-from bnndp.tighten.choice import plan
 from bnndp.tighten.effort import last
+from bnndp.tighten.pass_choice import plan
 
 __all__ = ["Radius", "Search", "better_radii", "certified_radius"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins
-from bnndp.engine.passes import Branchable, Margins, Pass
+from bnndp.engine.protocol import Branchable, Margins, Pass
 from bnndp.engine.tails.tails import hoped_tails
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -26,9 +26,9 @@ from bnndp.options import Options
 from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails
 from bnndp.questions.mixture_softmax import mixture_classes, mixture_rows
 from bnndp.tighten.branching import Branching, branch
-from bnndp.tighten.choice import chunked, plan
 from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
+from bnndp.tighten.pass_choice import chunked, plan
 
 __all__ = ["bound_rows", "expected_softmax", "one_pass_rows"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from bnndp.engine.mixture import LowerSum, Mixture, of_affine, weighted_interval
-from bnndp.engine.passes import both_signs
+from bnndp.engine.protocol import both_signs
 from bnndp.geometry.bounds import Affine, AffineBounds, Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, gamma

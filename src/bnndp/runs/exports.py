@@ -21,12 +21,13 @@ import numpy as np
 
 from bnndp.errors import ModelFileError, RunStateError
 from bnndp.files.posterior import replacing, write_whole
-from bnndp.runs.lines import numbers
+from bnndp.runs.columns import COLUMNS, Kind
+from bnndp.runs.sealed_lines import numbers
 
 __all__ = ["EXPORTS", "Export", "Row", "npz", "open_exports", "whole_file", "write_summary"]
 
 Row: TypeAlias = Mapping[str, Any]
-"""What is known of one input, in values that JSON knows; all rows of a run have the same keys."""
+"""What is known of one input, in values that JSON knows; all rows of a run have the same keys (runs/columns.py)."""
 
 Export: TypeAlias = Callable[[Row, Row], None]
 """Adds a row, and its witness: that of the row, or that of the entries which are given beside it."""
@@ -37,10 +38,6 @@ ROWS, TABLE, FRAME, WITNESSES, SUMMARY = (
 EXPORTS = (ROWS, TABLE, FRAME, WITNESSES, SUMMARY)
 """The names of the files."""
 
-_INTEGERS = ("index", "label", "decision", "rival")
-_TEXTS = ("method", "effort", "verdict")
-_TRUTHS = ("capped",)
-_LEFT_OUT = "witness"  # of the tables: an input is no cell
 _GROUP = 10_000  # rows that go into a .parquet file together
 _BLOCK = 2**20  # bytes of witnesses that are copied at once
 
@@ -75,10 +72,10 @@ def open_exports(folder: Path) -> Iterator[Export]:
             with _faults_of(folder):
                 rows.write(json.dumps(row, allow_nan=False) + "\n")
                 for table in tables:
-                    table({name: value for name, value in row.items() if name != _LEFT_OUT})
+                    table({name: value for name, value in row.items() if COLUMNS[name] is not Kind.INPUT})
                 found = beside or row
-                if found.get(_LEFT_OUT) is not None:
-                    add_witness(row["index"], found["rival"], np.array(numbers(found[_LEFT_OUT])))
+                if found.get("witness") is not None:
+                    add_witness(row["index"], found["rival"], np.array(numbers(found["witness"])))
 
         yield write
         with _faults_of(folder):
@@ -160,11 +157,14 @@ def _frame(path: Path) -> Iterator[Callable[[Row], None]]:
 
 
 def _schema(pa: Any, row: Row) -> Any:
-    """The types of the columns: by their names, and lists where the row has them."""
-    named = dict.fromkeys(_INTEGERS, pa.int64()) | dict.fromkeys(_TEXTS, pa.string())
-    named |= dict.fromkeys(_TRUTHS, pa.bool_())
-    lists, one = pa.list_(pa.float64()), pa.float64()
-    return pa.schema([(name, named.get(name, lists if isinstance(row[name], list) else one)) for name in row])
+    """The types of the columns; those of several real numbers are lists where the row has them."""
+    types = {Kind.INTEGER: pa.int64(), Kind.TEXT: pa.string(), Kind.TRUTH: pa.bool_(), Kind.REAL: pa.float64()}
+    return pa.schema(
+        [
+            (name, pa.list_(types[COLUMNS[name]]) if isinstance(value, list) else types[COLUMNS[name]])
+            for name, value in row.items()
+        ]
+    )
 
 
 @contextlib.contextmanager

@@ -22,8 +22,8 @@ from bnndp.files.posterior import write_whole
 from bnndp.runs.exports import EXPORTS, npz
 from bnndp.runs.identity import Identity
 from bnndp.runs.journal import Journal
-from bnndp.runs.lines import seal, unseal
 from bnndp.runs.lock import LOCK, locked
+from bnndp.runs.sealed_lines import seal, unseal
 
 __all__ = ["DESCRIPTION", "FORMAT", "INPUTS", "OWN", "RESULTS", "Description", "open_run"]
 

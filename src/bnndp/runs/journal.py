@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, TypeAlias
 
 from bnndp.errors import RunStateError
-from bnndp.runs.lines import seal, unseal
+from bnndp.runs.sealed_lines import seal, unseal
 
 __all__ = ["Answer", "Journal"]
 

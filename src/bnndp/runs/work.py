@@ -66,7 +66,7 @@ class Schedule:
         return now + (self.at - now) * min(1.0, share) if self.shared and stage else self.at
 
 
-def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, workers: Workers | None = None) -> bool:
+def work(job: Job[Any], journal: Journal, show: Show, schedule: Schedule, workers: Workers | None = None) -> bool:
     """Add to ``journal`` what it lacks; whether an interruption (Ctrl-C) ended that when all points had an answer.
 
     An interruption of the first stage is passed on. When the time is over the rest is left as it is. Shards are
@@ -76,7 +76,7 @@ def work(job: Job[Any], journal: Journal, show: Show, deadline: Schedule, worker
         try:
             with show(job.title(index), job.points) as advance:
                 stage = _Stage(job, journal, index, advance)
-                shards = stage.lacking(deadline, 1 if workers is None else workers.width)
+                shards = stage.lacking(schedule, 1 if workers is None else workers.width)
                 if workers is not None:
                     workers.compute(shards, stage.keep)
                     shards = iter(())
@@ -117,7 +117,7 @@ class _Stage:
     advance: Advance
     in_time: bool = True  # whether there was time to begin every part
 
-    def lacking(self, deadline: Schedule, width: int) -> Iterator[Shard]:
+    def lacking(self, schedule: Schedule, width: int) -> Iterator[Shard]:
         """What the journal lacks, made when it is asked for; ``width`` of them share the time that is left."""
         job, journal, stage = self.job, self.journal, self.index
         left = sum(len(part) for part in job.parts(stage) if not journal.has(stage, part))
@@ -125,7 +125,7 @@ class _Stage:
             if journal.has(stage, part):
                 self._advance(part, known=True)
                 continue
-            until = deadline.until(stage, width * len(part) / left)
+            until = schedule.until(stage, width * len(part) / left)
             if until is None:
                 self.in_time = False
                 return

@@ -2,7 +2,7 @@ r"""Branching on the signs of mean pre-activations: on each cell a neuron is kno
 
 Where a mean M_i(x) may have either sign on the box, the chord above :math:`g(M_i,\rho)` is loose by up to its height at
 zero. On the cell of the x with :math:`M_i(x)\ge0`, and on that with :math:`M_i(x)\le0`, the range of M_i is halved and
-the relaxation is nearly exact, while the sign enters the bound through a multiplier (``engine/passes.Slopes``). The
+the relaxation is nearly exact, while the sign enters the bound through a multiplier (``engine/protocol.Slopes``). The
 cells cover the box, so the least bound over them holds on the whole box. For nearly deterministic networks this is
 branch and bound as in beta-CROWN (Wang et al. 2021), here for the mean of a Bayesian network.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bnndp.deadline import Deadline
 from bnndp.engine.chunks import timed_chunks
 from bnndp.engine.margins import by_class, margin_rows
-from bnndp.engine.passes import Branchable, Margins, Slopes
-from bnndp.options import Deadline
+from bnndp.engine.protocol import Branchable, Margins, Slopes
 from bnndp.tighten.slopes import climb
 
 __all__ = ["Branching", "branch"]

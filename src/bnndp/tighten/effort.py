@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bnndp.options import LEVELS, Deadline, Options
+from bnndp.deadline import Deadline
+from bnndp.options import LEVELS, Options
 
 __all__ = ["Stage", "last", "stages"]
 

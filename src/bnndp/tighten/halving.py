@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bnndp.deadline import Deadline
 from bnndp.geometry.box import Box
-from bnndp.options import Deadline
 from bnndp.tighten.cells import least_of
 
 __all__ = ["halve"]

@@ -1,7 +1,7 @@
 """Slopes by gradient ascent: each row of each box gets the lower planes that bound it best.
 
 The lower plane of a neuron may touch at any point, and on a cell of known signs any multiplier of a sign may be used
-(``engine/passes.Slopes``). The lower bound of a row at the worst x of its box is a function of all of them. It is
+(``engine/protocol.Slopes``). The lower bound of a row at the worst x of its box is a function of all of them. It is
 climbed by Adam from the planes of one pass, all rows and boxes at once, with the upper planes and the ranges of the
 means as they are (the slopes of alpha-CROWN, Xu et al. 2021, in the smooth setting). Whatever the search finds is a
 bound: every choice holds, and the best value seen is kept.
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Climbable, Planes, Slopes, Wrapped
+from bnndp.deadline import Deadline
+from bnndp.engine.protocol import Climbable, Planes, Slopes, Wrapped
 from bnndp.geometry.bounds import Affine
-from bnndp.options import Deadline
 
 __all__ = ["Sloped", "climb"]
 

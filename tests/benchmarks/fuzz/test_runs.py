@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.fuzz.runs import answers_of, cut_tail, flip_tail
 
-from bnndp.runs.lines import seal, unseal
+from bnndp.runs.sealed_lines import seal, unseal
 
 HEAD = seal({"format": "bnndp-run-1"})
 

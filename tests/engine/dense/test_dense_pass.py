@@ -18,14 +18,14 @@ from tests.paper.truth import narrow_mean
 from torch import Tensor
 
 from bnndp.attack.inside import candidates
+from bnndp.deadline import NEVER
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.margins import margins
-from bnndp.engine.passes import Slopes, both_signs
+from bnndp.engine.protocol import Slopes, both_signs
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.options import NEVER
 from bnndp.questions.from_margins import class_interval
 from bnndp.tighten.slopes import Sloped, climb
 

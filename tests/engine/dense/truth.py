@@ -25,7 +25,7 @@ from bnndp.engine.dense.forward import Hidden, HiddenLayers, hidden_layers
 from bnndp.engine.dense.pre_activation import pre_activation as moments_before
 from bnndp.engine.dense.records import Latent, PreActivation
 from bnndp.engine.margins import margins
-from bnndp.engine.passes import Margins, Pass, both_signs, known
+from bnndp.engine.protocol import Margins, Pass, both_signs, known
 from bnndp.geometry.bounds import AffineBounds, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear

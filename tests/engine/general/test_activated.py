@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bnndp.activations import PiecewiseAffine
 from bnndp.engine.general.activated import activated, activated_signal
+from bnndp.engine.general.activation_planes import planes
 from bnndp.engine.general.expectation import around
-from bnndp.engine.general.planes import planes
 from bnndp.engine.general.pre_activation import pre_of_signal
 from bnndp.engine.general.remainders import rests
 from bnndp.engine.general.signal import GAUSSIAN, POWERS, Pre, Signal, Tails

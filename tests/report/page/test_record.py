@@ -18,7 +18,7 @@ from bnndp.errors import RunStateError
 from bnndp.questions.verdict import Verdict
 from bnndp.report.page.outcome import Intervals, Radii, outcome_of
 from bnndp.report.page.record import read_record
-from bnndp.runs.lines import seal
+from bnndp.runs.sealed_lines import seal
 
 X = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
 ANSWERS = [radius_answer(0.1, 0.2), radius_answer("nan", 0.3), radius_answer(0.3, "inf", label=1)]

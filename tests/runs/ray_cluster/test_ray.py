@@ -22,7 +22,7 @@ import pytest
 from bnndp.cli.main import main
 from bnndp.data.demo import CLASSIFIER, network_path
 from bnndp.data.moons import two_moons
-from bnndp.runs.lines import unseal
+from bnndp.runs.sealed_lines import unseal
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 

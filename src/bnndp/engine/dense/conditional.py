@@ -34,7 +34,7 @@ from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio, standard_variance
-from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 from bnndp.maths.tails import HALF_PEAK, MEAN_BELOW, MEAN_MIXED, excess, shortfall
 
 __all__ = ["Beyond", "Conditional", "Gradients", "Layers", "Through", "conditional"]
@@ -44,7 +44,6 @@ _VARIANCE_SLOPE = 0.4347  # sup |d/dm Var ReLU(N(m, s))| / sqrt(s)
 _THIRD = MEAN_MIXED / 3  # sup |d^3 g / dm^3| s / 6
 _SLOPE_IN_S = 0.51  # sup |Phi(m / sqrt s) - Phi(m / sqrt s0)| s0 / |s - s0|
 _LIPSCHITZ_8 = 2 * math.factorial(4) * 2**4  # E (F - E F)^8 <= this L^8, from the Gaussian tails of a Lipschitz F
-_UP = 1 + 1e-10  # covers the rounding of the sums of squares below
 _SHARES, _TIMES = (0.3, 0.5, 0.7), (1.0, 2.0, 4.0)  # reaches tried: of the distance to zero, of the L8 norm
 
 
@@ -132,7 +131,7 @@ def conditional(
             + 0.5 * curvature * before.fourth.sqrt()
         )
         sd = sd + slope_rest + largest * _rare_deviation(before) + plain  # of h_i
-        square = torch.minimum(latent.mean.upper.square() + sd.square(), latent.second.upper) * _UP  # E h_i^2
+        square = torch.minimum(latent.mean.upper.square() + sd.square(), latent.second.upper) * UP  # E h_i^2
         gradients = _gradients(before, mean, below, sources, latent, square, at)
     whole = latent.second.upper.sqrt()  # sd of E[z_i | before], whatever its shape
     rare = whole < slope_rest + plain
@@ -140,7 +139,7 @@ def conditional(
         torch.where(rare, 0.0, part) for part in (p, psi, curvature, slope_rest, largest)
     )
     return Conditional(
-        noise, p, psi, curvature, slope_rest, largest, torch.where(rare, whole, plain) * _UP,
+        noise, p, psi, curvature, slope_rest, largest, torch.where(rare, whole, plain) * UP,
         through=None if sources is None else _through(before, sources, curvature, slope_rest if last else None),
         further=None if last else _beyond(before, latent, noise, gradients),
     )  # fmt: skip
@@ -161,7 +160,7 @@ def _deep_parts(before: PreActivation, mean: Interval, at: Slope) -> tuple[Tenso
     rest = torch.maximum(p, 1 - p) * before.mean_variance.sqrt()  # g(m) - p m is Lipschitz in m with this constant
     p, rest = _near(before, mean, p, rest)
     zero = torch.zeros_like(p)
-    return p, zero, zero, zero, rest * _UP
+    return p, zero, zero, zero, rest * UP
 
 
 def _near(before: PreActivation, mean: Interval, p: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,7 +209,7 @@ def _second_layer_parts(
         torch.where(take, curvature, zero),
         torch.where(take, zero, first),
         torch.where(take, zero, largest),
-        torch.where(take, second * _UP, zero),
+        torch.where(take, second * UP, zero),
     )
 
 
@@ -225,7 +224,7 @@ def _spread_rest(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]
     second = MEAN_MIXED * m4 * s4 / s0 + MEAN_BELOW * s4.square() / (s0 * root)
     take = second < first
     local = 0.5 * pdf(ratio(0.5 * (mean.lower + mean.upper), root)) / root
-    return torch.where(take, local, HALF_PEAK / root), torch.where(take, second, first) * _UP
+    return torch.where(take, local, HALF_PEAK / root), torch.where(take, second, first) * UP
 
 
 def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
@@ -261,7 +260,7 @@ def _noise_deviation(before: PreActivation, latent: Latent) -> Tensor:
     """Deviation of v(m, s): its slopes are at most 0.4347 sqrt(s0) in m and 1 in s; or that of z^2 as a whole."""
     centred = ((before.spread.upper - before.spread.lower).square() + before.spread_variance).sqrt()  # ||s - s0||
     lipschitz = _VARIANCE_SLOPE * before.spread.upper.sqrt() * before.mean_variance.sqrt() + centred
-    return torch.minimum(lipschitz, latent.fourth.sqrt()) * _UP
+    return torch.minimum(lipschitz, latent.fourth.sqrt()) * UP
 
 
 def _activity(before: PreActivation, mean: Interval, latent: Latent, at: Slope) -> Tensor:
@@ -278,7 +277,7 @@ def _activity(before: PreActivation, mean: Interval, latent: Latent, at: Slope) 
     energy_all = (energy.usual + energy.unlikely).clamp_min(TINY)
     positive = torch.exp(-mean.upper.clamp_max(0).square() / (8 * energy_all))  # P(m >= 0)^(1/4)
     norm4 = at.norm4 + MEAN_MIXED * s4 / s0 + 0.5 * positive
-    return torch.minimum(latent.activity, norm4.square() * _UP)
+    return torch.minimum(latent.activity, norm4.square() * UP)
 
 
 def _rare_deviation(before: PreActivation) -> Tensor:
@@ -303,7 +302,7 @@ def _through(before: PreActivation, sources: Sources, curvature: Tensor, slope_r
     top = by_chunks(largest_eigenvalue, rest.shape[1] * max(mu.shape), rest, energy.kept.sqrt(), scale)
     curved = indices_of(curvature != 0)
     return Through(
-        top=top[:, None].clamp_min(1).minimum(count) * _UP,
+        top=top[:, None].clamp_min(1).minimum(count) * UP,
         rare=energy.left * sources.active,
         curved=curved,
         gram=by_chunks(squared, curved.shape[1] * max(mu.shape), curved, sources.variance.upper),
@@ -333,8 +332,8 @@ def _gradients(  # noqa: PLR0913 (one argument for each thing known of the layer
     whole = fourth.sqrt() < usual + extra  # then E[z_i^2 | before] as a whole is smaller
     centre, delta, widest, stable = _actual_slope(before, mean, at)
     return Gradients(
-        square_usual=torch.where(whole, 0.0, usual) * _UP,
-        square_extra=torch.where(whole, fourth.sqrt(), extra) * _UP,
+        square_usual=torch.where(whole, 0.0, usual) * UP,
+        square_extra=torch.where(whole, fourth.sqrt(), extra) * UP,
         centre=centre,
         delta=delta,
         widest=widest,
@@ -365,4 +364,4 @@ def _actual_slope(before: PreActivation, mean: Interval, at: Slope) -> tuple[Ten
     norm = torch.minimum(norm, widest)
     take = stable.delta < norm
     p, norm = torch.where(take, stable.centre, p), torch.where(take, stable.delta, norm)
-    return p, norm * _UP, torch.maximum(p, 1 - p), stable
+    return p, norm * UP, torch.maximum(p, 1 - p), stable

@@ -16,7 +16,7 @@ from bnndp.engine.dense.conditional import Layers
 from bnndp.engine.dense.forward import HiddenLayers, hidden_layers, with_last
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows, row_variance
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, movable
+from bnndp.engine.protocol import Branchable, Margins, Planes, Slopes, movable
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bnndp.engine.dense.output import lowered_bias, output_rows
-from bnndp.engine.passes import Planes, Wrapped, known
+from bnndp.engine.protocol import Planes, Wrapped, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear

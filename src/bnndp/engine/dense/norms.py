@@ -27,12 +27,11 @@ from bnndp.engine.dense.records import Energy, PreActivation, Sources
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import TINY, UP, gamma
 from bnndp.maths.tails import PEAK
 
 __all__ = ["mean_norm"]
 
-_UP = 1 + 1e-10
 _LEVELS = (1e-8, 1e-5, 1e-3)  # sources less often active are counted by their probability
 
 
@@ -47,7 +46,7 @@ def mean_norm(layer: Linear, before: PreActivation, top: Tensor, known: Gradient
     inner = apply_rows(mu.square(), known.active_spread).sqrt()
     gradient = _linear(mu, before, known.centre, sources) + _slope(mu, before, top, known, energy, sources)
     gradient = gradient + apply_rows(mu.abs(), _spread_slope(before.layer, known.density, sources))
-    return math.sqrt(7) * (inner + gradient) * _UP
+    return math.sqrt(7) * (inner + gradient) * UP
 
 
 def _linear(mu: Tensor, before: PreActivation, p: Tensor, sources: Sources) -> Tensor:

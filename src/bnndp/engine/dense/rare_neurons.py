@@ -24,13 +24,12 @@ from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import moments, ratio
-from bnndp.maths.rounding import ELEMENTARY
+from bnndp.maths.rounding import ELEMENTARY, UP
 from bnndp.maths.tails import PEAK
 
 __all__ = ["Rarity", "Stability", "levels", "rarity", "slope_square", "stability"]
 
 _TAUS = (8.0, 16.0, 24.0, 36.0, 64.0)
-_UP = 1 + 1e-10
 _XI_8 = 105.0**0.125  # ||xi||_8
 _XI_16 = 2027025.0**0.0625  # ||xi||_16
 _LIPSCHITZ_8 = (2 * math.factorial(4) * 2**4) ** 0.125  # ||F - E F||_8 of a 1-Lipschitz F, from its Gaussian tails
@@ -61,15 +60,15 @@ def levels(layer: Linear, sources: Sources, below: Latent, spread: Interval) -> 
         reach = (2 * tau * apply_rows(mu2, noise)).sqrt()
         bernstein = 4 * apply_rows(v2.square(), noise * below.second.upper)
         largest, before = torch.maximum(largest, _largest(v2, sources.noise, kept & ~before)), kept
-        high = (spread.upper + (2 * tau * bernstein).sqrt() + 2 * tau * largest) * _UP
-        found.append(Level((reach + shift) * _UP, (reach + fall) * _UP, high, 3 * math.exp(-tau) * _UP + left))
+        high = (spread.upper + (2 * tau * bernstein).sqrt() + 2 * tau * largest) * UP
+        found.append(Level((reach + shift) * UP, (reach + fall) * UP, high, 3 * math.exp(-tau) * UP + left))
     size = (mu2 @ sources.noise.mT).mT
 
     def spread_norm(xi: float) -> Tensor:  # ||z_l||_p <= ||E z_l|| + ||z_l - E z_l||_p, and that at most xi r
         norm = below.mean.upper + xi * sources.noise.sqrt()
-        return (apply_rows(v2, norm.square()) + layer.bias_std.square()).sqrt() * _UP
+        return (apply_rows(v2, norm.square()) + layer.bias_std.square()).sqrt() * UP
 
-    return Tail(tuple(found), _LIPSCHITZ_8 * size.sqrt() * _UP, spread_norm(_XI_8), spread_norm(_XI_16))
+    return Tail(tuple(found), _LIPSCHITZ_8 * size.sqrt() * UP, spread_norm(_XI_8), spread_norm(_XI_16))
 
 
 def _largest(v2: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
@@ -85,7 +84,7 @@ def _largest(v2: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
 
 def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
     """The best over the levels; ``fourth`` (batch, n) bounds E z^4 without them."""
-    fourth_of_eighth = (mean.upper.clamp_min(0) + tail.mean8 + _XI_8 * tail.spread8) ** 4 * _UP  # sqrt(E z^8)
+    fourth_of_eighth = (mean.upper.clamp_min(0) + tail.mean8 + _XI_8 * tail.spread8) ** 4 * UP  # sqrt(E z^8)
     second = torch.full_like(fourth, torch.inf)
     best4, activity = fourth, torch.ones_like(fourth)
     for level in tail.levels:
@@ -97,7 +96,7 @@ def rarity(tail: Tail, mean: Interval, fourth: Tensor) -> Rarity:
         second = torch.minimum(second, at.second + ELEMENTARY * scale**2 + fourth.sqrt() * p.sqrt())
         probability = torch.where(m < 0, cdf(ratio(m, r)) + ELEMENTARY, 1.0)  # below zero it falls with s too
         activity = torch.minimum(activity, (probability**4 + p).sqrt())
-    return Rarity(second * _UP, best4 * _UP, activity * _UP)
+    return Rarity(second * UP, best4 * UP, activity * UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def slope_square(tail: Tail, mean: Interval, s0: Tensor) -> tuple[Tensor, Tensor
         found = (0.5 * (high - low)).square() + torch.maximum(middle, 1 - middle).square() * level.probability
         take = found < square
         centre, square = torch.where(take, middle, centre), torch.where(take, found, square)
-    return centre, square * _UP
+    return centre, square * UP
 
 
 def stability(tail: Tail, mean: Interval) -> Stability:
@@ -143,4 +142,4 @@ def stability(tail: Tail, mean: Interval) -> Stability:
         density = torch.minimum(density, pdf(ratio(nearest, root)) + ELEMENTARY + PEAK * p8)
         bad = tail.spread16**8 * level.probability.sqrt()  # E s^4 outside the event
         active = torch.minimum(active, (level.spread**4 * high + bad).sqrt().sqrt())
-    return Stability(centre, delta * _UP, density * _UP, active * _UP)
+    return Stability(centre, delta * UP, density * UP, active * UP)

@@ -10,12 +10,10 @@ from bnndp.geometry.bounds import Interval
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.replacement import TO_CDF, TO_DENSITY_SQUARE
-from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 from bnndp.maths.tails import MEAN_MIXED, PEAK
 
 __all__ = ["Slope", "slope"]
-
-_UP = 1 + 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def slope(before: PreActivation, mean: Interval) -> Slope:
         gradient = gradient + PEAK * (energy.unlikely * energy.rare).sqrt().sqrt()
         norm4 = (centre + distance + 3**0.5 * gradient / s0.sqrt()).nan_to_num(1.0).clamp_max(1)
     square = (variance + distance.square()).nan_to_num(1.0).clamp_max(1)
-    return Slope(centre, variance * _UP, square * _UP, norm4 * _UP)
+    return Slope(centre, variance * UP, square * UP, norm4 * UP)
 
 
 def _density_square(before: PreActivation, mean: Interval, error: Tensor) -> Tensor:

@@ -13,11 +13,9 @@ from torch import Tensor
 from bnndp.engine.dense.conditional import Conditional, Layers
 from bnndp.engine.dense.records import Latent, Sources
 from bnndp.geometry.box import apply_rows
-from bnndp.maths.rounding import gamma
+from bnndp.maths.rounding import UP, gamma
 
 __all__ = ["central_variance", "linear_variance", "square_sum_variance"]
-
-_UP = 1 + 1e-10  # covers the rounding of the sums of squares below
 
 
 def linear_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources) -> Tensor:
@@ -27,11 +25,11 @@ def linear_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources
     moments of all hidden layers from the first on.
     """
     if not layers:
-        return apply_rows(rows.square(), sources.variance.upper) * _UP
+        return apply_rows(rows.square(), sources.variance.upper) * UP
     _, given = layers[-1]
     sd = apply_rows(rows.abs(), latents[-1].variance.sqrt())
     total = apply_rows(rows.square(), given.noise.upper) + central_variance(rows, layers, latents, sources)
-    return torch.minimum(total, sd.square()) * _UP
+    return torch.minimum(total, sd.square()) * UP
 
 
 def central_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources) -> Tensor:
@@ -52,27 +50,27 @@ def central_variance(rows: Tensor, layers: Layers, latents: list[Latent], source
             + _first_order(rows, before.layer.weight_mean, given)
             + _quadratic(rows, before.layer.weight_mean, given)
         )
-    return part.square() * _UP
+    return part.square() * UP
 
 
 def square_sum_variance(rows: Tensor, layers: Layers, latents: list[Latent], sources: Sources) -> Tensor:
     """Upper bound of Var(rows @ z^2) for the outputs z of the last of ``layers``: (batch, rows)."""
     if not layers:
-        return apply_rows(rows.square(), sources.square_variance) * _UP
+        return apply_rows(rows.square(), sources.square_variance) * UP
     before, given = layers[-1]
     latent = latents[-1]
     sd = (latent.fourth - latent.second.lower.square()).clamp_min(0).sqrt()  # Var z^2 = E z^4 - (E z^2)^2
     plain = apply_rows(rows.abs(), sd)
     through, gradients = given.through, given.beyond.gradients
     if through is None or gradients is None:
-        return plain.square() * _UP
+        return plain.square() * UP
     usual, extra = gradients.square_usual, gradients.square_extra
     # Given the layer before, Var z^2 <= 4 s E z^2 (Poincare), and E[s q] <= E s E q + sd(s) sd(q).
     noise = 4 * (before.spread.upper * latent.second.upper + before.spread_variance.sqrt() * (usual + extra))
     spectral = (through.top * apply_rows(rows.square(), usual.square())).sqrt()
     part = torch.minimum(apply_rows(rows.abs(), usual), spectral) + apply_rows(rows.abs(), extra)
     total = apply_rows(rows.square(), torch.minimum(noise, sd.square())) + part.square()
-    return torch.minimum(total, plain.square()) * _UP
+    return torch.minimum(total, plain.square()) * UP
 
 
 def _first_order(rows: Tensor, mu: Tensor, given: Conditional) -> Tensor:

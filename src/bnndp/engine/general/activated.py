@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.planes import Planes
+from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
-from bnndp.engine.general.signal import GAUSSIAN, UP, Pre, Signal
+from bnndp.engine.general.signal import GAUSSIAN, Pre, Signal
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY
+from bnndp.maths.replacement import ABSOLUTE_THIRD
+from bnndp.maths.rounding import TINY, UP
 
 __all__ = ["Linearised", "activated", "activated_signal"]
 
@@ -63,7 +64,7 @@ def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> t
         (at.variance.lower - drift).clamp_min(0).minimum(top), torch.minimum((at.variance.upper + drift) * UP, top)
     )
     turn = _THIRD * steep**2 * s0 * (change * away_m + steep * away_s / root.clamp_min(TINY))
-    third = torch.minimum(at.third.magnitude + turn, 1.6 * steep**3 * x.spread_square**0.75) * UP
+    third = torch.minimum(at.third.magnitude + turn, ABSOLUTE_THIRD * steep**3 * x.spread_square**0.75) * UP
     slope = phi.slope(middle, (s0 + x.mean_variance).sqrt()).clamp(*shape.slopes)  # nearly E phi'(X)
     rest = rests(phi, x, slope, at.variance.upper)
     sd = x.mean_variance.sqrt()

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation, Shape
-from bnndp.engine.general.signal import UP, Pre
+from bnndp.engine.general.signal import Pre
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import SMALL, TINY
+from bnndp.maths.replacement import ABSOLUTE_THIRD
+from bnndp.maths.rounding import SMALL, TINY, UP
 from bnndp.maths.tails import MEAN_ABOVE, MEAN_BELOW
 
 __all__ = ["Around", "around"]
@@ -120,11 +121,14 @@ def _replacement(shape: Shape, x: Pre) -> Around:
 
 
 def _swap(shape: Shape, x: Pre) -> Tensor:
-    """Error of taking the independent terms of m as Gaussian."""
+    """Error of taking the independent terms of m as Gaussian.
+
+    For any laws of the terms; ``maths/replacement.py`` has the sharper error for rectified Gaussians.
+    """
     r = x.spread.lower.sqrt()
     third, fourth = shape.cubic(r), shape.quartic(r)
     # Lindeberg: one term after the other, up to the third derivative (of both laws) or to the fourth.
-    gaussian = 1.6 * x.absolute_third  # E |B|^3 = 1.596 sd^3 <= 1.6 E |A|^3 for the Gaussian B of A's variance
+    gaussian = ABSOLUTE_THIRD * x.absolute_third  # E |B|^3 of the Gaussians B of the same variances
     plain = _times(third, x.absolute_third + gaussian) / 6
     finer = _times(third, x.third) / 6 + _times(fourth, x.quartic) / 24
     found = torch.minimum(plain, finer)

@@ -16,6 +16,7 @@ from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.activated import Linearised, activated, activated_signal
+from bnndp.engine.general.activation_planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import hinge_of
 from bnndp.engine.general.laws.residual import added
@@ -29,11 +30,10 @@ from bnndp.engine.general.nodes import (
     lower_bound,
     vanished,
 )
-from bnndp.engine.general.planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.pre_activation import pre_of_signal, pre_of_weights
 from bnndp.engine.general.remainders import Rests
 from bnndp.engine.general.rows import DenseRows, minimum
-from bnndp.engine.general.signal import UP, Tails, fixed, of_box
+from bnndp.engine.general.signal import Tails, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
 from bnndp.engine.general.weights import Weights, weights_of
@@ -42,7 +42,7 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import WEIGHTED, Residual
-from bnndp.maths.rounding import SMALL, TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 from bnndp.network import Layer, is_activation
 
 __all__ = ["Passed", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]

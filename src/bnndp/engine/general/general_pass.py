@@ -14,11 +14,10 @@ from bnndp.engine.general.forward import Passed, hidden_layers, interval_rows, m
 from bnndp.engine.general.magnitudes import expect_magnitudes
 from bnndp.engine.general.nodes import Activated, Bound, vanished
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import UP
-from bnndp.engine.passes import Branchable, Margins, Planes, Slopes, known, movable
+from bnndp.engine.protocol import Branchable, Margins, Planes, Slopes, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
-from bnndp.maths.rounding import SMALL, gamma
+from bnndp.maths.rounding import SMALL, UP, gamma
 from bnndp.network import BayesianNetwork, Layer
 
 __all__ = ["GeneralPass"]

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.expectation import Around
-from bnndp.engine.general.signal import UP, Pre
+from bnndp.engine.general.signal import Pre
 from bnndp.maths.normal import cdf, pdf
-from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 from bnndp.maths.tails import PEAK
 
 __all__ = ["Hinge", "hinge_of"]

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.activated import Linearised
+from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.hinge import Hinge
-from bnndp.engine.general.planes import Planes
 from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import GAUSSIAN, POWERS, UP, Pre, Signal, Tails, no_tails
+from bnndp.engine.general.signal import GAUSSIAN, POWERS, Pre, Signal, Tails, no_tails
 from bnndp.engine.general.weights import Weights, row_variance
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import SMALL, TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 
 __all__ = [
     "Activated",

@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.signal import POWERS, UP, Pre, Signal, Tails, no_tails
+from bnndp.engine.general.signal import POWERS, Pre, Signal, Tails, no_tails
 from bnndp.engine.general.weights import Weights, spread_around
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import LARGE, SMALL
+from bnndp.maths.rounding import LARGE, SMALL, UP
 
 __all__ = ["pre_of_signal", "pre_of_weights"]
 

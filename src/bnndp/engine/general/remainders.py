@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.signal import GAUSSIAN, POWERS, SUB_GAUSSIAN, UP, Pre, Tails
+from bnndp.engine.general.signal import GAUSSIAN, POWERS, SUB_GAUSSIAN, Pre, Tails
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
-from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
 __all__ = ["Rests", "moved_by_spread", "rests", "rests_on_signal"]
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
+from bnndp.maths.rounding import UP
 
-__all__ = ["GAUSSIAN", "POWERS", "SUB_GAUSSIAN", "UP", "Pre", "Signal", "Tails", "fixed", "no_tails", "of_box"]
-
-UP = 1 + 1e-10  # covers the rounding of a short chain of sums of non-negative terms (n below 5e4)
+__all__ = ["GAUSSIAN", "POWERS", "SUB_GAUSSIAN", "Pre", "Signal", "Tails", "fixed", "no_tails", "of_box"]
 
 POWERS = (4, 8, 16)
 """The q of the norms ||.||_q that are carried along; the last axis of every ``norms``."""

@@ -14,10 +14,10 @@ from typing import Protocol
 from torch import Tensor
 
 from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import UP, Signal
+from bnndp.engine.general.signal import Signal
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import gamma
+from bnndp.maths.rounding import UP, gamma
 
 __all__ = ["Weights", "row_variance", "spread_around", "weights_of"]
 

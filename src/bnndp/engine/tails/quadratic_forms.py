@@ -24,7 +24,7 @@ from bnndp.maths.exponential import lipschitz, log_moment, sub_gaussian, tilted
 from bnndp.maths.exponential_majorants import harmful_curvature
 from bnndp.maths.normal import hazard, pdf
 from bnndp.maths.rectified import expected_relu
-from bnndp.maths.rounding import ELEMENTARY, TINY, gamma, up
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP, gamma, up
 
 __all__ = ["Base", "Form", "base_at", "log_mean_of_form", "worst_base"]
 
@@ -34,7 +34,6 @@ _EVEN = 2.0  # of the weights of the inputs: the part that follows the norms of 
 _USUAL = 0.25  # d^T P d at the worst x, about; it only balances two errors
 _FLAT = 1e-9  # relative width below which a chord's slope is not worth its rounding error
 _WIDE = 1e-6  # ranges of m below which one cell will do
-_UP = 1 + 1e-10
 
 
 Ends = tuple[Tensor, Tensor]  # of a range
@@ -141,7 +140,7 @@ def log_mean_of_form(layer: Linear, box: Box, ranges: Ranges, form: Form, base: 
     p, log_det = _solved(form.matrix, ell)
     everywhere = _largest(problem, p) - log_det
     size = _largest_form(problem, (m[1] - base.m, base.m - m[0]), p)
-    reach = torch.diagonal(p, dim1=-2, dim2=-1).sqrt() * (_FAR + size.sqrt()[..., None]) * _UP
+    reach = torch.diagonal(p, dim1=-2, dim2=-1).sqrt() * (_FAR + size.sqrt()[..., None]) * UP
     near = torch.minimum(sub_gaussian(m, r, v, q, reach, cells=cells).sqrt(), ell)
     p, log_det = _solved(form.matrix, near)
     within = _largest(problem, p) - log_det
@@ -194,7 +193,7 @@ def _parabolas(layer: Linear, box: Box, ranges: Ranges, base: Base, form: Form, 
     size = alpha.abs() * torch.maximum(m[0].abs(), m[1].abs()) + beta.abs() * r[1] + at.log.abs() + 1
     constant = torch.where(convex, chord, plane) + 16 * ELEMENTARY * size
     matrix, offset = in_x(layer, box, ranges, alpha, beta, constant)
-    return _Above(matrix, offset, torch.where(convex, steepest, flattest) * _UP)
+    return _Above(matrix, offset, torch.where(convex, steepest, flattest) * UP)
 
 
 def _nearest(m: Ends, r: Ends) -> Tensor:
@@ -245,7 +244,7 @@ def _slope_in_r(m: Ends, r: Ends, form: Form, ell: Tensor) -> Tensor:
     spread = r[1] * ((6 * q + v.square()) * most + 8 * q.square() * variance * (most.square() + variance).sqrt())
     tilt = r[1] * v.abs() * (2 + 4 * q * variance)
     up_, down_ = density + spread, density * v.abs() * most
-    return torch.where(v > 0, torch.maximum(up_ + tilt, down_), torch.maximum(up_ + down_, tilt)) * _UP
+    return torch.where(v > 0, torch.maximum(up_ + tilt, down_), torch.maximum(up_ + down_, tilt)) * UP
 
 
 def _largest_tilted_mean(m: Ends, r: Ends, v: Tensor, q: Tensor) -> Tensor:
@@ -335,7 +334,7 @@ def _largest_form(problem: _Problem, reach: Ends, p: Tensor) -> Tensor:
     far = torch.maximum((box.upper[:, None] - base.x).square(), (box.lower[:, None] - base.x).square())
     linear = _largest_eigenvalue(weights, core, torch.zeros_like(fixed)) * (weights.omega * far).sum(-1)
     joint = (linear.sqrt() + _form(p.abs(), fixed).sqrt()).square()
-    return torch.minimum(plain, joint.nan_to_num(torch.inf, posinf=torch.inf)) * _UP
+    return torch.minimum(plain, joint.nan_to_num(torch.inf, posinf=torch.inf)) * UP
 
 
 def _form(p: Tensor, d: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.maths.exponential import chernoff_constant, log_moment, tilted
 from bnndp.maths.exponential_majorants import harmful_parabola, square_majorant
-from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP, gamma
 from bnndp.maths.tails import PEAK
 
 __all__ = ["TRIALS", "two_layers"]
@@ -41,7 +41,6 @@ _MOST = 0.98
 _TOUCH = 1.5  # where the parabolas of harmful neurons touch, in units of the usual size of m - m0
 _PRICE = 0.9  # of a source kept in S, relative to its share of the trace
 _EASE = 1e-9  # added to curvatures, for the rounding of slopes: delta |t| <= ease t^2 / 2 + delta^2 / (2 ease)
-_UP = 1 + 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +123,13 @@ def _levels(layer: Linear, ranges: Ranges) -> Tensor:
     """
     m, r = ranges.m.upper[:, None], ranges.r.upper[:, None]
     variance = layer.weight_std.square()
-    tau = math.log(layer.n_out / _ESCAPE) * _UP
+    tau = math.log(layer.n_out / _ESCAPE) * UP
     most = 1 / (2 * (variance * r * r).amax(-1)).clamp_min(TINY)
     zero = torch.zeros_like(variance)
     found = [
         (tau + log_moment(m, r, zero, (rate * most)[..., None] * variance).sum(-1)) / (rate * most) for rate in _RATES
     ]
-    return (torch.stack(found).amin(0) + layer.bias_std.square()) * _UP + TINY
+    return (torch.stack(found).amin(0) + layer.bias_std.square()) * UP + TINY
 
 
 def _log_mean(layers: tuple[Linear, Linear], box: Box, ranges: Ranges, rows: Rows, top: Tensor) -> Tensor:

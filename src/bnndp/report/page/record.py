@@ -25,7 +25,7 @@ from bnndp.geometry.box import Box
 from bnndp.runs.folder import DESCRIPTION, FORMAT, INPUTS, RESULTS
 from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
-from bnndp.runs.lines import unseal
+from bnndp.runs.sealed_lines import unseal
 
 __all__ = ["Inputs", "Record", "Witness", "read_record"]
 

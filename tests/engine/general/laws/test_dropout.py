@@ -13,11 +13,11 @@ from support.passes import ends, holds
 from tests.engine.general.cases import check_node, dropouts, outcomes
 from tests.marks import slow_but
 
+from bnndp.deadline import NEVER
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Linear
 from bnndp.network import BayesianNetwork
-from bnndp.options import NEVER
 from bnndp.tighten.slopes import climb
 
 FEW = {"one", "signal", "channels"}

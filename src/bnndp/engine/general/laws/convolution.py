@@ -18,11 +18,11 @@ from torch.nn import functional
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
-from bnndp.engine.general.signal import UP, Signal
+from bnndp.engine.general.signal import Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Conv2d
-from bnndp.maths.rounding import gamma
+from bnndp.maths.rounding import UP, gamma
 
 __all__ = ["Convolution"]
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from bnndp.engine.general.nodes import Bound, Node, deviation
 from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import GAUSSIAN, SUB_GAUSSIAN, UP, Signal, Tails
+from bnndp.engine.general.signal import GAUSSIAN, SUB_GAUSSIAN, Signal, Tails
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Dropout
+from bnndp.maths.rounding import UP
 
 __all__ = ["Dropped"]
 

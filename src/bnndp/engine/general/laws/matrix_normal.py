@@ -13,11 +13,11 @@ from torch import Tensor
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.laws.quadratic import mean_form
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import UP, Signal
+from bnndp.engine.general.signal import Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
-from bnndp.maths.rounding import gamma
+from bnndp.maths.rounding import UP, gamma
 
 __all__ = ["MatrixNormal"]
 

@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from bnndp.engine.general.nodes import Bound, Node, deviation, nothing, vanished
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
-from bnndp.engine.general.signal import UP, Signal, Tails, fixed, no_tails
+from bnndp.engine.general.signal import Signal, Tails, fixed, no_tails
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import AveragePool, Flatten, MaxPool
-from bnndp.maths.rounding import SMALL, TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 
 __all__ = ["Averaged", "Largest"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bnndp.engine.general.signal import UP, Signal
+from bnndp.engine.general.signal import Signal
 from bnndp.engine.general.weights import Weights, spread_around
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.rounding import UP
 
 __all__ = ["mean_form"]
 

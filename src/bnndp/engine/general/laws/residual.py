@@ -8,9 +8,9 @@ from torch import Tensor
 
 from bnndp.engine.general.nodes import Bound, Node, deviation, lower_bound, nothing
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import UP, Signal, Tails, fixed
+from bnndp.engine.general.signal import Signal, Tails, fixed
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import TINY, UP, gamma
 
 __all__ = ["Added", "added"]
 

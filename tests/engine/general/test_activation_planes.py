@@ -11,8 +11,8 @@ from tests.marks import slow_but
 
 from bnndp.activations import Gelu, HardTanh, LeakyRelu, Relu, Tanh
 from bnndp.activations.activation import Activation
+from bnndp.engine.general.activation_planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.expectation import around
-from bnndp.engine.general.planes import planes, planes_of_exact, planes_of_fixed
 from bnndp.engine.general.pre_activation import pre_of_signal
 from bnndp.engine.general.signal import fixed
 from bnndp.geometry.bounds import Interval

@@ -15,7 +15,7 @@ import torch
 
 from bnndp.data import ClassificationData, fashion_mnist, mnist
 from bnndp.data.folder import Store
-from bnndp.data.images import FILES, VARIABLE
+from bnndp.data.mnist import FILES, VARIABLE
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.expectation import Around
-from bnndp.engine.general.signal import UP, Pre
+from bnndp.engine.general.signal import Pre
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
 __all__ = ["Planes", "planes", "planes_of_exact", "planes_of_fixed"]
 

@@ -8,18 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.passes import Branchable, Margins, Planes, finite, known
+from bnndp.engine.protocol import Branchable, Margins, Planes, finite, known
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 from bnndp.paper import recursion, softmax
 
-__all__ = ["PartitionPass"]
+__all__ = ["PaperPass"]
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionPass:
+class PaperPass:
     """Bounds by Algorithms 1 to 4 of the paper on the boxes; ``mass`` and ``cells`` are options of the method."""
 
     name: ClassVar[str] = "partition"

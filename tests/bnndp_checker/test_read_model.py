@@ -30,7 +30,8 @@ from bnndp.layers import (
 from bnndp.network import BayesianNetwork, Ensemble
 
 pytest.importorskip("flint", reason="the checker needs python-flint")
-from bnndp_checker.reading import Layer, Unreadable, read_model
+from bnndp_checker.read_model import Layer, read_model
+from bnndp_checker.strict_json import Unreadable
 
 ONE: Table = tensors("a", [[1.0, 2.0]], [[0.5, 0.25]], [3.0], [0.125])
 TWO: Table = ONE | tensors("b", [[1.0]], [[0.0]], [0.0], [0.0])

@@ -12,7 +12,7 @@ from support import oracles
 from tests.paper.truth import gaussians, linear, random_linear
 
 from bnndp.paper.layers import Layer, Region
-from bnndp.paper.rectangles import Rectangle, main_rectangle, nominal_probability, refine
+from bnndp.paper.partition import Rectangle, main_rectangle, nominal_probability, refine
 
 
 def box(lower: list[float], upper: list[float]) -> Region:

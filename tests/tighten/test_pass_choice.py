@@ -12,6 +12,7 @@ from support.records import linear, normal
 from tests.conftest import make_network
 
 from bnndp.activations import LeakyRelu, Tanh
+from bnndp.deadline import Deadline
 from bnndp.engine.certain import CertainPass
 from bnndp.engine.combined import Best, Shifted
 from bnndp.engine.dense.dense_pass import DensePass
@@ -21,10 +22,10 @@ from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
-from bnndp.options import Deadline, Options
-from bnndp.paper.partition_pass import PartitionPass
+from bnndp.options import Options
+from bnndp.paper.paper_pass import PaperPass
 from bnndp.questions.certify import certify
-from bnndp.tighten.choice import chunked, pass_over, plan
+from bnndp.tighten.pass_choice import chunked, pass_over, plan
 from bnndp.tighten.slopes import Sloped
 
 RANDOM = make_network((2, 4, 3), 1)
@@ -36,7 +37,7 @@ TANH = BayesianNetwork((linear(4, 2, 1), Tanh(), linear(3, 4, 2)))
     [
         (RANDOM, Options(), [DensePass]),
         (RANDOM, Options(optimise=2), [Sloped, DensePass]),
-        (RANDOM, Options(method="partition"), [PartitionPass]),
+        (RANDOM, Options(method="partition"), [PaperPass]),
         (RANDOM, Options(method="best"), [Best, DensePass]),
         (make_network((2, 3), 1), Options(), [LinearPass, GeneralPass]),
         (certain_member((2, 4, 3), 1), Options(), [CertainPass]),

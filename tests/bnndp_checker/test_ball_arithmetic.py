@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import acb, arb, ctx
 
-from bnndp_checker.balls import Rejected, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
+from bnndp_checker.ball_arithmetic import Rejected, cdf, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.moment import moments
 from bnndp_checker.vectors import dot, matrix, minus, plus, product
 

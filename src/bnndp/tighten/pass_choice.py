@@ -1,6 +1,6 @@
 """The one place that chooses a pass: which engine serves a network, by its layers and by the options.
 
-Above it, questions speak to passes through their protocol (``engine/passes.py``) and to all networks as mixtures of
+Above it, questions speak to passes through their protocol (``engine/protocol.py``) and to all networks as mixtures of
 members, of which a single network has one. New engines, methods and ways to tighten a pass are chosen here.
 """
 
@@ -19,13 +19,13 @@ from bnndp.engine.dense.linear_pass import LinearPass
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.stacked import stacked_layers
 from bnndp.engine.mixture import Mixture, Part
-from bnndp.engine.passes import Climbable, Pass
+from bnndp.engine.protocol import Climbable, Pass
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork, Posterior
 from bnndp.options import Options
 from bnndp.paper import recursion, softmax
-from bnndp.paper.partition_pass import PartitionPass
+from bnndp.paper.paper_pass import PaperPass
 from bnndp.tighten.effort import Stage, stages
 from bnndp.tighten.slopes import Sloped
 
@@ -71,7 +71,7 @@ def _unshifted(network: BayesianNetwork, box: Box, options: Options) -> Pass:
                 f"method {options.method!r} knows Linear and Relu layers only, got {network!r}; use method 'moment'."
             )
         return _sloped(GeneralPass.of(network, box), options)
-    partition = PartitionPass(network, box, options.mass, options.cells)
+    partition = PaperPass(network, box, options.mass, options.cells)
     if options.method == "partition":
         return partition
     moment = _moment(network, box, options)

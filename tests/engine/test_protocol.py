@@ -12,6 +12,7 @@ from support.records import linear, normal
 from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.deadline import NEVER
 from bnndp.engine.certain import CertainPass
 from bnndp.engine.combined import Best, Shifted
 from bnndp.engine.dense.dense_pass import DensePass
@@ -19,13 +20,12 @@ from bnndp.engine.dense.linear_pass import LinearPass
 from bnndp.engine.dense.output import output_rows
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
-from bnndp.engine.passes import Pass, Slopes, both_signs, finite, known
+from bnndp.engine.protocol import Pass, Slopes, both_signs, finite, known
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.options import NEVER
-from bnndp.paper.partition_pass import PartitionPass
+from bnndp.paper.paper_pass import PaperPass
 from bnndp.tighten.slopes import Sloped
 
 F64 = torch.float64
@@ -42,9 +42,9 @@ PASSES = {  # of which layers, and how the pass is made
     "certain": (CERTAIN, lambda n, box: CertainPass(n.linears, box)),
     "linear": (RANDOM[:1], lambda n, box: LinearPass(GeneralPass.of(n, box), n.linears[0])),
     "general, linear": (RANDOM[:1], GeneralPass.of),
-    "partition": (RANDOM, lambda n, box: PartitionPass(n, box, 0.9, 2)),
+    "partition": (RANDOM, lambda n, box: PaperPass(n, box, 0.9, 2)),
     "sloped": (RANDOM, lambda n, box: Sloped(DensePass(n.linears, box), 5, NEVER)),
-    "best": (RANDOM, lambda n, box: Best(DensePass(n.linears, box), PartitionPass(n, box, 0.9, 2))),
+    "best": (RANDOM, lambda n, box: Best(DensePass(n.linears, box), PaperPass(n, box, 0.9, 2))),
     "shifted": (RANDOM, lambda n, box: Shifted(DensePass(n.linears, box.moved(SHIFT)), SHIFT, box)),
 }
 

@@ -8,16 +8,16 @@ from support import oracles
 from support.passes import ends
 from tests.paper.truth import network_of, points_of
 
-from bnndp.engine.passes import Margins, both_signs
+from bnndp.engine.protocol import Margins, both_signs
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
-from bnndp.paper.partition_pass import PartitionPass
+from bnndp.paper.paper_pass import PaperPass
 from bnndp.paper.softmax import bound_rows
 
 
-def passed(network: BayesianNetwork, box: Box) -> PartitionPass:
-    return PartitionPass(network, box, mass=0.9, cells=3)
+def passed(network: BayesianNetwork, box: Box) -> PaperPass:
+    return PaperPass(network, box, mass=0.9, cells=3)
 
 
 @pytest.mark.parametrize("std", [0.0, 0.3, 50.0])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnndp.runs.lines import exact, number, numbers, seal, unseal
+from bnndp.runs.sealed_lines import exact, number, numbers, seal, unseal
 
 RECORD = {"id": 17, "stage": 0, "whole": True, "answer": {"lower": [-0.1], "upper": [0.30000000000000004]}}
 

@@ -1,7 +1,7 @@
 """The protocol between the engines and everything above them: what a pass over a batch of boxes can be asked.
 
 A pass knows one kind of network on some boxes. Questions, branching and refinement are written once, on this protocol;
-which pass serves a network is decided in ``tighten/choice.py`` alone. Rows are combinations of the outputs f of a
+which pass serves a network is decided in ``tighten/pass_choice.py`` alone. Rows are combinations of the outputs f of a
 network: (rows, outputs) for all boxes, or (batch, rows, outputs) for each of them.
 """
 

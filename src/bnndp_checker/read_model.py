@@ -1,13 +1,12 @@
-"""The two files: a posterior (safetensors with a JSON description) and a certificate (JSON), read strictly.
+"""The posterior file, safetensors with a JSON description, read strictly; and the shapes of its layers.
 
-Whatever is unknown, missing, surplus, doubled, of another type or shape, or not finite is refused: nothing that a file
-says is passed over. Numbers of a certificate are hexadecimal floats as Python writes them, so that none is rounded.
+Whatever is unknown, missing, surplus, doubled, of another type or shape, or not finite is refused: nothing that the
+file says is passed over.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -18,10 +17,9 @@ from typing import Any
 
 from flint import arb
 
-__all__ = [
-    "ACTIVATIONS", "WEIGHTED", "Layer", "Model", "Tensor", "Unreadable", "expect", "fields", "number", "numbers",
-    "out_shape", "read_certificate", "read_model",
-]  # fmt: skip
+from bnndp_checker.strict_json import expect, fields, parse
+
+__all__ = ["ACTIVATIONS", "WEIGHTED", "Layer", "Model", "Tensor", "out_shape", "read_model"]
 
 Shape = tuple[int, ...]
 _FORMATS = {"F64": ("d", 8), "F32": ("f", 4), "F16": ("e", 2), "BF16": ("f", 2)}
@@ -74,26 +72,6 @@ ACTIVATIONS = (
 _KINDS = {*WEIGHTED, *ACTIVATIONS, *_SETTINGS, "flatten"}
 
 
-class Unreadable(Exception):
-    """A file that is not what it should be, in one line."""
-
-
-def expect(holds: bool, what: str) -> None:
-    """Refuse a file unless this holds."""
-    if holds is not True:
-        raise Unreadable(what)
-
-
-def fields(value: Any, what: str, needed: set[str], allowed: set[str] | None = None) -> dict[str, Any]:
-    """An object with the needed keys, and no others but the allowed ones."""
-    expect(isinstance(value, dict), f"{what} must be an object")
-    found = set(value)
-    expect(
-        needed <= found <= needed | (allowed or set()), f"{what} has the keys {sorted(found)}, needed: {sorted(needed)}"
-    )
-    return value
-
-
 @dataclass(frozen=True)
 class Tensor:
     """The values of a tensor, the last axis fastest, exactly as in the file."""
@@ -127,52 +105,11 @@ class Model:
     weights: tuple[float, ...]  # not negative; (1,) of one network
 
 
-def number(text: Any) -> arb:
-    """A hexadecimal float as an exact ball."""
-    try:
-        value = float.fromhex(text)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise Unreadable(f"expected a hexadecimal float, found {text!r:.60}") from error
-    expect(math.isfinite(value) and value.hex() == text, f"expected a finite hexadecimal float, found {text!r:.60}")
-    return arb(value)
-
-
-def numbers(texts: Any, count: int, what: str) -> list[arb]:
-    """So many hexadecimal floats."""
-    expect(isinstance(texts, list) and len(texts) == count, f"{what} must be a list of {count} numbers")
-    return [number(text) for text in texts]
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    expect(len(found) == len(pairs), "a key occurs twice")
-    return found
-
-
-def _parse(text: bytes) -> Any:
-    try:
-        return json.loads(text.decode(), object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {error!s:.100}") from error
-
-
-def read_certificate(path: Path) -> dict[str, Any]:
-    """The certificate, with its own digest checked."""
-    keys = {"format", "network", "region", "claim", "proof", "digest"}
-    found = fields(_parse(path.read_bytes()), "a certificate", keys, {"made"})
-    expect(found["format"] == "bnndp-certificate-1", "not a certificate of the format bnndp-certificate-1")
-    body = {key: value for key, value in found.items() if key != "digest"}
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    expect(digest == found["digest"], "the digest of the certificate is not that of its content")
-    return found
-
-
 def read_model(path: Path) -> Model:
     """The posterior file."""
     data = path.read_bytes()
     text, tensors = _container(data)
-    entry = fields(_parse(text.encode()), "the model", {"format", "task", "input_shape"}, _HEADER)
+    entry = fields(parse(text.encode()), "the model", {"format", "task", "input_shape"}, _HEADER)
     expect(entry["format"] == "bnndp-posterior-1", "the model is not a file of the format bnndp-posterior-1")
     expect(entry["task"] in ("regression", "classification"), f"unknown task {entry['task']!r:.60}")
     expect(("layers" in entry) != ("members" in entry), "a model holds either one network or an ensemble")
@@ -205,7 +142,7 @@ def _container(data: bytes) -> tuple[str, dict[str, Tensor]]:
     """Description and tensors of a safetensors file."""
     expect(len(data) >= 8 and int.from_bytes(data[:8], "little") <= len(data) - 8, "the model file is cut off")
     start = 8 + int.from_bytes(data[:8], "little")
-    header, body = _parse(data[8:start]), data[start:]
+    header, body = parse(data[8:start]), data[start:]
     text = header.pop("__metadata__")["bnndp"]
     expect(isinstance(text, str), "the model has no description")
     tensors, spans = {}, [(0, 0)]

@@ -1,4 +1,4 @@
-r"""Rectangles of pre-activations: the main rectangle of a layer and its refinement into cells.
+r"""The partition of the pre-activations of a layer: its main rectangle, and the refinement of that into cells.
 
 Nothing here has to be proved: the recursion bounds the probability and the mean outside *any* rectangle, so a poor
 choice costs tightness and never soundness. ``main_rectangle`` still keeps its promise outward.

@@ -1,0 +1,41 @@
+"""When work has to end: a moment of the monotonic clock, after which no more work is begun.
+
+``Options.started`` makes a deadline of a time limit. Those who ask it:
+
+- ``engine/chunks.py``: before every chunk of boxes or cells;
+- ``tighten/slopes.py``: before every step of the slopes;
+- ``tighten/cells.py``, ``tighten/refinement.py``, ``tighten/halving.py``: before every cut into cells;
+- ``tighten/effort.py``: before every better answer;
+- ``questions/decision.py``, ``questions/robustness.py``: before the attack;
+- ``questions/radius.py``: before every trial of a radius;
+- ``attack/radius.py``: before every round of the search.
+
+How a command shares its time among its inputs is ``Schedule`` in ``runs/work.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+__all__ = ["NEVER", "Deadline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of the monotonic clock after which no more work is begun; never, if there is none."""
+
+    at: float | None = None
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """So many seconds from now; never, if None."""
+        return cls(None if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is over."""
+        return self.at is not None and time.monotonic() >= self.at
+
+
+NEVER = Deadline()
