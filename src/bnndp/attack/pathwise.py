@@ -181,8 +181,7 @@ def _dense(layer: Layer, z: Tensor, eps: Tensor) -> Tensor:
         own, shared = eps.split([layer.n_out, layer.rank], dim=-1)
         joint = torch.einsum("ojq,dq->doj", layer.factor, shared)  # what is common to the rows, as weights
         return _mean(layer, z) + variance.clamp_min(_NO_VARIANCE).sqrt() * own[:, None] + _extended(z) @ joint.mT
-    mean, std = marginals(layer, z)
-    return mean + std * eps[:, None]
+    return torch.addcmul(*marginals(layer, z), eps[:, None])
 
 
 def _correlated(layer: CorrelatedLinear, z: Tensor) -> Tensor:
