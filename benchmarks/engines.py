@@ -34,7 +34,7 @@ from bnndp.questions.radius import Search
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer
 from bnndp.runs.ray_cluster.crew import Crew, open_crew
-from bnndp.runs.work import compute
+from bnndp.runs.work import Keeping
 
 __all__ = ["main"]
 
@@ -61,7 +61,10 @@ def timed(crew: Crew | None, job: RadiusJob) -> tuple[float, dict[int, Any]]:
         crew.compute(shards, keep)
     else:
         for shard in shards:
-            compute(job, shard, keep)
+            with Keeping(job, shard, keep) as keeping:
+                for keeping.latest in job.search(shard):
+                    pass
+                keeping.whole = True
     return time.perf_counter() - begin, found
 
 

@@ -17,7 +17,7 @@ from bnndp.errors import CertError, InputError
 from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Advance", "Schedule", "Show", "Workers", "compute", "work"]
+__all__ = ["Advance", "Keeping", "Schedule", "Show", "Workers", "work"]
 
 
 class Advance(Protocol):
@@ -81,7 +81,12 @@ def work(job: Job[Any], journal: Journal, show: Show, schedule: Schedule, worker
                     workers.compute(shards, stage.keep)
                     shards = iter(())
                 for shard in shards:
-                    compute(job, shard, stage.keep)
+                    with Keeping(job, shard, stage.keep) as keeping:
+                        for keeping.latest in job.search(shard):
+                            if shard.over:
+                                break
+                        else:
+                            keeping.whole = True
         except KeyboardInterrupt:
             if index == 0:
                 raise
@@ -91,20 +96,27 @@ def work(job: Job[Any], journal: Journal, show: Show, schedule: Schedule, worker
     return False
 
 
-def compute(job: Job[Any], shard: Shard, keep: Keep) -> None:
-    """Compute a shard until it is done or its time is over; the latest result is kept whatever ends the work."""
-    latest, whole = None, False
-    try:
-        for latest in job.search(shard):  # noqa: B007 (kept below)
-            if shard.over:
-                break
-        else:
-            whole = True
-    except CertError as error:
-        raise InputError(f"{job.where(shard.part)}: {error}") from error
-    finally:
-        if latest is not None:
-            keep(shard, job.answers(latest), whole)
+@dataclass(slots=True)
+class Keeping:
+    """While a shard is computed: the latest result, which is kept whatever ends the work.
+
+    The loop over the results of ``job.search(shard)`` sets ``latest``, and ``whole`` if it comes to its end.
+    """
+
+    job: Job[Any]
+    shard: Shard
+    keep: Keep
+    latest: Any = None
+    whole: bool = False
+
+    def __enter__(self) -> Keeping:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self.latest is not None:
+            self.keep(self.shard, self.job.answers(self.latest), self.whole)
+        if isinstance(error, CertError):
+            raise InputError(f"{self.job.where(self.shard.part)}: {error}") from error
 
 
 @dataclass(slots=True)

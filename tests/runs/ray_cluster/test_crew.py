@@ -154,7 +154,7 @@ def test_what_a_shard_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise Fault("no bounds")
 
-    monkeypatch.setattr(workers, "compute", fail)
+    monkeypatch.setattr(workers, "Keeping", fail)
     with pytest.raises(Fault, match="no bounds"):
         kept(PretendedRay(), SHARDS)
 

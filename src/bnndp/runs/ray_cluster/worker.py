@@ -18,7 +18,7 @@ from bnndp.errors import RunStateError
 from bnndp.runs.identity import program
 from bnndp.runs.job import Job, Shard
 from bnndp.runs.journal import Answer
-from bnndp.runs.work import compute
+from bnndp.runs.work import Keeping
 
 __all__ = ["Badge", "Parcel", "Worker"]
 
@@ -89,5 +89,10 @@ class Worker:
             done = answers, whole
 
         shard = Shard(stage, part, known, time.monotonic() + seconds)
-        compute(self._job, shard, keep)
+        with Keeping(self._job, shard, keep) as keeping:
+            for keeping.latest in self._job.search(shard):
+                if shard.over:
+                    break
+            else:
+                keeping.whole = True
         return done
