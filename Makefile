@@ -97,7 +97,7 @@ bench-gpu: $(READY)  ## certified radii on a CUDA device beside its measured cei
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 MODEL = ../shared/posteriors/mnist_2x64_vogn.safetensors
-bench-floor: $(READY)  ## radii of MNIST images a second, beside the floor of the matrix products
+bench-floor: $(READY)  ## radii of MNIST images per second, beside the floor of the matrix products
 	$(BIN)/python -m benchmarks.floor $(MODEL) $(ARGS)
 
 bench-classification: $(READY)  ## certified radii and robust decisions beside attacks
@@ -107,7 +107,7 @@ bench-layers: $(READY)  ## other activations, posteriors and convolutions: tight
 	$(BIN)/python -m benchmarks.layers $(ARGS)
 
 bench-engines: export OMP_NUM_THREADS := 1
-bench-engines: $(READY)  ## the workers of a Ray cluster on this machine beside one process: images a second
+bench-engines: $(READY)  ## the workers of a Ray cluster on this machine beside one process: images per second
 	$(BIN)/python -m benchmarks.engines $(ARGS)
 
 tightness: export OMP_NUM_THREADS := 1

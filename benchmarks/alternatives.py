@@ -65,7 +65,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to answer for one network: seconds a box (or a point), the mean width, and for sampling its draws."""
+    """One way to answer for one network: seconds per box (or point), the mean width, and for sampling its draws."""
 
     case: str
     eps: float
@@ -139,8 +139,8 @@ def _sampling(case: Case, network: BayesianNetwork, x: Tensor, certified: Interv
         drawn = sample_local(network, point, _DRAWS, dtype=torch.float32).double()
         values = drawn if network.task == "regression" else drawn.softmax(-1)
         needed.append(draws_needed(values[:, j].std(), w))
-    seen = network.centred(x)[0]
-    (all_draws,) = by_turns([lambda: sample_local(network, seen, _DRAWS, dtype=torch.float32)])
+    centred = network.centred(x)[0]
+    (all_draws,) = by_turns([lambda: sample_local(network, centred, _DRAWS, dtype=torch.float32)])
     draws = float(torch.stack(needed).mean())
     wall, cpu = (draws * seconds / _DRAWS for seconds in (all_draws.wall, all_draws.cpu))
     there = float(width[:_POINTS].mean())

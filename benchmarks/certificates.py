@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Print one row a model."""
+    """Print one row per model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--data", default="mnist")

@@ -91,10 +91,10 @@ def crown(network: BayesianNetwork) -> Callable[[Box], Interval]:
     bounded = library.BoundedModule(chain, torch.zeros(1, network.n_in, dtype=torch.float64), device="cpu")
 
     def bounds(box: Box) -> Interval:
-        seen = box if network.shift is None else box.moved(network.shift)
-        ball = library.PerturbationLpNorm(norm=np.inf, x_L=seen.lower, x_U=seen.upper)
+        shifted = box if network.shift is None else box.moved(network.shift)
+        ball = library.PerturbationLpNorm(norm=np.inf, x_L=shifted.lower, x_U=shifted.upper)
         with torch.no_grad():
-            lower, upper = bounded.compute_bounds(x=(library.BoundedTensor(seen.centre, ball),), method="CROWN")
+            lower, upper = bounded.compute_bounds(x=(library.BoundedTensor(shifted.centre, ball),), method="CROWN")
         return Interval(lower, upper)
 
     return bounds

@@ -32,7 +32,7 @@ from bnndp.questions.radius import Search, certified_radius
 __all__ = ["Floor", "measure", "on_paper"]
 
 _SIDE = 2048  # of the square matrices whose product gives the rate
-_PAPER = 15.2  # seconds an image on 8 cores: the paper's figure for MNIST 2x64
+_PAPER = 15.2  # seconds per image on 8 cores: the paper's figure for MNIST 2x64
 _FEW = 64  # images of which the operations are counted
 
 
@@ -47,19 +47,19 @@ class Passes:
 @contextmanager
 def passes_of(module: Any) -> Iterator[Passes]:
     """Counts the passes that ``module`` asks for by the names ``bound_rows`` and ``one_pass_rows``."""
-    seen = Passes()
+    counted = Passes()
 
     def counting(true: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(network: Any, box: Any, *rest: Any, **named: Any) -> Any:
-            seen.calls, seen.balls = seen.calls + 1, seen.balls + box.batch
-            return true(network, box, *rest, **named)
+        def asked(network: Any, box: Any, *args: Any, **named: Any) -> Any:
+            counted.calls, counted.balls = counted.calls + 1, counted.balls + box.batch
+            return true(network, box, *args, **named)
 
         return asked
 
     with ExitStack() as stack:
         for name in ("bound_rows", "one_pass_rows"):
             stack.enter_context(mock.patch.object(module, name, counting(getattr(module, name))))
-        yield seen
+        yield counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Floor:
     balls: float  # an image: how many were tried
     on_paper: float  # operations of a ball in matrix products, counted by hand; NaN for other networks
     operations: float  # the same, of an image, as they ran
-    rate: float  # operations a second of a large product
+    rate: float  # operations per second of a large product
 
     @property
     def floor(self) -> float:
@@ -94,7 +94,7 @@ def on_paper(sizes: Sequence[int]) -> float:
     """Operations of one ball of a dense network with hidden layers, in the products that carry rows to the input.
 
     The means of hidden layer k > 1 are bounded by 2 n_k rows, which go through every layer below it, the margins by one
-    row a class; the first layer takes two products, one with the means and one with the variances of its weights.
+    row per class; the first layer takes two products, one with the means and one with the variances of its weights.
     """
     n_in, first, *above = sizes
     total = 0
@@ -108,7 +108,7 @@ def on_paper(sizes: Sequence[int]) -> float:
 
 
 def rate() -> float:
-    """Operations a second of a product of large square matrices, the best of five."""
+    """Operations per second of a product of large square matrices, the best of five."""
     a, b = (torch.randn(_SIDE, _SIDE, dtype=torch.float64) for _ in range(2))
     best = float("inf")
     for _ in range(6):
@@ -168,7 +168,7 @@ def main() -> None:
         each = found.seconds / found.images
         print(
             f"{threads} threads: {1 / each:.0f} images/s ({_PAPER / each:.0f} x the paper's figure), "
-            f"{found.balls:.2f} balls an image, {found.on_paper * found.balls / 1e6:.0f} MFLOP an image on paper "
+            f"{found.balls:.2f} balls per image, {found.on_paper * found.balls / 1e6:.0f} MFLOP per image on paper "
             f"({found.operations / 1e6:.0f} as run), {found.rate / 1e9:.0f} GFLOP/s, floor {1e3 * found.floor:.2f} ms, "
             f"measured {1e3 * each:.2f} ms: {found.ratio:.2f} x ({found.ratio_as_run:.1f} x what runs)"
         )

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts asked for, print their tables, write their figures."""
     parser = argparse.ArgumentParser(description="Networks of other layers and posteriors.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--images", type=int, default=100, help="so many test images (and boxes)")
+    parser.add_argument("--images", type=int, default=100, help="number of test images (and boxes)")
     parser.add_argument("--networks", nargs="+", choices=tuple(CNN), default=tuple(CNN), metavar="NAME")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the file of figures")
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@ Two families on the noisy sine sets, both honest fits of the evidence lower boun
 the noise of the likelihood:
 
 ``paper`` (names such as ``sine2d-2x64``): in the manner of the authors' published posteriors. Prior N(0, 1) on every
-weight and bias, standard deviations that start at 0.1, Adam, one draw of all weights a step (as Pyro's ``AutoNormal``
+weight and bias, standard deviations that start at 0.1, Adam, one draw of all weights per step (as Pyro's ``AutoNormal``
 with ``Trace_ELBO``) and a moderate number of steps. The noise of such gradients hides the pull of the prior, so that
 most standard deviations stay near 0.1, as in the authors' sine1d_1x256; in hidden layers those that the data leave free
 reach the prior's 1. Minibatches and a rate that falls to zero are ours, to save time.
@@ -116,7 +116,7 @@ PLANS = {
 
 
 def network(name: str) -> BayesianNetwork:
-    """The network of a name for :func:`posterior` that is no ensemble."""
+    """The network of a name for :func:`posterior` that is not an ensemble."""
     return _single(posterior(name))
 
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts asked for, print their tables, write their figures."""
     parser = argparse.ArgumentParser(description="Classification: radii, uncertain posteriors, speed.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--images", type=int, default=IMAGES, help="first so many test images")
+    parser.add_argument("--images", type=int, default=IMAGES, help="number of test images, from the first")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the file of figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -86,7 +86,7 @@ def _radius(images: int) -> list[dict[str, Any]]:
         row["seconds"] = None if attack is None else row["seconds"]  # the first includes the attack
         rows.append(row)
         print(f"{name}: {row['radius']:.5f}, ratio {row['ratio']:.3f}", flush=True)
-    show("MNIST 2x64 (VOGN): certified radius over correctly classified images, to 1 %; seconds an image", rows)
+    show("MNIST 2x64 (VOGN): certified radius over correctly classified images, to 1 %; seconds per image", rows)
     return rows
 
 
@@ -185,7 +185,7 @@ def _speed(images: int) -> dict[str, Any]:
     search = median_time(lambda: certified_radius(net, x, y, PIXELS, search=Search(attack=False)))
     print(
         f"radius of {images} images to 1 %: {search:.2f} s CPU = {search / one:.1f} x one certified pass of the batch "
-        f"({one:.3f} s); {images / search:.0f} images a second"
+        f"({one:.3f} s); {images / search:.0f} images per second"
     )
     return {"radius_seconds": search, "pass_seconds": one, "ratio": search / one}
 

@@ -54,7 +54,7 @@ def median_time(function: Callable[[], object], *, repeats: int = 9, budget: flo
 def by_turns(functions: Sequence[Callable[[], object]], *, repeats: int = 7, budget: float = 20.0) -> list[Turn]:
     """Call the functions one after the other, again and again, after one round to warm up; medians of each.
 
-    What else the machine does meanwhile meets all of them alike. At least 3 rounds, fewer than ``repeats`` once the
+    Other work of the machine affects all of them equally. At least 3 rounds, fewer than ``repeats`` once the
     budget of seconds is spent.
     """
     for function in functions:
@@ -111,8 +111,8 @@ def sample_weights(network: BayesianNetwork, x: Tensor, passes: int, *, dtype: t
     """
     tensors = [[t.to(dtype) for t in (a.weight_mean, a.weight_std, a.bias_mean, a.bias_std)] for a in network.linears]
     sizes = [min(chunk, passes - done) for done in range(0, passes, chunk)]
-    seen = network.centred(x).to(dtype)
-    return torch.cat([_sample_chunk(tensors, seen, size) for size in sizes])
+    centred = network.centred(x).to(dtype)
+    return torch.cat([_sample_chunk(tensors, centred, size) for size in sizes])
 
 
 def seconds_per_pass(network: BayesianNetwork, x: Tensor) -> float:

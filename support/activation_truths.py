@@ -13,7 +13,7 @@ from itertools import pairwise
 from flint import acb, arb, ctx
 
 BITS = 150
-CUT = 15  # deviations: what is beyond is below 1e-46 of any moment and goes into the radius
+CUT = 15  # standard deviations: what is beyond is below 1e-46 of any moment and goes into the radius
 Piece = Callable[[acb, bool], acb]
 
 

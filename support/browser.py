@@ -36,7 +36,7 @@ class Browser:
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from = to_browser, from_browser
-        self._rest, self._number = b"", 0
+        self._buffer, self._number = b"", 0
         self.events: list[dict[str, Any]] = []
 
     def send(self, method: str, session: str | None = None, /, **parameters: object) -> dict[str, Any]:
@@ -57,14 +57,14 @@ class Browser:
 
     def _next(self, seconds: float) -> dict[str, Any]:
         end = time.monotonic() + seconds
-        while b"\0" not in self._rest:
+        while b"\0" not in self._buffer:
             if not select.select([self._from], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise TimeoutError("the browser does not answer")
             part = os.read(self._from, 2**16)
             if not part:
                 raise ConnectionError("the browser is gone")
-            self._rest += part
-        text, _, self._rest = self._rest.partition(b"\0")
+            self._buffer += part
+        text, _, self._buffer = self._buffer.partition(b"\0")
         message = json.loads(text)
         if "method" in message:
             self.events.append(message)

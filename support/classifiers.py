@@ -13,25 +13,25 @@ from bnndp.network import BayesianNetwork
 
 
 def classifier(sizes: tuple[int, ...], seed: int, *, std: float = 0.2, gain: float = 1.0) -> BayesianNetwork:
-    """A random classifier; ``std`` scales the deviations and ``gain`` the logits."""
+    """A random classifier; ``std`` scales the standard deviations and ``gain`` the logits."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    def deviation(*shape: int) -> Tensor:
+    def std_of(*shape: int) -> Tensor:
         return std * torch.rand(shape, generator=generator, dtype=torch.float64)
 
     linears = []
     for index, (n_in, n_out) in enumerate(pairwise(sizes)):
         scale = gain if index == len(sizes) - 2 else 1.0
         mean = scale * normal(n_out, n_in) * (2 / n_in) ** 0.5
-        linears.append(Linear(mean, deviation(n_out, n_in) / n_in**0.5, scale * normal(n_out), deviation(n_out)))
+        linears.append(Linear(mean, std_of(n_out, n_in) / n_in**0.5, scale * normal(n_out), std_of(n_out)))
     return BayesianNetwork.from_linears(linears, "classification")
 
 
 def linear(weight: Tensor, bias: Tensor, *, std: float = 0.0) -> BayesianNetwork:
-    """Logits ``weight @ x + bias``, every weight and bias with the deviation ``std``."""
+    """Logits ``weight @ x + bias``, every weight and bias with standard deviation ``std``."""
     weight, bias = weight.to(torch.float64), bias.to(torch.float64)
     layer = Linear(weight, torch.full_like(weight, std), bias, torch.full_like(bias, std))
     return BayesianNetwork.from_linears([layer], "classification")

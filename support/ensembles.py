@@ -47,8 +47,8 @@ def certain_ensemble(
 
 def outputs(network: BayesianNetwork, x: Tensor, draws: int = 1, seed: int = 0) -> Tensor:
     """Outputs (draws, ..., n_out) at x (..., n); the one there is without variance."""
-    seen = x if network.shift is None else x - network.shift
-    found = draw_layers(network, seen.reshape(-1, x.shape[-1]), draws, torch.Generator().manual_seed(seed))[-1]
+    shifted = x if network.shift is None else x - network.shift
+    found = draw_layers(network, shifted.reshape(-1, x.shape[-1]), draws, torch.Generator().manual_seed(seed))[-1]
     return found.unflatten(1, x.shape[:-1])
 
 

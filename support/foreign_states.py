@@ -109,7 +109,7 @@ def fixed_tensors(name: str, shape: tuple[int, ...], biased: bool) -> dict[str, 
 
 
 def random_tensors(library: Library, name: str, shape: tuple[int, ...], biased: bool) -> dict[str, Tensor]:
-    """Means near zero, parameters of deviations from -9 to 3."""
+    """Means near zero, parameters of standard deviations from -9 to 3."""
     pairs = [(library.weight if len(shape) == 2 else library.kernel or library.weight, shape)]
     pairs += [(library.bias, shape[:1])] if biased else []
     found: dict[str, Tensor] = {}

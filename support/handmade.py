@@ -105,7 +105,7 @@ def _under(a: float, b: float, r: float, slope: float, pieces: int = 8) -> list[
 
 
 def relu_step(low: Values, high: Values, least: Values, most: Values, slack: float = 1e-9) -> dict[str, Any]:
-    """Ranges of means and deviations with a chord above and a tangent below, all moved outward a little."""
+    """Ranges of means and standard deviations with a chord above and a tangent below, all moved outward a little."""
     above: tuple[list[float], list[float]] = ([], [])
     below: tuple[list[float], list[float]] = ([], [])
     for a, b, r, s in zip(low, high, least, most, strict=True):

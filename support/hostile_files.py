@@ -206,7 +206,7 @@ def _dropped(good: bytes, draw: random.Random) -> bytes:
 
 
 def _wrong_value(good: bytes, draw: random.Random) -> bytes:
-    """NaN or an infinity anywhere, a negative number in a deviation."""
+    """NaN or an infinity anywhere, a negative standard deviation."""
     parts = _Parts(good)
     name = draw.choice(parts.names)
     start, stop = parts.container[name]["data_offsets"]

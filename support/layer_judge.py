@@ -1,7 +1,7 @@
 """Bounds of the general pass on one network held against draws: of the output, and of every node of the pass.
 
-Means, variances of random rows, norms and the deviations of random rows are compared with draws at points of the box. A
-suspicion counts as a violation if sixteen times as many new draws confirm it.
+Means, variances of random rows, norms and the standard deviations of random rows are compared with draws at points of
+the box. A suspicion counts as a violation if sixteen times as many new draws confirm it.
 """
 
 from __future__ import annotations

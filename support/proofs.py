@@ -19,11 +19,11 @@ def proved(value: arb, limit: arb | float) -> bool:
 
 def search(negative: Callable[[Cell], bool], start: Cell, most: int = 60_000) -> None:
     """Prove ``negative`` on ``start`` by cutting cells across their longer side; fail where a cell gets too small."""
-    cells, seen = [start], 0
+    cells, visited = [start], 0
     while cells:
         m0, m1, s0, s1 = cell = cells.pop()
-        seen += 1
-        assert seen < most, f"no proof after {most} cells"
+        visited += 1
+        assert visited < most, f"no proof after {most} cells"
         if negative(cell):
             continue
         assert m1 - m0 > 1e-7, f"no proof near m = {m0}, s = {s0}"
@@ -37,11 +37,11 @@ def search(negative: Callable[[Cell], bool], start: Cell, most: int = 60_000) ->
 
 def search_line(value: Callable[[float, float], arb], limit: float, ends: tuple[float, float]) -> None:
     """Prove value <= limit between the ends, ``value(a, b)`` bounding it on [a, b]."""
-    cells, seen = [ends], 0
+    cells, visited = [ends], 0
     while cells:
         a, b = cells.pop()
-        seen += 1
-        assert seen < 60_000, "no proof"
+        visited += 1
+        assert visited < 60_000, "no proof"
         if proved(value(a, b), limit):
             continue
         assert b - a > 1e-9, f"no proof near u = {a}"

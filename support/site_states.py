@@ -61,7 +61,7 @@ def table_of(sites: Sites) -> dict[str, object]:
 
 
 def check_independent(network: object, means: Sites, stds: Sites) -> None:
-    """Means and deviations equal, bit for bit."""
+    """Means and standard deviations equal, bit for bit."""
     assert isinstance(network, BayesianNetwork)
     names = dict.fromkeys(name.rpartition(".")[0] for name in means)
     assert len(network.linears) == len(names)

@@ -1,17 +1,21 @@
-"""Documents: no long lines, every public name in the reference, no path or name that does not exist."""
+"""Documents: no long lines, no path or name that does not exist; public names in the reference, with examples."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 120  # characters of a line
+MODULES = ("bnndp.layers", "bnndp.activations", "bnndp.importers", "bnndp.attack")  # beside bnndp itself
 
 PAGES = sorted(path for folder in (".", "docs", ".github") for path in (ROOT / folder).glob("*.md")) + sorted(
     path for path in (ROOT / "docs").glob("*/*.md")
@@ -24,13 +28,13 @@ naming = pytest.mark.parametrize("page", NAMING, ids=lambda page: page.relative_
 
 
 def long_lines(text: str) -> Iterator[str]:
-    """Lines that are too long, but for tables and for what a program prints: neither can be wrapped."""
+    """Lines over the limit, except rows of tables and printed output, which cannot be wrapped."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
             fenced = not fenced
         printed = fenced and not line.startswith("$ ")
-        if len(line) > LONGEST and not line.startswith("|") and not printed:
+        if len(line) > LONGEST and not (line.startswith("|") and line.endswith("|")) and not printed:
             yield f"{number}: {line}"
 
 
@@ -105,17 +109,39 @@ def test_the_map_of_the_paper_has_whole_paths() -> None:
     assert lost_pointers(page.read_text(encoding="utf-8"), repository()) == []
 
 
-@pytest.mark.parametrize("module", ["", ".layers", ".activations", ".importers", ".attack"])
+@pytest.mark.parametrize("module", ["bnndp", *MODULES])
 def test_the_reference_has_every_public_name(module: str) -> None:
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\w+", " ".join(re.findall(r"^::: \S+$|^ +.*$", reference, flags=re.MULTILINE))))
-    assert set(importlib.import_module(f"bnndp{module}").__all__) - named == set()
+    assert set(importlib.import_module(module).__all__) - named == set()
+
+
+def public() -> dict[str, Any]:
+    """All public functions and classes, by name."""
+    modules = [importlib.import_module(name) for name in ("bnndp", *MODULES)]
+    found = {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
+    return {name: value for name, value in found.items() if inspect.isclass(value) or inspect.isfunction(value)}
+
+
+@pytest.mark.parametrize("name", public())
+def test_public_names_are_documented(name: str) -> None:
+    value = public()[name]
+    text = inspect.getdoc(value) or ""
+    sections = set(re.findall(r"^(Args|Attributes|Returns|Raises|Examples):$", text, flags=re.MULTILINE))
+    assert re.fullmatch(r"[A-Z].*\.", text.splitlines()[0])
+    assert "Examples" in sections
+    assert ">>> " in text
+    fields = dataclasses.is_dataclass(value) and any(field.init for field in dataclasses.fields(value))
+    if inspect.isfunction(value) or fields:
+        assert sections & {"Args", "Attributes"}
+    if inspect.isfunction(value) and value.__annotations__["return"] != "None":
+        assert "Returns" in sections
 
 
 def test_faults_are_found() -> None:
     fine = f"| {'x' * 200} |\n```text\n{'x' * 200}\n```\n{'x' * 120}\n"
     assert list(long_lines(fine)) == []
-    assert len(list(long_lines(f"```console\n$ {'x' * 200}\n```\n{'x' * 121}\n"))) == 2
+    assert len(list(long_lines(f"```console\n$ {'x' * 200}\n```\n{'x' * 121}\n|{'x' * 121}\n"))) == 3
     known = {"src", "src/bnndp", "src/bnndp/maths/normal.py"}
     assert lost_paths("`src/bnndp/`, `normal.py`, `maths/normal.py`, `src/bnndp/maths/normal.py`", known) == []
     lost = lost_paths("`src/bnndp/none`, `other.py`, `ormal.py`, `moment/normal.py`", known)

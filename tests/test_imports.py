@@ -14,7 +14,7 @@ import bnndp
 
 SRC = Path(bnndp.__file__).parent
 
-# A module may import from the rooms on the lines above that of its own room, and from its room.
+# A module may import from the folders on the lines above its own, and from its own folder.
 FLOW = (
     ("errors",),
     ("maths", "deadline", "layers", "data"),

@@ -61,7 +61,7 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def run_python(block: Block, path: Path, namespace: dict[str, object]) -> str:
-    """Execute a block and give back what it prints; line numbers in a traceback are those of the file."""
+    """Execute a block and return what it prints; line numbers in a traceback are those of the file."""
     printed = io.StringIO()
     try:
         code = compile("\n" * block.line + block.body, str(path), "exec")
@@ -75,7 +75,7 @@ def run_python(block: Block, path: Path, namespace: dict[str, object]) -> str:
 
 
 def run_console(block: Block) -> str:
-    """Run the commands of a block; give back the block with their real output."""
+    """Run the commands of a block; return the block with their real output."""
     commands = [line[2:] for line in block.body.splitlines() if line.startswith("$ ")]
     lines = []
     for command in commands:
@@ -109,7 +109,7 @@ def outputs_of(text: str, path: Path) -> Iterator[tuple[Block, str]]:
 
 
 def check(path: Path, *, update: bool) -> list[str]:
-    """Run the examples of one file; give back what is wrong."""
+    """Run the examples of one file; return what is wrong."""
     text = path.read_text(encoding="utf-8")
     faults = []
     try:

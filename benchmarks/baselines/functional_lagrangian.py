@@ -71,18 +71,18 @@ def width(subject: Subject, *, cut: float) -> Tensor:
     return (found.upper - found.lower).amax(-1)
 
 
-def mean_range(network: BayesianNetwork, seen: Box, cut: float) -> Interval:
+def mean_range(network: BayesianNetwork, shifted: Box, cut: float) -> Interval:
     """Bounds (boxes, n_out) on the mean output of the posterior cut at ``cut`` standard deviations.
 
-    ``seen`` are boxes of what the first layer sees. Two programmes a box and output; where one is not solved in time
+    ``shifted`` are boxes of what the first layer sees. Two programs per box and output; where one is not solved in time
     the interval's end stands, which is the bound of multipliers zero, with a warning.
     """
-    if seen.within is not None:
-        raise InputError(f"mean_range takes boxes, got balls of norm {seen.within.norm}; give Box(lower, upper).")
-    intervals = propagate(network, seen, cut)
+    if shifted.within is not None:
+        raise InputError(f"mean_range takes boxes, got balls of norm {shifted.within.norm}; give Box(lower, upper).")
+    intervals = propagate(network, shifted, cut)
     lower, upper = intervals[-1].lower.clone(), intervals[-1].upper.clone()  # (boxes, n_out)
-    for box in range(seen.batch):
-        programme = _programme(network, seen[box : box + 1], [_one(interval, box) for interval in intervals[:-1]])
+    for box in range(shifted.batch):
+        programme = _programme(network, shifted[box : box + 1], [_one(interval, box) for interval in intervals[:-1]])
         for output in range(network.n_out):
             least, most = _ends(network, programme, output)
             lower[box, output] = max(float(lower[box, output]), least)
@@ -94,12 +94,12 @@ def _one(interval: Interval, box: int) -> tuple[Array, Array]:
     return interval.lower[box].numpy(), interval.upper[box].numpy()
 
 
-def _programme(network: BayesianNetwork, seen: Box, hidden: list[tuple[Array, Array]]) -> _Programme:
+def _programme(network: BayesianNetwork, shifted: Box, hidden: list[tuple[Array, Array]]) -> _Programme:
     from scipy import sparse  # type: ignore[import-untyped]
 
     sizes = network.sizes
     blocks = [sizes[0], *(size for size in sizes[1:-1] for _ in range(2))]  # x, a_1, z_1, a_2, z_2, ...
-    lower, upper = [seen.lower[0].numpy()], [seen.upper[0].numpy()]
+    lower, upper = [shifted.lower[0].numpy()], [shifted.upper[0].numpy()]
     equal, equal_value, below, below_value = [], [], [], []
 
     def rows(entries: dict[int, Any]) -> list[Any]:

@@ -40,11 +40,13 @@ class Spread:
 
 def outputs(network: BayesianNetwork, box: Box) -> Spread:
     """Those of the outputs of a plain network for every x of each box."""
-    seen = box if network.shift is None else box.moved(network.shift)
+    shifted = box if network.shift is None else box.moved(network.shift)
     first, *others = network.linears
-    least = torch.where((seen.lower <= 0) & (seen.upper >= 0), 0.0, torch.minimum(seen.lower.abs(), seen.upper.abs()))
-    variance = Interval(_noise(first, least.square()), _noise(first, seen.magnitude.square()))
-    x = Spread(_linear(first, Interval(seen.lower, seen.upper)), variance.upper)
+    least = torch.where(
+        (shifted.lower <= 0) & (shifted.upper >= 0), 0.0, torch.minimum(shifted.lower.abs(), shifted.upper.abs())
+    )
+    variance = Interval(_noise(first, least.square()), _noise(first, shifted.magnitude.square()))
+    x = Spread(_linear(first, Interval(shifted.lower, shifted.upper)), variance.upper)
     for k, layer in enumerate(others):
         z = _relu(x) if k else _gaussian(x.mean, variance)
         through = _independent(layer, z) if k == 0 else _dependent(layer, z)

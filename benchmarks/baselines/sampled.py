@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.search import asked_ball, bracket, seen_ball
+from benchmarks.baselines.search import asked_ball, bracket, shifted_ball
 from benchmarks.paper.columns import Subject, labels_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -68,15 +68,15 @@ def draw(network: BayesianNetwork, draws: int = DRAWS, *, seed: int = SEED) -> D
     return Drawn(tuple(weight for weight, _ in pairs), tuple(bias for _, bias in pairs))
 
 
-def mean_interval(drawn: Drawn, seen: Box) -> Interval:
+def mean_interval(drawn: Drawn, shifted: Box) -> Interval:
     """The averages over the drawn networks of the intervals of their outputs on the boxes: (boxes, n_out)."""
     size = drawn.points
-    parts = [_mean_interval(drawn, seen[start : start + size]) for start in range(0, seen.batch, size)]
+    parts = [_mean_interval(drawn, shifted[start : start + size]) for start in range(0, shifted.batch, size)]
     return Interval(torch.cat([part.lower for part in parts]), torch.cat([part.upper for part in parts]))
 
 
-def _mean_interval(drawn: Drawn, seen: Box) -> Interval:
-    lower, upper = seen.lower, seen.upper  # (boxes, n_in), then (draws, boxes, n_out)
+def _mean_interval(drawn: Drawn, shifted: Box) -> Interval:
+    lower, upper = shifted.lower, shifted.upper  # (boxes, n_in), then (draws, boxes, n_out)
     for k, (weight, bias) in enumerate(zip(drawn.weights, drawn.biases, strict=True)):
         if k:
             lower, upper = lower.clamp_min(0), upper.clamp_min(0)
@@ -108,7 +108,7 @@ def radius(subject: Subject) -> Tensor:
     label, drawn = labels_of(subject), draw(subject.network)
 
     def holds(trial: Tensor, at: Tensor) -> Tensor:
-        share = softmax(mean_interval(drawn, seen_ball(subject, trial, at)))
+        share = softmax(mean_interval(drawn, shifted_ball(subject, trial, at)))
         own = label[at, None]
         others = share.upper.scatter(1, own, -torch.inf).amax(-1)
         return share.lower.gather(1, own)[:, 0] > others
@@ -116,9 +116,9 @@ def radius(subject: Subject) -> Tensor:
     return bracket(holds, subject.x.shape[0]).largest
 
 
-def mean_log_softmax(drawn: Drawn, seen: Tensor) -> Tensor:  # (points, n_in)
+def mean_log_softmax(drawn: Drawn, shifted: Tensor) -> Tensor:  # (points, n_in)
     """Logarithm of the mean over the drawn networks of each softmax probability: (points, classes)."""
-    z = seen
+    z = shifted
     for k, (weight, bias) in enumerate(zip(drawn.weights, drawn.biases, strict=True)):
         z = (z.clamp_min(0) if k else z) @ weight.mT + bias  # (draws, points, n_out)
     return z.log_softmax(-1).logsumexp(0) - math.log(z.shape[0])
@@ -130,8 +130,8 @@ def fgsm_radius(subject: Subject) -> Tensor:
     Zero where the drawn networks decide otherwise at the input, infinite where no step up to 1 changes the decision.
     """
     label, drawn, network = labels_of(subject), draw(subject.network), subject.network
-    pieces = zip(network.centred(subject.x).split(drawn.points), label.split(drawn.points), strict=True)
-    sign = torch.cat([_descent(drawn, seen, some) for seen, some in pieces])
+    chunks = zip(network.centred(subject.x).split(drawn.points), label.split(drawn.points), strict=True)
+    sign = torch.cat([_descent(drawn, shifted, some) for shifted, some in chunks])
 
     def holds(trial: Tensor, at: Tensor) -> Tensor:
         x = subject.x[at] + trial[:, None] * sign[at]
@@ -142,12 +142,12 @@ def fgsm_radius(subject: Subject) -> Tensor:
     return bracket(holds, subject.x.shape[0], grow=_GROW).smallest
 
 
-def _descent(drawn: Drawn, seen: Tensor, label: Tensor) -> Tensor:  # (points, n_in), (points,)
+def _descent(drawn: Drawn, shifted: Tensor, label: Tensor) -> Tensor:  # (points, n_in), (points,)
     """Signs of the direction in which the mean probability of the label falls fastest: (points, n_in).
 
     Those of the gradient of ``log(1 - E p_label)``: it does not vanish by rounding where the probability is nearly 1.
     """
     with torch.enable_grad():
-        leaf = seen.detach().requires_grad_()
+        leaf = shifted.detach().requires_grad_()
         others = mean_log_softmax(drawn, leaf).scatter(1, label[:, None], -torch.inf)
         return torch.autograd.grad(others.logsumexp(-1).sum(), leaf)[0].sign()

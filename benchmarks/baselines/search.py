@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.paper.columns import Subject, ball_of
 from bnndp.geometry.box import Box
 
-__all__ = ["Bracket", "asked_ball", "bracket", "seen_ball"]
+__all__ = ["Bracket", "asked_ball", "bracket", "shifted_ball"]
 
 _FIRST = 1 / 1024  # of the largest radius: tried first
 _LEAST = 1e-6  # of the largest radius: below it nothing more is tried
@@ -40,7 +40,7 @@ class Bracket:
         return self.high
 
 
-def seen_ball(subject: Subject, radius: float | Tensor, at: Tensor | None = None) -> Box:
+def shifted_ball(subject: Subject, radius: float | Tensor, at: Tensor | None = None) -> Box:
     """The l-infinity balls around the inputs, or those at the indices ``at``, cut to the domain and less the shift.
 
     ``radius`` is one number or (points,).

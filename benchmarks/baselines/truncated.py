@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.search import asked_ball, bracket, seen_ball
+from benchmarks.baselines.search import asked_ball, bracket, shifted_ball
 from benchmarks.paper.columns import Subject, labels_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -41,15 +41,15 @@ def mass(network: BayesianNetwork, cut: float) -> float:
     return math.erf(cut / math.sqrt(2)) ** sum(int((std > 0).sum()) for std in stds)
 
 
-def propagate(network: BayesianNetwork, seen: Box, cut: float) -> tuple[Interval, ...]:
+def propagate(network: BayesianNetwork, shifted: Box, cut: float) -> tuple[Interval, ...]:
     """Intervals (boxes, n_out) of the pre-activations of every layer, the outputs last, over the cut posterior.
 
-    ``seen`` are boxes of what the first layer sees.
+    ``shifted`` are boxes of what the first layer sees.
     """
     if not 0 <= cut < math.inf:
         raise InputError(f"cut must be a number of standard deviations, finite and >= 0, got {cut!r}.")
     intervals: list[Interval] = []
-    z = Interval(seen.lower, seen.upper)
+    z = Interval(shifted.lower, shifted.upper)
     for layer in network.linears:
         if intervals:
             z = Interval(intervals[-1].lower.clamp_min(0), intervals[-1].upper.clamp_min(0))
@@ -68,7 +68,7 @@ def radius(subject: Subject, *, cut: float) -> Tensor:
     label = labels_of(subject)
 
     def holds(trial: Tensor, at: Tensor) -> Tensor:
-        logits = propagate(subject.network, seen_ball(subject, trial, at), cut)[-1]
+        logits = propagate(subject.network, shifted_ball(subject, trial, at), cut)[-1]
         return least_margin(logits, label[at]) > 0
 
     return bracket(holds, subject.x.shape[0]).largest

@@ -134,7 +134,7 @@ class Campaign:
         parser.add_argument("--methods", default=",".join(self.methods), help=", ".join((*self.methods, *self.more)))
         parser.add_argument("--only", type=int, nargs="*", help="indices of single networks, to repeat a finding")
         parser.add_argument("--jobs", type=int, default=1)
-        parser.add_argument("--out", type=Path, help="file to which one JSON line a network and method is added")
+        parser.add_argument("--out", type=Path, help="file to which one JSON line per network and method is appended")
         given = parser.parse_args(arguments)
         if unknown := set(given.methods.split(",")) - {*self.methods, *self.more}:
             parser.error(f"unknown methods {sorted(unknown)}; known: {', '.join((*self.methods, *self.more))}")

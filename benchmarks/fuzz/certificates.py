@@ -208,7 +208,7 @@ TAMPERS: dict[str, Callable[[Body, random.Random], Body | None]] = {
     "sign of a row": _sign,
     "largest mean lowered": _step_number("mean", 1, -1),
     "least mean raised": _step_number("mean", 0, 1),
-    "largest deviation lowered": _step_number("deviation", 1, -1),
+    "largest standard deviation lowered": _step_number("deviation", 1, -1),
     "line above lowered": _step_number("above", 1, -1),
     "line below raised": _step_number("below", 1, 1),
     "a layer left out": _drop_step,

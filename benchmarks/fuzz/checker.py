@@ -36,7 +36,7 @@ from bnndp_checker.layers import Box as Balls
 from bnndp_checker.read_certificate import numbers
 from bnndp_checker.read_model import Model, read_model
 
-__all__ = ["Attack", "attack", "claims_of", "least_seen"]
+__all__ = ["Attack", "attack", "claims_of", "least_sampled"]
 
 _EXTREME = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, -1e300, 1e6, 700.0)
 
@@ -57,7 +57,7 @@ class Attack:
         return not bool((self.after <= self.truth).all())
 
 
-def least_seen(claim: Claim, draws: int, seed: int) -> Tensor:
+def least_sampled(claim: Claim, draws: int, seed: int) -> Tensor:
     """Least sampled values (rows,) over corners and inner points of the first box, six standard errors added."""
     dice = torch.Generator().manual_seed(seed)
     shares = torch.rand(12, claim.box.n, generator=dice, dtype=torch.float64)
@@ -94,7 +94,7 @@ def attack(claim: Claim, *, seed: int, seconds: float, draws: int = 40_000) -> A
             kept += found[row] > best[row]
             tree, best = changed, [max(a, b) for a, b in zip(found, best, strict=True)]
     first, last = (torch.tensor(values, dtype=torch.float64) for values in (before, best))
-    return Attack(first, last, least_seen(claim, draws, seed), tries, kept)
+    return Attack(first, last, least_sampled(claim, draws, seed), tries, kept)
 
 
 def _proved(tree: dict[str, Any], of: str, model: Model, box: Balls, rows: list[Any]) -> list[float]:

@@ -40,8 +40,8 @@ class Draws:
         weight = weights[:, None, None]
         total = weights.sum()
         self.mean = (weight * values).sum(0) / total
-        rest = weight * (values - self.mean)
-        self.covariance = torch.einsum("dpi,dpj->pij", rest, rest) / total**2
+        residual = weight * (values - self.mean)
+        self.covariance = torch.einsum("dpi,dpj->pij", residual, residual) / total**2
 
     def error(self, rows: Tensor) -> Tensor:  # (points, rows, classes)
         """Standard error of ``rows . mean``: (points, rows)."""
@@ -72,7 +72,7 @@ def has_quadrature(network: BayesianNetwork) -> bool:
 def quadrature_softmax(network: BayesianNetwork, x: Tensor, nodes: int = 64) -> tuple[Tensor, Tensor]:
     """E softmax at ``x`` (points, n) and twice the difference to three quarters of the nodes: (points, 2) each."""
     fine, coarse = (
-        torch.cat([_integrate(network, piece, count) for piece in x.split(16)]) for count in (nodes, 3 * nodes // 4)
+        torch.cat([_integrate(network, chunk, count) for chunk in x.split(16)]) for count in (nodes, 3 * nodes // 4)
     )
     return fine, 2 * (fine - coarse).abs() + 1e-13
 

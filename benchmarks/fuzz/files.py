@@ -164,7 +164,7 @@ def flips_unnoticed(folder: Path, step: int = 1) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="malformed files")
-    parser.add_argument("--step", type=int, default=1, help="flip every so many bits only")
+    parser.add_argument("--step", type=int, default=1, help="flip only every STEP-th bit")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     trials: list[Trial] = []

@@ -1,8 +1,8 @@
 """Random networks of every kind of layer and posterior, judged by draws: what the general pass says must hold.
 
 The methods are the kinds of networks. For every network and box the mean outputs, the variances of random rows of
-outputs, and for every node of the pass means, variances, norms and the deviations of random rows are compared with
-draws at points of the box. ``--seed S --methods KIND --only INDEX`` repeats a finding.
+outputs, and for every node of the pass means, variances, norms and the standard deviations of random rows are
+compared with draws at points of the box. ``--seed S --methods KIND --only INDEX`` repeats a finding.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ Certify = Callable[[BayesianNetwork, Box, str], Bounds]
 
 
 def certify(network: BayesianNetwork, box: Box, method: str) -> Bounds:
-    """Bounds by one of METHODS or a level of effort; ``refined`` is the moment method, at most eight cells a box."""
+    """Bounds by one of METHODS or a level of effort; ``refined`` is the moment method, at most eight cells per box."""
     if method in LEVELS:
         return bnndp.certify(network, box, Options(effort=method))
     options = Options(method="moment", refine=8) if method == "refined" else Options(method=method)

@@ -98,7 +98,7 @@ def _plain(dice: Dice) -> BayesianNetwork:
 
 
 def _small(dice: Dice) -> BayesianNetwork:
-    """One or two neurons a layer, where nothing averages out."""
+    """One or two neurons per layer, where nothing averages out."""
     return BayesianNetwork.from_linears(_network(dice, widths=(1, 2)))
 
 

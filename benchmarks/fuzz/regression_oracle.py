@@ -88,7 +88,7 @@ def quadrature_mean(network: BayesianNetwork, x: Tensor, nodes: int = 0) -> tupl
     """
     nodes = nodes or (512 if sampled_neurons(network) == 1 else 64)
     fine, coarse = (
-        torch.cat([_integrate(network, piece, count) for piece in x.split(8)]) for count in (nodes, nodes // 2)
+        torch.cat([_integrate(network, chunk, count) for chunk in x.split(8)]) for count in (nodes, nodes // 2)
     )
     return fine, 2 * (fine - coarse).abs()
 
@@ -128,7 +128,7 @@ def sampled_mean(network: BayesianNetwork, x: Tensor, samples: int, seed: int) -
 def noise_of(
     layers: Sequence[Linear], samples: int, seed: int, *, pushed: bool = False
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """One half of the antithetic pairs that make ``samples`` draws, in pieces: weights, and the noise of each layer.
+    """One half of the antithetic pairs that make ``samples`` draws, in chunks: weights, and the noise of each layer.
 
     With ``pushed``, half of the pairs have one coordinate of their noise, picked at random, at three times its
     standard deviation and are weighted back (weights <= 2): what is rare is seen then.

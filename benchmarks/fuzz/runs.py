@@ -181,29 +181,29 @@ def kills(setting: Setting, asked: argparse.Namespace, dice: random.Random) -> l
         return [f"the run without interruption failed: {result.stderr}"]
     seconds, want = time.monotonic() - begin, answers_of(whole)
     print(f"uninterrupted: {asked.points} points, {len(want)} answers, {seconds:.0f} s", flush=True)
-    seen, start, report = Killed(), 3.0, 0.0
+    killed, start, report = Killed(), 3.0, 0.0
     damage = ["cut"] * asked.torn + ["flip"] * asked.flips
     damage += ["none"] * max(0, asked.kills - len(damage))
     dice.shuffle(damage)
-    while seen.kills < asked.kills:
+    while killed.kills < asked.kills:
         done = (run / JOURNAL).read_bytes().count(b"\n") if (run / JOURNAL).exists() else 0
-        left = max(0.0, 1 - done / len(want)) * seconds / max(1.0, (1 - _EARLY) * (asked.kills - seen.kills))
+        left = max(0.0, 1 - done / len(want)) * seconds / max(1.0, (1 - _EARLY) * (asked.kills - killed.kills))
         early = dice.uniform(0, start) if dice.random() < _EARLY else None
         grown = life([*command, "--run", str(run)], run / JOURNAL, early, dice.uniform(0, 1.2 * left))
         if grown is None:
-            seen.ends += 1
-            return [f"the run ended after {seen.kills} kills; give more --points"]
-        seen.early, seen.late = seen.early + (not grown), seen.late + grown
+            killed.ends += 1
+            return [f"the run ended after {killed.kills} kills; give more --points"]
+        killed.early, killed.late = killed.early + (not grown), killed.late + grown
         if (run / JOURNAL).exists():
-            seen.torn += torn(run / JOURNAL)
-            harm = damage[seen.kills - 1]
-            seen.cut += harm == "cut" and cut_tail(run / JOURNAL, dice)
-            seen.flipped += harm == "flip" and flip_tail(run / JOURNAL, dice)
+            killed.torn += torn(run / JOURNAL)
+            harm = damage[killed.kills - 1]
+            killed.cut += harm == "cut" and cut_tail(run / JOURNAL, dice)
+            killed.flipped += harm == "flip" and flip_tail(run / JOURNAL, dice)
         if time.monotonic() - report > 60:
             report = time.monotonic()
-            print(f"  {seen}, {done} of {len(want)} answers", flush=True)
+            print(f"  {killed}, {done} of {len(want)} answers", flush=True)
     result = finished([*command, "--run", str(run), "--out", str(setting.folder / "found.jsonl")])
-    print(f"killed {seen.kills} times: {seen}; then it ended with status {result.returncode}")
+    print(f"killed {killed.kills} times: {killed}; then it ended with status {result.returncode}")
     faults = [] if result.returncode == 0 else [f"the last run failed: {result.stderr}"]
     found = answers_of(run)
     if found != want:
@@ -337,7 +337,7 @@ def cost(setting: Setting, asked: argparse.Namespace, _dice: random.Random) -> l
             each = total / np.load(inputs)["x"].shape[0]
         ratio, share = median(a / b for a, b in zip(with_run, without, strict=True)), median(shares)
         figures = f"with : without --run {ratio:.4f}; journal {100 * share:.2f} % of the time"
-        print(f"{name}: {1e3 * each:.2f} ms a point; {figures}", flush=True)
+        print(f"{name}: {1e3 * each:.2f} ms per point; {figures}", flush=True)
         if number == 0 and not share <= 0.01:
             faults.append(f"journalling takes {100 * share:.2f} % of the time: {name}")
     return faults

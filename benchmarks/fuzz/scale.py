@@ -34,7 +34,7 @@ from bnndp.runs.sealed_lines import unseal
 __all__ = ["faults_of", "measured", "missing"]
 
 PROGRAM = (sys.executable, "-c", "from bnndp.cli.main import run; run()")
-_MEMORY, _TIME = 1.15, 15.0  # at most so many times
+_MEMORY, _TIME = 1.15, 15.0  # the largest ratios allowed
 _NOISE = 2.0  # seconds that starting a process may take more or less
 _START = 16  # boxes of a run whose time is that of starting
 _RANGE = 1.0  # inputs are drawn from [-1, 1]
@@ -106,7 +106,7 @@ def missing(run: Path, boxes: int) -> str | None:
 
 
 def measurements(folder: Path, boxes: int, engine: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A line a command: what it took for a tenth and for all of the boxes."""
+    """A line per command: what it took for a tenth and for all of the boxes."""
     for case in CASES:
         spent: dict[tuple[int, bool], Spent] = {}
         for count in (_START, boxes // 10, boxes):

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu``: images a second for certified radii, and what of the device's ceilings is reached."""
+"""``python -m benchmarks.gpu``: images per second for certified radii, and what of the device's ceilings is reached."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=list(NAMES), choices=NAMES)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--cnn-images", type=int, default=1000)
-    parser.add_argument("--memory", type=float, help="GiB for Options.memory; usually as the device has room")
+    parser.add_argument("--memory", type=float, help="GiB for Options.memory; by default what the device has free")
     parser.add_argument("--no-profile", action="store_true")
     parser.add_argument("--agree", type=int, default=0, metavar="INPUTS", help="compare with the CPU, too")
     parser.add_argument("--json", type=Path)

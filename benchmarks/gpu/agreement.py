@@ -95,8 +95,8 @@ def _from_inside(network: Posterior, box: Box) -> tuple[Tensor, Tensor]:
     Those of a regression network are searched by gradients; probabilities are estimated at the centre and at vertices.
     """
     if network.task == "regression":
-        seen = inside_range(network, box)
-        return seen.lower + seen.error, seen.upper - seen.error
+        inside = inside_range(network, box)
+        return inside.lower + inside.error, inside.upper - inside.error
     points = candidates(box, vertices=_VERTICES, points=0)  # (points, batch, n)
     found = estimate_softmax(network, points, draw_softmax_noise(network, _DRAWS, seed=1))
     error = CONFIDENCE * found.std_error

@@ -16,7 +16,7 @@ _REPEATS, _WARM = 9, 3
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Floating-point operations a second of a square float64 product, bytes a second of a copy (read and written)."""
+    """Operations per second of a square float64 product, bytes per second of a copy (read and written)."""
 
     flops: float
     bytes: float

@@ -34,7 +34,7 @@ class Rate:
 
     @property
     def a_second(self) -> float:
-        """Images a second."""
+        """Images per second."""
         return self.images / self.seconds
 
 
@@ -62,23 +62,23 @@ class Timed:
     untimed: float
 
     def rate(self, *kinds: str) -> float:
-        """Operations a second during the products of these kinds; 0 without any."""
+        """Operations per second during the products of these kinds; 0 without any."""
         seconds = sum(self.seconds[kind] for kind in kinds)
         return sum(self.flops[kind] for kind in kinds) / seconds if seconds else 0.0
 
 
-def together(counts: Counts, seen: Profile) -> Timed:
+def together(counts: Counts, profile: Profile) -> Timed:
     """Each product that was counted with its time in a profile of the same computation.
 
     Refused where the two did not see the same products: operations would be divided by the time of others.
     """
-    if [kind for kind, _ in counts.products] != [kind for kind, _ in seen.products]:
+    if [kind for kind, _ in counts.products] != [kind for kind, _ in profile.products]:
         raise RuntimeError(
-            f"{len(counts.products)} products were counted and {len(seen.products)} profiled, or in another order; "
+            f"{len(counts.products)} products were counted and {len(profile.products)} profiled, or in another order; "
             "name the operations that one of them misses in benchmarks/gpu/counting.py."
         )
     flops, seconds, lost = {"matrix": 0, "vector": 0}, {"matrix": 0.0, "vector": 0.0}, 0
-    for (kind, count), (_, spent) in zip(counts.products, seen.products, strict=True):
+    for (kind, count), (_, spent) in zip(counts.products, profile.products, strict=True):
         if spent > 0:
             flops[kind], seconds[kind] = flops[kind] + count, seconds[kind] + spent
         else:
@@ -121,18 +121,18 @@ def share(case: Case, device: str, options: Options, ceilings: Ceilings, speed: 
     begin = time.perf_counter()
     searched()
     seconds = time.perf_counter() - begin
-    seen = profiled(searched, device)
-    timed = together(of_coarse, seen)
+    profile = profiled(searched, device)
+    timed = together(of_coarse, profile)
     images = case.x.shape[0]
     every = counts.matrix + counts.vector
     return Share(
         images=images,
         counts=replace(counts, products=()),
-        profile=replace(seen, products=()),
+        profile=replace(profile, products=()),
         in_matrix_products=timed.rate("matrix") / ceilings.flops,
         in_products=timed.rate("matrix", "vector") / ceilings.flops,
         untimed=timed.untimed,
         of_flops=every / images * speed / ceilings.flops,
         of_bytes=counts.bytes / images * speed / ceilings.bytes,
-        busy=seen.busy / seconds,
+        busy=profile.busy / seconds,
     )

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.paper: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from what is measured.", file=sys.stderr)
+        print("interrupted; the same command continues from what is measured.", file=sys.stderr)
         return 130
     print(outcome.text)
     print("written: " + ", ".join(map(str, outcome.files)), file=sys.stderr)

@@ -53,7 +53,7 @@ class Panel:
 
 
 def affine_figure(panels: Sequence[Panel], *, seed: int = 0) -> Figure:
-    """For each panel the whole range of inputs and the interval enlarged; two panels a row, one legend for all."""
+    """For each panel the whole range of inputs and the interval enlarged; two panels per row, one legend for all."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(6.2 * columns, 3.0 * rows + 0.5)
@@ -65,8 +65,8 @@ def affine_figure(panels: Sequence[Panel], *, seed: int = 0) -> Figure:
         for label, artist in (*_whole(left, panel, seed), *_zoom(right, panel, styles, seed)):
             entries.setdefault(label, artist)
         notes = _beyond(panel, right.get_ylim())
-        room = max(len(other.marks) for other in panels) - len(notes)  # so that all axes are of one height
-        right.set_title("\n".join([" "] * room + notes), fontsize="x-small", loc="right")
+        missing = max(len(other.marks) for other in panels) - len(notes)  # so that all axes are of one height
+        right.set_title("\n".join([" "] * missing + notes), fontsize="x-small", loc="right")
     figure.legend(
         list(entries.values()), list(entries), loc="outside lower center", ncols=3 * columns, fontsize="small"
     )
@@ -142,8 +142,8 @@ def _zoom(
             if bottom - margin <= value <= top + margin:
                 yield label, axes.axhline(value, color=colour, linewidth=1.3, dashes=dashes)
                 ends.append(value)
-    room = 0.06 * max(max(ends) - min(ends), margin)
-    axes.set(xlabel="x", xlim=(low, high), ylim=(min(ends) - room, max(ends) + room))
+    space = 0.06 * max(max(ends) - min(ends), margin)
+    axes.set(xlabel="x", xlim=(low, high), ylim=(min(ends) - space, max(ends) + space))
     axes.locator_params(axis="x", nbins=5)
 
 

@@ -172,10 +172,10 @@ def _places(values: Sequence[Value]) -> tuple[list[float], list[float]]:
 
 
 def _log_range(values: Sequence[float]) -> tuple[tuple[float, float], list[float]]:
-    """Ends of a logarithmic axis with room around the values, and as many round numbers as there is place for."""
+    """Ends of a logarithmic axis with a margin around the values, and as many round numbers as there is place for."""
     low, high = min(values, default=1.0), max(values, default=1.0)
-    room = max(1.3, (_LEAST * low / high) ** 0.5)
-    low, high = low / room, high * room
+    margin = max(1.3, (_LEAST * low / high) ** 0.5)
+    low, high = low / margin, high * margin
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks: list[float] = []
     for digits, every in (((1, 2, 3, 4, 6, 8), 1), ((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 5), ((1,), 50)):

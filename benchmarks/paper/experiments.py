@@ -238,7 +238,7 @@ def _kernel_figure(measured: Sequence[Measured]) -> Any:
     for data, rows in _by_data(measured):
         labels = [f"{m.row.published.convolutions} of {m.row.published.kernels}" for m in rows]
         panels.append(_panel(_title(data), labels, rows))
-    return _radius_bars(panels, "convolutions, of so many kernels")
+    return _radius_bars(panels, "convolutions, number of kernels")
 
 
 def _radius_bars(panels: Sequence[bars.Panel], xlabel: str) -> Any:
@@ -288,7 +288,7 @@ of the same size. *Ratio*: certified over found from inside. *At the point*: the
 posterior costs. *Ours, its boxes*: the paper's code clips every box to inputs >= 0, so that a coordinate below zero
 becomes the point zero and the box loses that side; its figures are to be compared with ours on the same clipped boxes.
 *FL*: as published; it cuts the posterior off. † does not hold for the whole posterior. *Forward passes*: the time of an
-input in forward passes with drawn weights, on the same machine. *Paper's s*: seconds an input on eight cores, a mean
+input in forward passes with drawn weights, on the same machine. *Paper's s*: seconds per input on eight cores, a mean
 over all its networks on the data set.""",
     "table-1b": """Table 1b: certified radii of classification
 Means over {points} test images of the largest radius (l-infinity, to 1 %) at which the decision of E softmax is proved
@@ -298,11 +298,11 @@ paper's code lets them leave it upwards). *Certified at 0*: the share of images 
 networks are not public but for two, and those are nearly deterministic (2x64: standard deviation of the logits 0.005);
 so are these, unless the command says otherwise, trained by VOGN at a temperature of 1e-6. *FL*: as published; it cuts
 the posterior off. † does not hold for the whole posterior. *Forward passes*: the time of an image in forward passes
-with drawn weights, on the same machine. *Paper's s*: seconds an image on eight cores, a mean over all its
+with drawn weights, on the same machine. *Paper's s*: seconds per image on eight cores, a mean over all its
 networks on the data set.""",
     "table-2": """Table 2: certified radii of convolutional networks
 Means over {points} test images of the largest radius (l-infinity, to 1 %) at which the decision of E softmax is proved
-not to change; an image that is not certified counts as 0. *Convolutions* of so many *kernels* of 4 x 4 with stride 1
+not to change; an image that is not certified counts as 0. *Convolutions* have *kernels* kernels of 4 x 4 with stride 1
 and ReLU, then hidden dense layers. As in the paper convolutions are trained by dropout (of units, after the last of
 them) and dense layers by Bayes by backprop; place, rate and temperature are ours, as the paper names none. Where only
 the subset of CIFAR-10 is at hand networks are trained and tested on it. The other columns are those of Table 1b.""",

@@ -83,7 +83,7 @@ def headings_2(baselines: Sequence[Column] = ()) -> list[Heading]:
 
 
 def markdown(headings: Sequence[Heading], measured: Sequence[Measured]) -> str:
-    """The table in Markdown, one line a network, in its two parts."""
+    """The table in Markdown, one line per network, in its two parts."""
     tables = []
     for part in ("paper", "baselines"):
         chosen = [heading for heading in headings if heading.part in (part, None)]
@@ -121,7 +121,7 @@ def _published() -> list[Heading]:
 
 def _cost() -> list[Heading]:
     return [
-        Heading("ms an input", "milliseconds", lambda m: 1e3 * m.cells[MOMENT].seconds_per_point),
+        Heading("ms per input", "milliseconds", lambda m: 1e3 * m.cells[MOMENT].seconds_per_point),
         Heading("forward passes", "forward_passes", lambda m: m.passes(MOMENT)),
         Heading("paper's s", "paper_seconds", lambda m: m.row.published.seconds),
         Heading("training s", "training_seconds", lambda m: m.card.get("seconds"), 2),

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _answer(name: str, ask: Callable[[Dice], Any]) -> Arrays:
     dice = Dice(name)
-    return {key: np.asarray(value) for key, value in ask(dice).items()} | {"drawn": np.asarray(dice.seen)}
+    return {key: np.asarray(value) for key, value in ask(dice).items()} | {"drawn": np.asarray(dice.checksum)}
 
 
 def _write(path: Path, only: tuple[str, ...]) -> int:
@@ -101,7 +101,7 @@ def _judged(old: Arrays, name: str, ask: Callable[[Dice], Any]) -> tuple[str, st
 
 
 def _change(key: str, old: Arrays, new: Arrays) -> np.ndarray:
-    """The signed relative change of each number; infinite where only one is finite, or what is no float differs."""
+    """The signed relative change of each number; infinite where only one is finite, or other values differ."""
     a, b = old[key], new[key]
     if a.dtype.kind != "f" or a.shape != b.shape:
         return np.asarray([0.0 if np.array_equal(a, b) else np.inf])

@@ -29,11 +29,11 @@ _FACTORS = {"fixed": (0.0, 0.0), "bias": (0.0, 1.0)}  # of the standard deviatio
 
 
 class Dice:
-    """Seeded draws in float64; ``seen`` is a checksum of all of them."""
+    """Seeded draws in float64; ``checksum`` is a checksum of all of them."""
 
     def __init__(self, name: str) -> None:
         self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        self.seen = 0
+        self.checksum = 0
 
     def normal(self, *shape: int) -> Tensor:
         """Standard Gaussians."""
@@ -48,7 +48,7 @@ class Dice:
         return values[int(self.uniform() * len(values))]
 
     def _kept(self, drawn: Tensor) -> Tensor:
-        self.seen = zlib.crc32(drawn.numpy().tobytes(), self.seen)
+        self.checksum = zlib.crc32(drawn.numpy().tobytes(), self.checksum)
         return drawn
 
 
@@ -116,7 +116,7 @@ def _std(dice: Dice) -> float:
 
 
 def _chain(dice: Dice, kind: str, act: str, sizes: tuple[int, int, int]) -> list[Any]:
-    """A network of vectors: of so many inputs, hidden layers and outputs."""
+    """A network of vectors: with these numbers of inputs, hidden layers and outputs."""
     n, depth, n_out = sizes
     std, phi, layers = _std(dice), engine.activation(act), []
     head = "mean_field" if kind == "head" else kind

@@ -28,7 +28,7 @@ from bnndp.questions.from_margins import CALM, row_bound
 
 __all__ = ["Claim", "break_down"]
 
-_NUMBERS = 2**22  # in a tensor of draws: inputs are taken in pieces
+_NUMBERS = 2**22  # in a tensor of draws: inputs are taken in chunks
 _LAMBDAS = 20  # tried for the sampled Chernoff bound
 
 
@@ -40,8 +40,8 @@ class Claim:
     label: Tensor  # (batch,)
     x: Tensor  # (batch, n)
 
-    def __getitem__(self, piece: slice) -> Claim:
-        return Claim(self.box[piece], self.label[piece], self.x[piece])
+    def __getitem__(self, chunk: slice) -> Claim:
+        return Claim(self.box[chunk], self.label[chunk], self.x[chunk])
 
 
 def break_down(network: BayesianNetwork, claim: Claim, *, draws: int = 4096, point: bool = False) -> Breakdown:
@@ -53,8 +53,8 @@ def break_down(network: BayesianNetwork, claim: Claim, *, draws: int = 4096, poi
     single = sources_of(network.depth, classification=True, point=point)
     step = max(1, _NUMBERS // (noise.draws * max(network.sizes[1:])))
 
-    def measure(piece: slice) -> dict[str, Tensor]:
-        part = claim[piece]
+    def measure(chunk: slice) -> dict[str, Tensor]:
+        part = claim[chunk]
         return _leads(_Judge.make(network, part, sample(network.linears, part.x, noise)), single)
 
     return broken_down(measure, claim.box.batch, step)
@@ -71,7 +71,7 @@ def _leads(judge: _Judge, single: Collection[Source]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What the leads of a piece need: the claim, the truth at x*, the rows, and the tails by exponential moments."""
+    """What the leads of a chunk need: the claim, the truth at x*, the rows, and the tails by exponential moments."""
 
     network: BayesianNetwork
     claim: Claim

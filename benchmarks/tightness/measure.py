@@ -32,7 +32,7 @@ class Size:
     """How much is measured of every network."""
 
     boxes: int  # balls of regression whose widths are compared
-    broken_down: int  # of which so many are broken down
+    broken_down: int  # how many of them are broken down
     images: int  # of classification
     draws: int
 

@@ -19,7 +19,7 @@ from bnndp.network import BayesianNetwork
 
 __all__ = ["break_down", "interval"]
 
-_NUMBERS = 2**22  # in a tensor of draws: boxes are taken in pieces
+_NUMBERS = 2**22  # in a tensor of draws: boxes are taken in chunks
 
 
 def break_down(network: BayesianNetwork, box: Box, inside: Inside, *, draws: int = 4096) -> Breakdown:
@@ -36,8 +36,8 @@ def break_down(network: BayesianNetwork, box: Box, inside: Inside, *, draws: int
     single = sources_of(network.depth, classification=False)
     step = max(1, _NUMBERS // (2 * noise.draws * max(network.sizes[1:])))
 
-    def measure(piece: slice) -> dict[str, Tensor]:
-        return _widths(network, box[piece], (x_low[piece], x_high[piece]), noise, single)
+    def measure(chunk: slice) -> dict[str, Tensor]:
+        return _widths(network, box[chunk], (x_low[chunk], x_high[chunk]), noise, single)
 
     return broken_down(measure, box.batch, step)
 
@@ -45,7 +45,7 @@ def break_down(network: BayesianNetwork, box: Box, inside: Inside, *, draws: int
 def _widths(
     network: BayesianNetwork, box: Box, ends: tuple[Tensor, Tensor], noise: LayerNoise, single: Collection[Source]
 ) -> dict[str, Tensor]:
-    """Widths (batch,) of the piece: certified, from inside, without each source, without all."""
+    """Widths (batch,) of the chunk: certified, from inside, without each source, without all."""
     count = box.batch
     twice = Box(torch.cat([box.lower, box.lower]), torch.cat([box.upper, box.upper]))  # lower ends, then upper ends
     x = torch.cat(ends)

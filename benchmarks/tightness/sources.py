@@ -95,8 +95,8 @@ class Breakdown:
 
 
 def broken_down(measure: Callable[[slice], Mapping[str, Tensor]], count: int, step: int) -> Breakdown:
-    """Means of what ``measure`` gives for all pieces of ``step`` out of ``count``, by name."""
+    """Means of what ``measure`` gives for all chunks of ``step`` out of ``count``, by name."""
     with torch.no_grad():
-        pieces = [measure(slice(start, start + step)) for start in range(0, count, step)]
-    means = {name: float(torch.cat([piece[name] for piece in pieces]).mean()) for name in pieces[0]}
+        chunks = [measure(slice(start, start + step)) for start in range(0, count, step)]
+    means = {name: float(torch.cat([chunk[name] for chunk in chunks]).mean()) for name in chunks[0]}
     return Breakdown(means.pop("certified"), means.pop("inside"), means)

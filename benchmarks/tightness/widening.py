@@ -31,13 +31,13 @@ from bnndp.network import BayesianNetwork
 __all__ = ["WIDTHS", "Posteriors", "growth", "of_width", "predictive_std", "random_posterior"]
 
 WIDTHS = (64, 128, 256, 512)
-_CALIBRATIONS = 4  # steps of the fixed-point iteration for tau: the deviation is nearly proportional to it
+_CALIBRATIONS = 4  # steps of the fixed-point iteration for tau: the standard deviation is nearly proportional to it
 _BIAS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Posteriors:
-    """A family of networks that differ in width only; ``std`` is the predictive deviation, None for trained ones."""
+    """A family of networks that differ in width only; ``std`` is the predictive std, None for trained ones."""
 
     std: float | None
     seeds: Sequence[int] = (0, 1, 2)
@@ -48,14 +48,14 @@ class Posteriors:
         return "trained, sine2d scaled" if self.std is None else f"random, sd {self.std:g}"
 
     def members(self, width: int, x: Tensor) -> list[BayesianNetwork]:
-        """The networks of that width; the random ones have their predictive deviation at the points x."""
+        """The networks of that width; the random ones have their predictive standard deviation at the points x."""
         if self.std is None:
             return [posterior(f"sine2d-2x{width}-scaled")]
         return [random_posterior(width, seed, self.std, x) for seed in self.seeds]
 
 
 def of_width(family: Posteriors, width: int, *, points: int = 10, draws: int = 2048) -> dict[str, Any]:
-    """Predictive deviation and point gap, means over networks and points, and the breakdown of the first network."""
+    """Predictive std and point gap, means over networks and points, and the breakdown of the first network."""
     start = time.process_time()
     generator = torch.Generator().manual_seed(1)
     x = 2 * torch.rand(points, 2, generator=generator, dtype=torch.float64) - 1
@@ -81,8 +81,8 @@ def of_width(family: Posteriors, width: int, *, points: int = 10, draws: int = 2
 def growth(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """From the narrowest to the widest network: the factors of the point gap, and the source that grows most.
 
-    ``factor`` is that of the gap itself, ``factor_per_std`` that of the gap in predictive deviations, which is the one
-    to look at where the deviations differ.
+    ``factor`` is that of the gap itself, ``factor_per_std`` that of the gap in predictive stds, which is the one
+    to look at where the stds differ.
     """
     rows = sorted(rows, key=lambda row: row["width"])
     first, last = rows[0], rows[-1]

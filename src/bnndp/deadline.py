@@ -29,7 +29,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """So many seconds from now; never, if None."""
+        """The deadline this many seconds from now; never, if None."""
         return cls(None if seconds is None else time.monotonic() + seconds)
 
     @property

@@ -1,6 +1,6 @@
 """The one family of errors that bnndp raises on purpose.
 
-Every message says what was wrong, where, which value was seen and what to do. The command line prints it as one
+Every message says what was wrong, where, which value was found and what to do. The command line prints it as one
 line and exits with status 2, as it does for an ``OSError``; anything else is a bug and keeps its traceback.
 """
 
@@ -10,7 +10,16 @@ _LONGEST = 600  # characters of a message about a file
 
 
 class CertError(Exception):
-    """Root of all errors raised by bnndp."""
+    """Base class of all errors raised by bnndp.
+
+    Examples:
+        >>> import bnndp
+        >>> try:
+        ...     bnndp.Box([1.0], [0.0])
+        ... except bnndp.CertError as error:
+        ...     print(type(error).__name__)
+        InputError
+    """
 
 
 class InputError(CertError, ValueError):

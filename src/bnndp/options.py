@@ -16,20 +16,35 @@ LEVELS = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to certify: the method, how far to refine, and the memory that intermediate tensors may take.
+    """Options of a certification: the method, the effort, and limits on time and memory.
 
-    ``auto`` is the moment method; ``best`` intersects the moment and the partition method. Refinement splits a box
-    into at most ``refine`` cells and stops early for a box whose interval is proved to be within ``tolerance`` of the
-    exact range at both ends. All work stops when ``time_limit`` seconds have passed; what was reached by then is the
-    answer, and nothing is known of boxes that were not. ``mass`` and ``cells`` belong to the partition method: the
-    probability left outside the main rectangle of a layer (any value is sound; a large one is tighter, see
-    docs/theory-partition.md) and the number of regions N_k of a layer. ``optimise`` is the number of steps by which
-    the moment method optimises its lower planes for every box and row; 0: one pass. ``branch`` is the largest number
-    of cells into which the decision of a nearly deterministic classifier is branched by the signs of neurons.
+    Every choice gives sound bounds.
 
-    ``effort`` sets ``method``, ``refine``, ``optimise`` and ``branch`` by what buys most for the cost: ``low`` is one
-    pass, ``medium`` costs about 10 and ``high`` about 100 times as much (docs/effort.md). It leaves alone what is not
-    at its default, and what is named in ``fixed``; :meth:`of` fixes all that it is given.
+    Args:
+        method: ``"moment"``, ``"partition"``, ``"best"`` (the intersection of both), or ``"auto"``, which is the moment
+            method.
+        refine: The largest number of cells into which a box is split.
+        tolerance: Refinement of a box stops early once its interval is proved to be this close to the exact range, at
+            both ends.
+        time_limit: Seconds after which all work stops. The answer is what was found by then; nothing is known about
+            boxes that were not reached.
+        memory: Bytes that intermediate tensors may take.
+        mass: For the partition method: the probability left outside the main rectangle of a layer. A large value is
+            tighter (docs/theory-partition.md).
+        cells: For the partition method: the number of regions of a layer.
+        optimise: Number of steps by which the moment method optimises its lower planes for every box and row; 0 means a
+            single pass.
+        branch: The largest number of cells into which the decision of a nearly deterministic classifier is split by the
+            signs of neurons.
+        effort: ``"low"`` is one pass; ``"medium"`` costs about 10 and ``"high"`` about 100 times as much. It sets
+            ``method``, ``refine``, ``optimise`` and ``branch``, except where they differ from their defaults or are
+            named in ``fixed`` (docs/effort.md).
+        fixed: Names of options that ``effort`` must not change; :meth:`of` fixes all that it is given.
+        deadline: Set by :meth:`started`.
+
+    Examples:
+        >>> Options(refine=64, time_limit=10.0).refine
+        64
     """
 
     method: str = "auto"
@@ -46,10 +61,14 @@ class Options:
     deadline: Deadline = field(default=NEVER, repr=False)
 
     def started(self) -> Options:
-        """The options of a question that is asked now: a time limit becomes a deadline, which is handed on.
+        """Start the clock: replace the time limit by a deadline.
 
-        >>> Options(time_limit=60).started().deadline.passed
-        False
+        Returns:
+            The options with a deadline, or the same options if there is no time limit.
+
+        Examples:
+            >>> Options(time_limit=60).started().deadline.passed
+            False
         """
         if self.time_limit is None:
             return self
@@ -57,10 +76,18 @@ class Options:
 
     @classmethod
     def of(cls, effort: str, **given: Any) -> Options:
-        """The options of a level of effort; those that are ``given`` win over it, also where they are the defaults.
+        """Create the options of a level of effort.
 
-        >>> Options.of("high", branch=1).fixed
-        frozenset({'branch'})
+        Args:
+            effort: ``"low"``, ``"medium"`` or ``"high"``.
+            **given: Other options, which take precedence over the effort even where they are the defaults.
+
+        Returns:
+            The options.
+
+        Examples:
+            >>> Options.of("high", branch=1).fixed
+            frozenset({'branch'})
         """
         return cls(effort=effort, fixed=frozenset(given), **given)
 
@@ -75,11 +102,11 @@ class Options:
             raise InputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
         self._check_effort()
         if type(self.refine) is not int or not self.refine >= 1:
-            raise InputError(f"refine is the largest number of cells a box and must be >= 1, got {self.refine!r}.")
+            raise InputError(f"refine is the largest number of cells per box and must be >= 1, got {self.refine!r}.")
         if type(self.optimise) is not int or not self.optimise >= 0:
             raise InputError(f"optimise is a number of steps and must be >= 0, got {self.optimise!r}.")
         if type(self.branch) is not int or not self.branch >= 1:
-            raise InputError(f"branch is the largest number of cells a box and must be >= 1, got {self.branch!r}.")
+            raise InputError(f"branch is the largest number of cells per box and must be >= 1, got {self.branch!r}.")
         if not self.tolerance >= 0:
             raise InputError(f"tolerance must be >= 0, got {self.tolerance!r}.")
         if self.time_limit is not None and not self.time_limit > 0:
@@ -99,4 +126,4 @@ class Options:
         unknown = sorted(set(self.fixed) - {field.name for field in fields(self)})
         if unknown:
             known = ", ".join(field.name for field in fields(self))
-            raise InputError(f"fixed names the option {unknown[0]!r}, which there is not; the options are {known}.")
+            raise InputError(f"fixed names the option {unknown[0]!r}, which does not exist; the options are {known}.")

@@ -89,12 +89,12 @@ class Activation:
     def _kinks(self, low: arb | None = None, high: arb | None = None) -> tuple[arb, arb]:
         """Bounds of the slopes of line and hinges on [low, high], or on the whole line."""
         at = self.line + sum((j for t, j in self.hinges if low is not None and t <= low), ZERO)
-        seen = [at]
+        values = [at]
         for t, j in self.hinges:
             if not (low is not None and t <= low) and not (high is not None and t >= high):
                 at += j
-                seen.append(at)
-        return smaller(*seen), larger(*seen)
+                values.append(at)
+        return smaller(*values), larger(*values)
 
     def slopes(self, low: arb, high: arb) -> tuple[arb, arb]:
         """Bounds of the derivative on [low, high]."""
@@ -143,15 +143,15 @@ class Activation:
         low, high = m
         pieces = 1 if self.smooth is None and all(sign * j >= 0 for _, j in self.hinges) else _PIECES
         h = (high - low) / pieces
-        rest = self.error
+        remainder = self.error
         if self.smooth is not None:
             down, up = self.smooth.curvature if sign > 0 else (-self.smooth.curvature[1], -self.smooth.curvature[0])
-            rest += self.weight * (larger(up, ZERO) * sq(r[1]) / 2 + larger(-down, ZERO) * sq(h) / 8)
+            remainder += self.weight * (larger(up, ZERO) * sq(r[1]) / 2 + larger(-down, ZERO) * sq(h) / 8)
         for i in range(pieces):
             ends = (low + i * h, low + (i + 1) * h)
             middle = (ends[0] + ends[1]) / 2
             for at in ends:
-                found = sign * (self.line * at + self.constant) + rest
+                found = sign * (self.line * at + self.constant) + remainder
                 if self.smooth is not None:
                     found += sign * self.weight * self.smooth.value(at)
                 for t, j in self.hinges:

@@ -70,14 +70,14 @@ class Chain:
         return (2 * self.exponent).sqrt()
 
     def form(self, rows: list[Vector], constants: Vector) -> Form:
-        """The rows as forms of x that are at least as large, and the squares of the deviations of the rest."""
+        """The rows as forms of x that are at least as large, and the variances of the remainder."""
         found = Form(list(rows), list(constants), [ZERO] * len(rows))
         for step in reversed(self.steps):
             step.back(found)
         return found
 
     def exponents(self, rows: list[Vector], constants: Vector) -> Form:
-        """Forms of x of which the exponentials are above E exp(rows . z + constants; nothing has failed)."""
+        """Forms of x whose exponentials are above E exp(rows . z + constants; nothing has failed)."""
         found = Form(list(rows), list(constants), [ZERO] * len(rows))
         for index in reversed(range(len(self.steps))):
             step = self.steps[index]
@@ -104,14 +104,14 @@ class Fused:
     above: tuple[Vector, Vector] | None  # slopes and constants over the conditional mean, in m; None: no activation
     below: tuple[Vector, Vector] | None
     slopes: tuple[Vector, Vector]  # of the activation: within the first -+ the second
-    deviation: Vector
+    std: Vector
     lost: Vector  # what cutting off may change in the mean
-    rectified: tuple[list[Ends], list[Ends]] | None = None  # independent ReLUs: ranges of their means and deviations
+    rectified: tuple[list[Ends], list[Ends]] | None = None  # ranges of means and stds of independent ReLUs
 
-    def tilt(self, form: Form, means: list[Ends], deviations: list[Ends]) -> None:
+    def tilt(self, form: Form, means: list[Ends], stds: list[Ends]) -> None:
         """The same for the logarithm of the mean exponential, where the input is not random."""
         for k, row in enumerate(form.rows):
-            slopes, constants = zip(*map(line, row, means, deviations), strict=True)
+            slopes, constants = zip(*map(line, row, means, stds), strict=True)
             form.rows[k] = list(slopes)
             form.constants[k] += sum(constants, ZERO)
         if self.layer is not None:
@@ -120,7 +120,7 @@ class Fused:
     def back(self, form: Form) -> None:
         """From the output to the input."""
         if self.layer is not None:
-            extra = self.layer.spread(form.rows, *self.slopes, self.deviation, self.box)
+            extra = self.layer.spread(form.rows, *self.slopes, self.std, self.box)
             form.squares = plus(form.squares, extra)
         if self.above is not None and self.below is not None:
             for k, row in enumerate(form.rows):
@@ -220,7 +220,7 @@ def _walk(layers: Sequence[Layer], shape: tuple[int, ...], box: Box, proved: Cha
 def _fused(
     layer: Gaussian | None, curve: Activation | None, box: Box, proved: Chain, given: dict[str, Any], name: str
 ) -> Box:
-    """Prove the ranges of means and deviations and the lines of one step; the box after it."""
+    """Prove the ranges of means and standard deviations and the lines of one step; the box after it."""
     n = len(box.low if layer is None else layer.bias)
     zero = [ZERO] * n
     low, high = _pair(given, "mean", n)
@@ -229,7 +229,7 @@ def _fused(
         held = all(a <= x and y <= b for a, x, y, b in zip(low, box.low, box.high, high, strict=True))
         require(held, f"{name}: a range")
     else:
-        _check_deviations(layer, box, proved, least, most, name)
+        _check_stds(layer, box, proved, least, most, name)
         _check_means(layer, box, proved, low, high, name)
         proved.failures += sum(not r.is_zero() for r in most)
     require(all(a <= b for a, b in zip(low, high, strict=True)), f"{name}: a range of means is empty")
@@ -240,9 +240,9 @@ def _fused(
         return ends
     above, below = _pair(given, "above", n), _pair(given, "below", n)
     for i in range(n):
-        mean, deviation = (low[i], high[i]), (least[i], most[i])
-        require(curve.above(mean, deviation, above[0][i], above[1][i], 1), f"{name}, value {i}: the line above")
-        require(curve.above(mean, deviation, -below[0][i], -below[1][i], -1), f"{name}, value {i}: the line below")
+        mean, std = (low[i], high[i]), (least[i], most[i])
+        require(curve.above(mean, std, above[0][i], above[1][i], 1), f"{name}, value {i}: the line above")
+        require(curve.above(mean, std, -below[0][i], -below[1][i], -1), f"{name}, value {i}: the line below")
     slopes = [curve.slopes(a, b) for a, b in zip(ends.low, ends.high, strict=True)]
     around = [(a + b) / 2 for a, b in slopes], [(b - a) / 2 for a, b in slopes]
     lost = 2 * curve.turn * g(-proved.reach, ONE)
@@ -267,18 +267,18 @@ def over_squares(box: Box, squares: list[Vector], constants: Vector) -> tuple[li
     ]
 
 
-def _check_deviations(layer: Gaussian, box: Box, proved: Chain, least: Vector, most: Vector, name: str) -> None:
+def _check_stds(layer: Gaussian, box: Box, proved: Chain, least: Vector, most: Vector, name: str) -> None:
     """On the whole box; or, where that is too much, by the chords of the squares, which are forms of z."""
-    low, high = layer.deviations(box)
-    require(all(a >= 0 and a * a <= b for a, b in zip(least, low, strict=True)), f"{name}: a least deviation")
-    require(all(b >= 0 for b in most), f"{name}: a largest deviation")
+    low, high = layer.variance_range(box)
+    require(all(a >= 0 and a * a <= b for a, b in zip(least, low, strict=True)), f"{name}: a least standard deviation")
+    require(all(b >= 0 for b in most), f"{name}: a largest standard deviation")
     left = [i for i, (a, b) in enumerate(zip(high, most, strict=True)) if not a <= b * b]
     if left:
-        require(layer.by_squares, f"{name}, value {left[0]}: the largest deviation")
+        require(layer.by_squares, f"{name}, value {left[0]}: the largest standard deviation")
         lines = layer.squares.tolist()
         forms = over_squares(box, [lines[i] for i in left], [layer.bias_squares[i] for i in left])
         for i, square in zip(left, proved.at_most(*forms), strict=True):
-            require(square <= sq(most[i]), f"{name}, value {i}: the largest deviation")
+            require(square <= sq(most[i]), f"{name}, value {i}: the largest standard deviation")
 
 
 def _check_means(layer: Gaussian, box: Box, proved: Chain, low: Vector, high: Vector, name: str) -> None:

@@ -73,8 +73,8 @@ def _on(proof: dict[str, Any], model: Model, box: Box, of: str, rows: list[Vecto
     found: list[tuple[arb, Lower]] = []
     for (layers, shift), part, weight in zip(model.members, proof["members"], model.weights, strict=True):
         moved = [ZERO] * len(box.low) if shift is None else shift.numbers()  # the first layer sees x - moved
-        seen = Box(plus(box.low, minus(moved)), plus(box.high, minus(moved)))
-        lower = bound(layers, model.input_shape, seen, rows, part)
+        shifted = Box(plus(box.low, minus(moved)), plus(box.high, minus(moved)))
+        lower = bound(layers, model.input_shape, shifted, rows, part)
         constants = [c - dot(line, moved) for c, line in zip(lower.constants, lower.slopes, strict=True)]
         found.append((arb(weight), Lower(lower.slopes, constants, lower.least)))
     total = sum((weight for weight, _ in found), ZERO)

@@ -95,7 +95,7 @@ def norms(layers: Sequence[Layer], shape: Shape, sizes: Vector) -> Vector:
             sizes = plus(sizes, norms(layer.inner, shape, sizes))
         elif layer.kind != "flatten":
             weights = gaussian(layer, shape)
-            _, squares = weights.deviations(Box(minus(sizes), sizes))
+            _, squares = weights.variance_range(Box(minus(sizes), sizes))
             means = plus(product(absolute(weights.mean), sizes), [abs(b) for b in weights.bias])
             sizes = plus(means, [upper_root(square) for square in squares])
         shape = out_shape(layer, shape)
@@ -167,8 +167,8 @@ def _chord(tilt: arb, low: arb, high: arb, outside: arb) -> tuple[arb, arb]:
     :math:`\sigma(S)\le\lambda^\lambda(1-\lambda)^{1-\lambda}e^{\lambda S}`; e^t is below its chord from low to high.
     """
     require(0 < tilt <= 1, "a tilt lies between 0 and 1")
-    rest = ONE - tilt
-    scale = tilt * tilt.log() + (ZERO if rest.is_zero() else rest * rest.log())
+    complement = ONE - tilt
+    scale = tilt * tilt.log() + (ZERO if complement.is_zero() else complement * complement.log())
     bottom, top = ((scale + end).exp() for end in (low, high))
     slope = (top - bottom) / (high - low)
     if not slope > 0:  # an interval of no width
@@ -178,7 +178,7 @@ def _chord(tilt: arb, low: arb, high: arb, outside: arb) -> tuple[arb, arb]:
 
 def _check_noise(last: Gaussian, box: Box, proved: Chain, pairs: list[Vector], noise: Vector) -> None:
     """Variances of the differences of two logits given the layer before; on the box, or by chords of the squares."""
-    _, high = last.deviations(box)
+    _, high = last.variance_range(box)
     n = len(high)
     found = last.spread(pairs, [ONE] * n, [ZERO] * n, [upper_root(x) for x in high], box)
     left = [k for k, (a, b) in enumerate(zip(found, noise, strict=True)) if not a <= b]

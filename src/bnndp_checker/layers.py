@@ -76,8 +76,8 @@ class Gaussian:
         """The part of the variances that independent weights give, for these z^2."""
         return plus(product(self.squares, z_squares), self.bias_squares)
 
-    def deviations(self, box: Box) -> tuple[Vector, Vector]:
-        """Squares of the least and the largest deviation of every output on the box."""
+    def variance_range(self, box: Box) -> tuple[Vector, Vector]:
+        """The smallest and the largest variance of every output on the box."""
         low = self.variance([sq(larger(a, -b, ZERO)) for a, b in zip(box.low, box.high, strict=True)])
         high = self.variance([x * x for x in box.size])
         if self.factor is not None:
@@ -88,13 +88,13 @@ class Gaussian:
             high = plus(high, [dot(row, row) * size for row in rows.tolist()])
         return low, high
 
-    def spread(self, rows: list[Vector], middle: Vector, wide: Vector, deviation: Vector, box: Box) -> Vector:
-        """For each row the square of the Lipschitz constant, see the module; ``deviation`` is at least r_i."""
+    def spread(self, rows: list[Vector], middle: Vector, wide: Vector, std: Vector, box: Box) -> Vector:
+        """For each row the square of the Lipschitz constant, see the module; ``std`` is an upper bound of r."""
         steep = plus([abs(p) for p in middle], wide)
         scaled = [times(row, middle) for row in rows]
         loose = [[abs(a) * w for a, w in zip(row, wide, strict=True)] for row in rows]
         if self.kernel is not None:
-            return self._shared_kernels(scaled, loose, deviation, box)
+            return self._shared_kernels(scaled, loose, std, box)
         if self.product_factors is not None:
             left, columns = self.product_factors
             size = sq(_norm(columns, box))
@@ -105,21 +105,21 @@ class Gaussian:
             own = self.variance([x * x for x in box.size])
             shared = self._shared_factor(self.factor[0], scaled, loose, box)
         else:
-            own, shared = [r * r for r in deviation], [ZERO] * len(rows)
+            own, shared = [r * r for r in std], [ZERO] * len(rows)
         return [dot([x * x for x in times(row, steep)], own) + extra for row, extra in zip(rows, shared, strict=True)]
 
     @staticmethod
     def _shared_factor(factors: list[arb_mat], scaled: list[Vector], loose: list[Vector], box: Box) -> Vector:
         """The noise that all outputs share is one linear map."""
         norms, found = [_norm(part, box) for part in factors], []
-        for line, rest in zip(scaled, loose, strict=True):
+        for line, extra in zip(scaled, loose, strict=True):
             total = factors[0] * line[0]
             for part, a in zip(factors[1:], line[1:], strict=True):
                 total += part * a
-            found.append(sq(_norm(total, box) + dot(rest, norms)))
+            found.append(sq(_norm(total, box) + dot(extra, norms)))
         return found
 
-    def _shared_kernels(self, scaled: list[Vector], loose: list[Vector], deviation: Vector, box: Box) -> Vector:
+    def _shared_kernels(self, scaled: list[Vector], loose: list[Vector], std: Vector, box: Box) -> Vector:
         """A kernel is the same at all positions: sums over the positions first, then squares over its entries."""
         patches, stds, bias_stds = self.kernel or ([], [], [])
         places, entries = len(patches), len(patches[0])
@@ -130,10 +130,10 @@ class Gaussian:
             part, sigma = slice(c * places, (c + 1) * places), stds[c * entries : (c + 1) * entries]
             own = matrix([row[part] for row in scaled], places)
             far = plus([abs(a) for a in (own * middle).entries()], (absolute(own) * reach).entries())
-            for k, (row, rest) in enumerate(zip(scaled, loose, strict=True)):
+            for k, (row, extra) in enumerate(zip(scaled, loose, strict=True)):
                 line = times(sigma, far[k * entries : (k + 1) * entries])
                 square = dot(line, line) + sq(bias_std * sum(row[part], ZERO))
-                found[k] += sq(upper_root(square) + dot(rest[part], deviation[part]))
+                found[k] += sq(upper_root(square) + dot(extra[part], std[part]))
         return found
 
 
@@ -192,7 +192,7 @@ def _average(windows: list[list[int]], n_in: int) -> Gaussian:
 
 
 def _convolution(layer: Layer, shape: tuple[int, ...]) -> Gaussian:
-    """As a matrix; ``kernel`` holds, for every position, the indices of its window (-1 outside), and the deviations."""
+    """As a matrix; ``kernel`` holds the indices of the window of every position (-1 outside), and the stds."""
     area, n_in = shape[1] * shape[2], shape[0] * shape[1] * shape[2]
     out, _, *kernel = layer.tensors["weight_mean"].shape
     cells = _windows(layer, shape, kernel)

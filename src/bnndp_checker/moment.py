@@ -43,7 +43,7 @@ class Known:
     noise: Vector  # E Var(z | layer before) is at most; of the first layer the variance
     planes: list[tuple[arb, arb, arb, arb]]  # above: slope, constant; below: slope, constant, in M
     slope: Vector  # p
-    rest: Vector  # sd(E[z | layer before] - p m) is at most
+    remainder: Vector  # sd(E[z | layer before] - p m) is at most
 
 
 def moment_bounds(
@@ -69,7 +69,7 @@ class First:
         n, self.layer, self.box, self.centre = len(layer.bias), layer, box, box.centre
         low = minus(plus(box.tops((layer.mean * -1).tolist()), minus(layer.bias)))
         high = plus(box.tops(layer.mean.tolist()), layer.bias)
-        least, most = ([x.sqrt() for x in side] for side in layer.deviations(box))
+        least, most = ([x.sqrt() for x in side] for side in layer.variance_range(box))
         tangents = numbers(given["tangent"], n, "tangent")
         self.below = []  # slope of m, slope of q, constant, with q = sum of sigma^2 c x
         for u, square, b in zip(
@@ -107,8 +107,8 @@ class First:
             require(beta >= 0 and root > 0, "a slope in r is not negative")
             corners = itertools.product((low[i], high[i]), (least[i], most[i]))
             constant = larger(*(g(m, r) - alpha * m - beta * r for m, r in corners))
-            rest = beta * (root + (self.layer.bias_squares[i] - both[i]) / root) / 2
-            found.append((alpha, beta / root, constant + rest, [ZERO] * len(self.centre)))
+            remainder = beta * (root + (self.layer.bias_squares[i] - both[i]) / root) / 2
+            found.append((alpha, beta / root, constant + remainder, [ZERO] * len(self.centre)))
         return found
 
     def _vertices(self, given: dict[str, Any]) -> list[Any]:
@@ -116,11 +116,11 @@ class First:
         require(len(self.centre) <= 10, "at most ten inputs for all vertices")
         points = list(itertools.product(*zip(self.box.low, self.box.high, strict=True)))
         means = [plus(product(self.layer.mean, point), self.layer.bias) for point in points]
-        deviations = [[s.sqrt() for s in self.layer.variance([x * x for x in point])] for point in points]
+        stds = [[s.sqrt() for s in self.layer.variance([x * x for x in point])] for point in points]
         found = []
         for i, _ in zip(range(len(self.layer.bias)), given["vertices"], strict=True):
             row = numbers(given["vertices"][i], len(self.centre), "vertices")
-            over = [g(m[i], r[i]) - dot(row, x) for x, m, r in zip(points, means, deviations, strict=True)]
+            over = [g(m[i], r[i]) - dot(row, x) for x, m, r in zip(points, means, stds, strict=True)]
             found.append((ZERO, ZERO, larger(*over), row))
         return found
 
@@ -176,7 +176,7 @@ def _scarf(mean: arb, variance: arb) -> arb:
 
 
 def _row_variance(rows: list[Vector], known: list[Known]) -> Vector:
-    """Upper bounds of Var(rows . z) of the last known layer: by deviations, or given the layer before it."""
+    """Upper bounds of Var(rows . z) of the last known layer: from standard deviations, or given the layer before it."""
     last = known[-1]
     if len(known) == 1:
         return [dot([a * a for a in row], last.variance) for row in rows]
@@ -185,7 +185,7 @@ def _row_variance(rows: list[Vector], known: list[Known]) -> Vector:
     found = []
     for row, square in zip(rows, linear, strict=True):
         size = [abs(a) for a in row]
-        given = dot(times(size, size), last.noise) + sq(upper_root(square) + dot(size, last.rest))
+        given = dot(times(size, size), last.noise) + sq(upper_root(square) + dot(size, last.remainder))
         found.append(_best(given, sq(dot(size, [upper_root(v) for v in last.variance]))))
     return found
 
@@ -206,7 +206,7 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
     moved = _row_variance(rows, known)  # Var m, at most
     uneven = [dot(times(row, row), z.square_noise) + sq(dot(row, z.square_sd)) for row in squares]  # Var s, at most
     if len(known) == 1:  # the z are independent, and E (z - E z)^4 <= 3 r^4 (ReLU is 1-Lipschitz)
-        most = [3 * x * x for x in z.layer.deviations(first.box)[1]]
+        most = [3 * x * x for x in z.layer.variance_range(first.box)[1]]
         far = [upper_root(dot([sq(sq(a)) for a in row], most) + 3 * v * v) for row, v in zip(rows, moved, strict=True)]
     else:  # |m - E m|_4^2, at most
         far = [sq(dot([abs(a) for a in row], [upper_root(upper_root(x)) for x in z.fourth])) for row in rows]
@@ -217,7 +217,7 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
     for i in range(n):
         m, s0, s1, p, reach = (low[i], high[i]), levels[i], middles[i], centres[i], reaches[i]
         require(s0 > 0 and s1 > 0 and reach > 0 and 0 <= p <= 1, f"{name}, value {i}: a level, the reach or the centre")
-        root, deviation, sd = s0.sqrt(), jensen[i].sqrt(), upper_root(moved[i])
+        root, std, sd = s0.sqrt(), jensen[i].sqrt(), upper_root(moved[i])
         excess = _scarf(spread[i] - s0, uneven[i])  # E (s - s0)_+
         total = spread[i] + moved[i]  # Var X
         # E z is at most these two, which are convex and increase in M
@@ -226,8 +226,8 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
             larger(*(value - slopes[i] * end for value, end in zip(both, m, strict=True)))
             for both in zip(*above, strict=True)
         ]
-        found.planes.append((slopes[i], _best(*over), cdf(tangents[i]), pdf(tangents[i]) * deviation))
-        least = g(m[0], deviation)
+        found.planes.append((slopes[i], _best(*over), cdf(tangents[i]), pdf(tangents[i]) * std))
+        least = g(m[0], std)
         square = _best(sq(larger(m[1], ZERO)) + total, moments(m[1], root)[1] + moved[i] + excess)
         variance = _best(total, square - sq(least))
         centred, squared = sq(sq(larger(m[1], ZERO) + upper_root(far[i]))), sq(spread[i]) + uneven[i]
@@ -249,5 +249,5 @@ def _layer(layer: Gaussian, given: dict[str, Any], first: First, known: list[Kno
         found.fourth.append(fourth)
         found.noise.append(_best(spread[i], variance))
         found.slope.append(p)
-        found.rest.append(slip + pdf(ZERO) * apart / root)
+        found.remainder.append(slip + pdf(ZERO) * apart / root)
     return found

@@ -184,7 +184,7 @@ def _layer(entry: Any, tensors: dict[str, Tensor]) -> Layer:
     found = {
         field: tensors.pop(f"{entry['name']}.{field}") for field in names if not (fixed and field.endswith("_std"))
     }
-    if fixed:  # without deviations in the file
+    if fixed:  # the file has no standard deviations
         for field in ("weight", "bias"):
             mean = found[f"{field}_mean"]
             found[f"{field}_std"] = Tensor(mean.shape, (0.0,) * len(mean.values))

@@ -15,17 +15,17 @@ __all__ = ["Ends", "line"]
 Ends = tuple[arb, arb]
 
 
-def line(a: arb, mean: Ends, deviation: Ends) -> Ends:
+def line(a: arb, mean: Ends, std: Ends) -> Ends:
     """Slope and constant of a line in m above l for all m and r in these ranges."""
     if not a <= 0:  # max(., 0) >= 0, so a larger a is on the safe side where the sign is not known
         a = larger(a.upper(), ZERO)
-        low, high = (_at(a, end, deviation[1])[0] for end in mean)
+        low, high = (_at(a, end, std[1])[0] for end in mean)
         slope = (high - low) / (mean[1] - mean[0])
         slope = slope if slope >= 0 else ZERO  # an interval of no width
         return slope, high - slope * mean[1]
-    middle, root = (mean[0] + mean[1]) / 2, (deviation[0] + deviation[1]) / 2
+    middle, root = (mean[0] + mean[1]) / 2, (std[0] + std[1]) / 2
     value, slope, turn = _at(a, middle, root)
-    off = [turn * (r - root) + sq(a * (r - root)) / 2 for r in deviation]
+    off = [turn * (r - root) + sq(a * (r - root)) / 2 for r in std]
     return slope, value - slope * middle + larger(*off)
 
 

@@ -230,7 +230,7 @@ def test_any_shape(activation: Any, truth: Truth, shape: tuple[int, ...]) -> Non
 
 
 @every
-def test_many_entries_are_taken_in_pieces_and_give_the_same(activation: Any, truth: Truth) -> None:
+def test_many_entries_are_taken_in_chunks_and_give_the_same(activation: Any, truth: Truth) -> None:
     n = 700 if is_surrogate(activation) else 12_000
     generator = torch.Generator().manual_seed(5)
     m = 3 * torch.randn(n, generator=generator, dtype=torch.float64)

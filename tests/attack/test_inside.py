@@ -147,7 +147,7 @@ def test_a_point_has_no_range(random_network: NetworkFactory) -> None:
         assert torch.equal(found.x_upper, x[:, None].expand(-1, 2, -1))
 
 
-def test_a_box_is_attacked_alike_in_any_batch_and_in_pieces(
+def test_a_box_is_attacked_alike_in_any_batch_and_in_chunks(
     random_network: NetworkFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = random_network((2, 6, 6, 1), std=0.3)

@@ -69,11 +69,11 @@ def test_the_domain_limits_the_attack() -> None:
     x[0, :3] = 0.0
     (only,) = network.linears
     w = only.weight_mean[0] - only.weight_mean[1]
-    room = torch.where(w > 0, x, 1 - x)  # how far each input may go down the margin
+    distance = torch.where(w > 0, x, 1 - x)  # how far each input may go down the margin
     low, high = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
     for _ in range(60):
         middle = (low + high) / 2
-        safe = margin(network, x) - (w.abs() * torch.minimum(room, middle[:, None])).sum(-1) > 0
+        safe = margin(network, x) - (w.abs() * torch.minimum(distance, middle[:, None])).sum(-1) > 0
         low, high = torch.where(safe, middle, low), torch.where(safe, high, middle)
     found = attack_radius(network, x, torch.zeros(5, dtype=torch.int64), reach=Reach(domain=(0, 1)))
     truth = torch.where(high == 1, torch.inf, high)

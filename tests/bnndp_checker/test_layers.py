@@ -139,7 +139,7 @@ def test_means_and_deviations(name: str) -> None:
     layer, shape, forward, noise = CASES[name](dice)
     found = gaussian(layer, shape)
     box, points = _box(dice, math.prod(shape), 0.8)
-    low, high = found.deviations(box)
+    low, high = found.variance_range(box)
     rows = found.mean.tolist()
     tops = box.tops(rows)
     for z in points:
@@ -152,7 +152,7 @@ def test_means_and_deviations(name: str) -> None:
     point = Box(_balls(points[0]), _balls(points[0]))
     for i, row in enumerate(noise(points[0])):  # at one point nothing is lost
         exact = math.fsum(x * x for x in row)
-        assert abs(float(found.deviations(point)[1][i]) - exact) < 1e-12 * (1 + exact)
+        assert abs(float(found.variance_range(point)[1][i]) - exact) < 1e-12 * (1 + exact)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -165,7 +165,7 @@ def test_lipschitz_constants(name: str) -> None:
     box, points = _box(dice, math.prod(shape), 0.3)
     rows = [[dice.gauss(0, 1) for _ in range(n)] for _ in range(3)] + [[1.0, -1.0, *[0.0] * (n - 2)]]
     middle, wide = [dice.uniform(-1, 1) for _ in range(n)], [dice.choice([0.0, 0.3]) for _ in range(n)]
-    deviation = [x.sqrt() for x in found.deviations(box)[1]]
+    deviation = [x.sqrt() for x in found.variance_range(box)[1]]
     bounds = found.spread([_balls(row) for row in rows], _balls(middle), _balls(wide), deviation, box)
 
     def gradient(row: list[float], slopes: list[float], z: list[float]) -> float:
@@ -180,7 +180,7 @@ def test_lipschitz_constants(name: str) -> None:
             assert largest[k] <= float(bounds[k]) + 1e-12
     z, zero = points[0], _balls([0.0] * n)
     point = Box(_balls(z), _balls(z))
-    own = [x.sqrt() for x in found.deviations(point)[1]]
+    own = [x.sqrt() for x in found.variance_range(point)[1]]
     for row, bound in zip(
         rows, found.spread([_balls(row) for row in rows], _balls(middle), zero, own, point), strict=True
     ):
@@ -195,7 +195,7 @@ def test_lipschitz_constants_about_zero(name: str) -> None:
     layer, shape, _, noise = CASES[name](dice)
     found, size = gaussian(layer, shape), math.prod(shape)
     n, ball = len(found.bias), Box(_balls([-1.0] * size), _balls([1.0] * size))
-    row, deviation = [dice.choice([-1.0, 1.0]) for _ in range(n)], [x.sqrt() for x in found.deviations(ball)[1]]
+    row, deviation = [dice.choice([-1.0, 1.0]) for _ in range(n)], [x.sqrt() for x in found.variance_range(ball)[1]]
     for centre, wide in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
         bound = float(found.spread([_balls(row)], _balls([centre] * n), _balls([wide] * n), deviation, ball)[0])
         for _ in range(60):

@@ -112,8 +112,8 @@ def test_what_is_known_of_hidden_layers(std: float | list[float]) -> None:
             at_least(said.square_noise, fourth - square.square())
             at_least(said.variance, square - mean.mean(0).square())
             if k:
-                rest = mean - _values(said.slope) * m
-                at_least([a**2 for a in said.rest], (rest - rest.mean(0)).square())
+                remainder = mean - _values(said.slope) * m
+                at_least([a**2 for a in said.remainder], (remainder - remainder.mean(0)).square())
                 at_least([a**2 for a in said.square_sd], (square - square.mean(0)).square())
             z = (m + s.sqrt() * torch.randn(m.shape, generator=dice, dtype=torch.float64)).clamp_min(0)
             rows = [[1.0, -1.0, 0.5, *[0.2] * (z.shape[1] - 3)], [1.0] * z.shape[1]]
@@ -159,7 +159,7 @@ def test_the_squares_of_a_layer_move_together() -> None:
     found = _layer(layers[2], part["steps"][2], first, [known[0], alike], "layer")
     shares = 100 * network.linears[2].weight_std.square().sum(-1)  # sd s, at least
     middle = _values([arb(float.fromhex(text)) for text in part["steps"][2]["middle"]])
-    assert bool((_values(found.rest) >= 0.398 * shares / middle.sqrt()).all())
+    assert bool((_values(found.remainder) >= 0.398 * shares / middle.sqrt()).all())
     assert bool((_values(found.square_sd) >= shares).all())
 
 

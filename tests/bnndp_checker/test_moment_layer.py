@@ -95,7 +95,7 @@ def test_the_rest_of_a_spread_that_varies(scale: float, bias: float) -> None:
         mean = sum(w * v for w, v in zip(weights, numbers, strict=True)) / total
         return math.sqrt(sum(w * (v - mean) ** 2 for w, v in zip(weights, numbers, strict=True)) / total)
 
-    assert float(found.rest[0]) >= deviation(values) * (1 - 1e-6)
+    assert float(found.remainder[0]) >= deviation(values) * (1 - 1e-6)
     mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
     assert float(found.low[0]) - 1e-9 <= mean <= float(found.high[0]) + 1e-9
 

@@ -124,7 +124,7 @@ def test_deviations_on_boxes_around_zero(seed: int) -> None:
     std, bias_std = [[dice.uniform(0, 1) for _ in range(3)] for _ in range(2)], [0.1, 0.0]
     squares = arb_mat(2, 3, [arb(x) ** 2 for row in std for x in row])
     layer = Gaussian(arb_mat(2, 3), balls([0.0, 0.0]), squares, [arb(x) ** 2 for x in bias_std])
-    least, most = layer.deviations(Box(balls(low), balls(high)))
+    least, most = layer.variance_range(Box(balls(low), balls(high)))
     nearest = [min(max(0.0, a), b) for a, b in zip(low, high, strict=True)]
     farthest = [max((a, b), key=abs) for a, b in zip(low, high, strict=True)]
     inner = [[dice.uniform(a, b) for a, b in zip(low, high, strict=True)] for _ in range(50)]

@@ -50,7 +50,7 @@ def _accepted(proof: Proof, network: Posterior, folder: Path, index: int = 0) ->
     return verdict.accepted
 
 
-def _least_seen(claim: Claim, draws: int = 4_000) -> Tensor:
+def _least_sampled(claim: Claim, draws: int = 4_000) -> Tensor:
     """Least sampled values (batch, rows) over corners and inner points, with six standard errors added."""
     dice = torch.Generator().manual_seed(5)
     box = claim.box
@@ -78,7 +78,7 @@ def test_every_kind_of_layer(kind: str, index: int, tmp_path: Path) -> None:
         claims.append(probability_claim(classifier, case.box, torch.zeros(2, dtype=torch.long)))
     for claim in claims:
         proof = prove(claim)
-        assert bool((proof.at_least <= _least_seen(claim)).all())
+        assert bool((proof.at_least <= _least_sampled(claim)).all())
         for box in range(2):
             if bool(proof.at_least[box].isfinite().all()):
                 assert _accepted(proof, claim.network, tmp_path, box)
@@ -97,7 +97,7 @@ def test_moments_of_dense_networks(hidden: tuple[int, ...], inputs: int, tmp_pat
     box = Box.ball(torch.full((1, inputs), 0.3), 0.05)
     proof = prove(interval_claim(network, box))
     assert proof.tree(0)["kind"] == "moment"
-    assert bool((proof.at_least <= _least_seen(proof.claim, 100_000)).all())
+    assert bool((proof.at_least <= _least_sampled(proof.claim, 100_000)).all())
     assert _accepted(proof, network, tmp_path)
     low, high = proof.at_least[:, :2], -proof.at_least[:, 2:]
     bounds = certify(network, box)
@@ -112,7 +112,7 @@ def test_a_function_of_the_user_is_proved_between_its_knots_only(tmp_path: Path)
         proof = prove(interval_claim(network, Box.ball([[0.3, -0.2]], 0.05)))
         assert bool(proof.at_least.isfinite().all()) == proved
         if proved:
-            assert bool((proof.at_least <= _least_seen(proof.claim)).all())
+            assert bool((proof.at_least <= _least_sampled(proof.claim)).all())
             assert _accepted(proof, network, tmp_path)
 
 
@@ -150,7 +150,7 @@ def test_cells_are_tighter_and_cover_the_box(tmp_path: Path) -> None:
     assert cut.at_least.sum() > whole.at_least.sum() + 1e-3
     assert cut.tree(0)["kind"] == "split"
     assert _accepted(cut, network, tmp_path)
-    assert bool((cut.at_least <= _least_seen(cut.claim)).all())
+    assert bool((cut.at_least <= _least_sampled(cut.claim)).all())
 
 
 def test_an_ensemble_adds_before_it_minimises(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_an_ensemble_adds_before_it_minimises(tmp_path: Path) -> None:
     assert bool((proof.at_least >= apart - 1e-9).all())
     assert proof.at_least.sum() > apart.sum() + 1e-3
     assert _accepted(proof, network, tmp_path)
-    assert bool((proof.at_least <= _least_seen(claim, 3_000)).all())
+    assert bool((proof.at_least <= _least_sampled(claim, 3_000)).all())
 
 
 def test_a_member_whose_exponentials_overflow_costs_its_own_share_only(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_uncertain_classifiers(hidden: tuple[int, ...], tmp_path: Path) -> None:
     box = Box.ball([[0.2, -0.1, 0.4]], 0.05)
     claim = probability_claim(network, box, torch.zeros(1, dtype=torch.long))
     proof = prove(claim)
-    assert bool((proof.at_least <= _least_seen(claim, 50_000)).all())
+    assert bool((proof.at_least <= _least_sampled(claim, 50_000)).all())
     assert _accepted(proof, network, tmp_path)
     if len(hidden) == 1:
         assert bool((proof.at_least[0, :2] > 0.5).all())  # the decision, with margins of deviation 1 and more

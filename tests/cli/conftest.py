@@ -143,7 +143,7 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def interrupted_at(
     call: int, real: Callable[..., Any], counts: Callable[..., bool] = lambda *_, **__: True, error: Any = None
 ) -> Callable[..., Any]:
-    """The function, ended by an interruption, or another error, at the so many-th call that ``counts``."""
+    """The function, ended by an interruption, or another error, at the n-th call that ``counts``."""
     seen: list[int] = []
 
     def run(*arguments: Any, **options: Any) -> Any:

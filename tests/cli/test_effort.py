@@ -116,7 +116,7 @@ class TestInterruption:
         monkeypatch.setattr(boxes, "better_bounds", spy)
         result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", out)
         assert result.status == 130
-        said = f"bnndp: interrupted; {out} has the bounds that were reached until then, all of which hold.\n"
+        said = f"bnndp: interrupted; {out} has the bounds found so far, all of which hold.\n"
         assert result.stderr == said
         assert [row["effort"] for row in rows_of(out)] == ["high", "medium", "medium"]
         assert "mean width" in " ".join(result.stdout.split())
@@ -141,7 +141,7 @@ class TestInterruption:
         monkeypatch.setattr(radii, "better_evaluations", later)
         result = bnndp(command, moons, points, *COMMANDS[command], "--effort", "medium", "--out", out)
         assert result.status == 130
-        assert result.stderr == f"bnndp: interrupted; {out} has what was reached until then, all of it proved.\n"
+        assert result.stderr == f"bnndp: interrupted; {out} has the results so far, all of them proved.\n"
         levels = [row["effort"] for row in rows_of(out)]
         assert levels == (["medium"] * 4 + ["low"] * 2 if command == "radius" else ["low"])
 

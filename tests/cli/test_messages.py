@@ -226,7 +226,7 @@ class TestDevice:
         monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
         assert "has CUDA devices 0 to 1 only" in refused(*start, "cuda:2")
         for name in ("gpu", "cuda:", "cuda:-1", "CPU", ""):
-            assert "is no device; known are cpu, cuda and cuda:N" in refused(*start, name)
+            assert "is not a device; use cpu, cuda or cuda:N" in refused(*start, name)
 
     @pytest.mark.parametrize("command", COMMANDS)
     def test_answers_are_the_same_where_there_is_one(

@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, call: int, error: type[BaseException]) -> None:
-    """Let the so many-th part of a command fail."""
+    """Let the n-th part of a command fail."""
     for module, name in ((boxes, "better_bounds"), (radii, "better_evaluations")):
         monkeypatch.setattr(module, name, interrupted_at(call, getattr(module, name), error=error))
 
@@ -76,7 +76,7 @@ def test_resumed_after_every_part_it_gives_the_same_rows(
             break
         stops += 1
         assert result.status == 130
-        assert result.stderr.count("goes on from there") == 1
+        assert result.stderr.count("continues from there") == 1
         assert f"{command} {moons} {points}" in result.stderr
         assert result.stderr.count("\n") == 1 + (stops > 1)  # what it resumed, and what it leaves
         assert (run / "rows.jsonl").exists() == out.exists()
@@ -247,7 +247,7 @@ def test_signals_keep_what_was_done_and_free_the_folder(
     if sent != signal.SIGKILL:
         kept = "bnndp: stopped before the end; no output file was written; 2 of 3 answers are kept in "
         assert errors.startswith(kept)
-        assert f"`bnndp {' '.join(arguments)}` goes on from there" in errors
+        assert f"`bnndp {' '.join(arguments)}` continues from there" in errors
         assert errors.count("\n") == 1
     monkeypatch.setattr(boxes, "_BOXES", 2)
     result = bnndp(*arguments)

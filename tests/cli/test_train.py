@@ -144,7 +144,7 @@ def test_a_killed_training_goes_on_to_the_same_file(bnndp: Any, tmp_path: Path, 
     process.send_signal(sent)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == (143 if sent == signal.SIGTERM else -sent)
-    said = f"{STOPPED}; the same command goes on from {checkpoint}.\n" if sent == signal.SIGTERM else ""
+    said = f"{STOPPED}; the same command continues from {checkpoint}.\n" if sent == signal.SIGTERM else ""
     assert errors.decode() == said
     assert checkpoint.exists()
     assert not broken.exists()
@@ -166,7 +166,7 @@ def test_a_checkpoint_after_the_last_step(bnndp: Any, tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("bnndp.files.posterior.save", stop)
         result = bnndp(*_arguments(out))
-    line = f"{STOPPED}; the same command goes on from {out}.checkpoint.\n"
+    line = f"{STOPPED}; the same command continues from {out}.checkpoint.\n"
     assert (result.status, result.stderr) == (130, line)
     result = bnndp(*_arguments(out))
     assert (result.status, result.stderr) == (0, "bnndp: resumed after the last step.\n")
@@ -192,13 +192,13 @@ def test_a_training_that_is_stopped_while_it_begins_again(
             patch.setattr(Vogn, "step", stop)
             return bnndp(*_arguments(out), "--restart")
 
-    # The old checkpoint is not named: the training cannot go on from it.
+    # The old checkpoint is not named: the training cannot continue from it.
     result = stopped_at(0)
     assert (result.status, result.stderr) == (130, f"{STOPPED}.\n")
     assert checkpoint.read_bytes() == b"of another training"
-    # A new one is, but --restart would not go on from it.
+    # A new one is, but --restart would not continue from it.
     result = stopped_at(5)
-    line = f"{STOPPED}; the same command without --restart goes on from {checkpoint}.\n"
+    line = f"{STOPPED}; the same command without --restart continues from {checkpoint}.\n"
     assert (result.status, result.stderr) == (130, line)
     assert bnndp(*_arguments(out)).stderr == "bnndp: resumed at step 5.\n"
 

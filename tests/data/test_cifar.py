@@ -173,7 +173,7 @@ def test_the_subset_never_stands_for_the_whole(tmp_path: Path) -> None:
         cifar10("test", tmp_path)
     assert "cifar10_subset" not in str(caught.value)
     write_subset(tmp_path)
-    with pytest.raises(InputError, match=r"The subset is at hand: ask for cifar10_subset.") as caught:
+    with pytest.raises(InputError, match=r"The subset is available: ask for cifar10_subset.") as caught:
         cifar10("test", tmp_path)
     assert "\n" not in str(caught.value)
 

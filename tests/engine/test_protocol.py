@@ -74,12 +74,12 @@ def test_bounds_hold_at_points_of_the_boxes(name: str, radius: float) -> None:
     network, box = BayesianNetwork.from_linears(layers), Box.ball(normal(4, 2, seed=3), radius)
     bounds: Pass = make(network, box)
     x, outputs = points_of(box, 40), network.n_out
-    seen = x - SHIFT if name == "shifted" else x
+    shifted = x - SHIFT if name == "shifted" else x
     both = both_signs(outputs, box)
     for rows in (both, normal(4, outputs, seed=5)) if bounds.moments else (both,):
         if name == "best" and rows is not both:
             continue  # the partition method knows the outputs only
-        found, (mean, variance) = bounds.affine(rows), moments(layers, seen, rows)
+        found, (mean, variance) = bounds.affine(rows), moments(layers, shifted, rows)
         plane = torch.einsum("brn,pbn->pbr", found.affine.matrix, x) + found.affine.offset
         assert bool((plane <= mean + 1e-12).all())
         for least in (found.least, bounds.least(rows) if bounds.moments else found.least):
@@ -99,8 +99,8 @@ def test_output_variances_and_margins_hold(name: str) -> None:
     network, box = BayesianNetwork.from_linears(layers), Box.ball(normal(4, 2, seed=3), 0.2)
     bounds: Pass = make(network, box)
     x, outputs = points_of(box, 40), network.n_out
-    seen = x - SHIFT if name == "shifted" else x
-    _, variance = moments(layers, seen, torch.eye(outputs, dtype=F64))
+    shifted = x - SHIFT if name == "shifted" else x
+    _, variance = moments(layers, shifted, torch.eye(outputs, dtype=F64))
     found = bounds.output_variance()
     assert bool((found.lower <= variance.amin(0) + 1e-12).all() & (found.upper >= variance.amax(0) - 1e-12).all())
     label = torch.tensor([0, 1, 2, 0])
@@ -108,7 +108,7 @@ def test_output_variances_and_margins_hold(name: str) -> None:
     for b, own in enumerate(label.tolist()):
         rows = -torch.eye(outputs, dtype=F64)
         rows[:, own] += 1
-        mean, variance = moments(layers, seen[:, b], rows)
+        mean, variance = moments(layers, shifted[:, b], rows)
         assert bool((known_margins.mean[b, 0] <= mean.amin(0) + 1e-12).all())
         assert bool((known_margins.variance[b, 0] >= variance.amax(0) * (1 - 1e-9) - 1e-15).all())
         assert known_margins.mean[b, 0, own] == known_margins.variance[b, 0, own] == 0

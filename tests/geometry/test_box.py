@@ -203,9 +203,9 @@ def test_box_extremes_are_on_the_safe_side_and_tight(kind: str, width: float) ->
             row, shift = matrix[b, r].tolist(), offset[b, r].item()
             least = exact_box_minimum(row, shift, lower, upper)
             most = -exact_box_minimum([-w for w in row], -shift, lower, upper)
-            room = Fraction(4 * gamma(2 * n + 8) * (float(matrix[b, r].abs() @ size) + abs(shift)) + 4 * TINY)
-            assert least - room <= Fraction(low[b, r].item()) <= least
-            assert most <= Fraction(high[b, r].item()) <= most + room
+            slack = Fraction(4 * gamma(2 * n + 8) * (float(matrix[b, r].abs() @ size) + abs(shift)) + 4 * TINY)
+            assert least - slack <= Fraction(low[b, r].item()) <= least
+            assert most <= Fraction(high[b, r].item()) <= most + slack
 
 
 def test_matrix_and_offset_may_be_shared_by_the_batch() -> None:
@@ -240,11 +240,11 @@ def test_ball_extremes_are_those_of_the_dual_norm(kind: str, norm: int, radius: 
                 dual = exact(max(map(abs, row))) if norm == 1 else exact(sum((w**2 for w in row), Fraction(0))).sqrt()
                 least, most = exact(middle) - arb(radius) * dual, exact(middle) + arb(radius) * dual
                 size = float(matrix[b, r].abs() @ (region.magnitude[b] + region.within.centre[b].abs() + radius))
-                room = arb(4 * gamma(2 * n + 8) * (size + abs(offset[b, r].item())) + 4 * TINY)
+                slack = arb(4 * gamma(2 * n + 8) * (size + abs(offset[b, r].item())) + 4 * TINY)
                 assert below(low[b, r].item(), least)
                 assert above(high[b, r].item(), most)
-                assert arb(low[b, r].item()) >= least - room
-                assert arb(high[b, r].item()) <= most + room
+                assert arb(low[b, r].item()) >= least - slack
+                assert arb(high[b, r].item()) <= most + slack
 
 
 @pytest.mark.parametrize("norm", [1, 2])

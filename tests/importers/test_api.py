@@ -152,7 +152,7 @@ def test_modules_that_are_not_of_one_network_are_refused() -> None:
         bnndp.importers.from_samples([sequential(), sequential(1, activation=nn.ReLU)], task="regression")
     with pytest.raises(InputError, match="1 of 2 samples are modules"):
         bnndp.importers.from_samples([sequential(), dict(sequential().state_dict())])  # type: ignore[list-item]
-    with pytest.raises(InputError, match=r"one Sequential is no list of samples; read it by bnndp.from_module"):
+    with pytest.raises(InputError, match=r"one Sequential is not a list of samples; read it with bnndp.from_module"):
         bnndp.importers.from_samples(sequential())  # type: ignore[arg-type]
     dropped = [nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))]
     with pytest.raises(InputError, match=r"sample 0: .*mc_dropout.*; bnndp.from_module takes more arguments"):

@@ -152,7 +152,7 @@ BAD_TENSORS: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], s
     "batch norm": (lambda t: t | {"bn.running_mean": torch.ones(4)}, "'bn.running_mean' is known to no importer"),
     "a bias alone": (lambda t: t | {"x.bias": torch.ones(4)}, "'x.bias' is a bias without a weight"),
     "both kinds": (lambda t: t | {"x.weight_mean": torch.ones(1, 2)}, "lacks the tensors"),
-    "images": (lambda t: t | {"x.weight": torch.ones(1, 2, 3, 3)}, "no chain of dense layers; give --arch"),
+    "images": (lambda t: t | {"x.weight": torch.ones(1, 2, 3, 3)}, "not a chain of dense layers; give --arch"),
     "sizes": (lambda t: t | {"x.weight": torch.ones(1, 7)}, "their sizes fit in no order; give --arch"),
     "integers": (lambda t: t | {"x.weight": torch.ones(1, 2, dtype=torch.int64)}, "has dtype torch.int64"),
     "not finite": (
@@ -213,7 +213,7 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
     save(own_network(), tmp_path / model)
     before = (tmp_path / model).read_bytes()
     for arguments, words in {
-        ("f", "-o", out): "no file that torch.save has written",
+        ("f", "-o", out): "not a file written by torch.save",
         ("absent", "-o", out): "No such file",
         (model, "-o", model): "would be overwritten",
         (model, "-o", out, "--arch", "a.json", "--task", "regression"): "--arch says",

@@ -43,7 +43,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a cycle": (_cycle(), "deeper than 16"),
     "entries that multiply": (_doubling(), "more than 50000 entries"),
     "one name twice": ({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "two of its entries have the name 'a.b'"),
-    "a name that is none": ({(1, 2): torch.ones(1)}, r"the name \(1, 2\) is no text"),
+    "a name that is none": ({(1, 2): torch.ones(1)}, r"the name \(1, 2\) is not text"),
     "sparse": ({"a": torch.ones(1).to_sparse()}, "only plain, dense numbers are read"),
     "complex": ({"a": torch.ones(1, dtype=torch.complex64)}, "only plain, dense numbers are read"),
 }

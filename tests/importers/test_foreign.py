@@ -1,4 +1,4 @@
-"""``--ignore``: what is no weight of the network is left out by name, and said to be; unknown names are refused."""
+"""``--ignore``: what is not a weight of the network is left out by name, and said to be; unknown names are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_site_of_a_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     save_file(guide(), source)
     command = ["convert", str(source), "-o", str(out), "--task", "regression", "--activation", "relu"]
     assert main(command) == 2
-    assert "leave it out by --ignore sigma" in capsys.readouterr().err
+    assert "leave it out with --ignore sigma" in capsys.readouterr().err
     assert main([*command, "--ignore", "sigma"]) == 0
     assert "note: left out, as --ignore says: sigma\n" in capsys.readouterr().out
     found = read_model(out)
@@ -63,7 +63,7 @@ def test_a_tensor_of_a_state_dict(tmp_path: Path) -> None:
     save_file(plain() | {"log_sigma": torch.zeros(1), "head.tau": torch.zeros(())}, tmp_path / "s.safetensors")
     found = convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma", "head.tau")))
     assert found.posterior.digest() == bnndp.importers.from_tensors(plain(), **SETTINGS).digest()
-    with pytest.raises(ModelFileError, match=r"leave it out by --ignore head\.tau; they look for"):
+    with pytest.raises(ModelFileError, match=r"leave it out with --ignore head\.tau; they look for"):
         convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("log_sigma",)))
 
 
@@ -73,7 +73,7 @@ def test_a_tensor_of_the_second_file(tmp_path: Path) -> None:
     save_file(last, tmp_path / "g.safetensors")
     save_file(first | {"log_sigma": torch.zeros(1)}, tmp_path / "n.safetensors")
     beside = tmp_path / "n.safetensors"
-    with pytest.raises(ModelFileError, match="'log_sigma' of the second file is no weight"):
+    with pytest.raises(ModelFileError, match="'log_sigma' of the second file is not a weight"):
         convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(beside=beside))
     found = convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(beside=beside, ignore=("log_sigma",)))
     assert found.posterior.digest() == bnndp.importers.from_pyro(last, network=first, **SETTINGS).digest()
@@ -92,7 +92,7 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path)
     with pytest.raises(ModelFileError, match=r"it has no tensor 'tau' to ignore; its tensors are '0.bias', '0.weight'"):
         convert(tmp_path / "s.safetensors", RELUS, options=ConvertOptions(ignore=("tau",)))
     save_file(guide(), tmp_path / "g.safetensors")
-    with pytest.raises(ModelFileError, match=r"'tau' of --table or --ignore is no site of the file; its sites are"):
+    with pytest.raises(ModelFileError, match=r"'tau' of --table or --ignore is not a site of the file; its sites are"):
         convert(tmp_path / "g.safetensors", RELUS, options=ConvertOptions(ignore=("sigma", "tau")))
 
 
@@ -113,7 +113,7 @@ def test_sites_left_out_in_python() -> None:
         assert bnndp.importers.from_pyro(guide(), ignore=ignore, **SETTINGS).digest() == wanted
     with pytest.raises(ModelFileError, match=r"in Python by ignore=\['sigma'\]"):
         bnndp.importers.from_pyro(guide(), **SETTINGS)
-    with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is no site"):
+    with pytest.raises(ModelFileError, match="'tau' of --table or --ignore is not a site"):
         bnndp.importers.from_pyro(guide(), ignore=["sigma", "tau"], **SETTINGS)
     with pytest.raises(InputError, match="ignore must be a list of names of sites, got 3"):
         bnndp.importers.from_pyro(guide(), ignore=3, **SETTINGS)  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ def test_several_groups_need_the_names() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3))
     parts = [list(module[2].parameters()), list(module[0].parameters())]  # the other way round
     state = optimiser(parts)
-    with pytest.raises(ModelFileError, match="order is not sure; give --table with parameters"):
+    with pytest.raises(ModelFileError, match="order is ambiguous; give --table with parameters"):
         bnndp.importers.from_ivon(module, state, **SETTINGS)
     found = bnndp.importers.from_ivon(
         module, state, parameters=["2.weight", "2.bias", "0.weight", "0.bias"], **SETTINGS
@@ -164,7 +164,7 @@ BAD: dict[str, tuple[Callable[[State], None], str]] = {
     "ess zero": (_set((*GROUP, "ess"), 0.0), "expected > 0"),
     "decay infinite": (_set((*GROUP, "weight_decay"), torch.inf), "expected > 0, >= 0"),
     "no params": (_set((*GROUP, "params"), None), "lacks one of"),
-    "fewer params": (_set((*GROUP, "params"), [0, 1, 2]), "order is not sure"),
+    "fewer params": (_set((*GROUP, "params"), [0, 1, 2]), "order is ambiguous"),
 }
 
 

@@ -216,7 +216,7 @@ def test_a_network_that_is_not_the_one(tmp_path: Path) -> None:
     half = state("Diag", vector(twins[2].parameters()), torch.ones(6), torch.ones(1))
     assert "is in more than one way made of" in fault(half, twins)
     normed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    assert "'1.running_mean' of the second file is no weight or bias" in fault(good, normed)
+    assert "'1.running_mean' of the second file is not a weight or bias" in fault(good, normed)
 
 
 def test_a_network_in_a_file_without_order_is_refused() -> None:
@@ -243,7 +243,7 @@ def test_states_that_are_cut_off_or_odd() -> None:
     assert "temperature is nan" in fault(good | {"temperature": math.nan}, net)
     assert "has no finite rsqrt" in fault(good | {"H": -torch.ones(n) * 5}, net)
     assert "'H' is not finite" in fault(good | {"H": torch.full((n,), torch.inf)}, net)
-    for kind, why in (("DiagSubnet", "its subnetwork is not in the file"), ("Functional", "no Gaussian of weights")):
+    for kind, why in (("DiagSubnet", "its subnetwork is not in the file"), ("Functional", "not a Gaussian")):
         assert why in fault(good | {"cls_name": f"{kind}Laplace"}, net)
     layerwise = state("DiagLL", vector(net[2].parameters()), torch.ones(4), torch.ones(2))
     assert "prior_precision has 2 values; expected one of [1, 4]" in fault(layerwise, net)

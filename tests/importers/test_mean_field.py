@@ -121,7 +121,7 @@ def test_convolutions(name: str) -> None:
     assert isinstance(found, BayesianNetwork)
     wanted = posterior(library, "conv", tensors)
     assert all(torch.equal(getattr(found.layers[0], field), wanted[field]) for field in FIELDS)
-    with pytest.raises(ModelFileError, match="no chain of dense layers; give --arch"):
+    with pytest.raises(ModelFileError, match="not a chain of dense layers; give --arch"):
         bnndp.importers.from_tensors(tensors, **SETTINGS)
 
 
@@ -233,7 +233,7 @@ BAD: dict[str, tuple[dict[str, Tensor], str]] = {
     ),
     "no library": (
         {"fc.w": torch.ones(2, 3)},
-        "tensor 'fc.w' is known to no importer; if it is no weight of the network, leave it out by --ignore fc.w",
+        "tensor 'fc.w' is known to no importer; if it is not a weight of the network, leave it out with --ignore fc.w",
     ),
 }
 
@@ -324,7 +324,7 @@ BAD_TABLES: dict[str, tuple[Any, str]] = {
     ),
     "transform of a mean": (
         {"tensors": [{"name": "<layer>.a", "role": "weight_mean", "transform": "exp"}]},
-        "is no standard deviation",
+        "is not a standard deviation",
     ),
     "another setting": ({"tensors": [{"name": "<layer>.a", "role": "weight", "x": "y"}]}, "unknown settings: 'x'"),
     "a copy of nothing": ({"tensors": [{"name": "<layer>.a", "role": "copy"}]}, "must say of which name"),

@@ -206,7 +206,7 @@ UNKNOWN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "a softmax at the end": (
         lambda: nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)),
         {},
-        "'1': Softmax is no layer here: leave it out and say task='classification'",
+        "'1': Softmax is not a layer here: leave it out and give task='classification'",
     ),
     "an approximate GELU": (
         lambda: nn.Sequential(nn.Linear(2, 2), nn.GELU("tanh"), nn.Linear(2, 1)),

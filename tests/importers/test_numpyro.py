@@ -213,7 +213,7 @@ def test_vectors_that_cannot_be_read() -> None:
     assert "several guides" in fault(two, table=table)
     less = locs(w1=(3, 2), b1=(2,)) | {"w1_auto_scale": torch.ones(3, 2)}
     assert fault(less) == "it has the location of 'b1' without its scale: a tensor is missing"
-    assert "no location or scale of an autoguide" in fault(locs(w1=(3, 2)) | {"w1": torch.ones(3, 2)})
+    assert "not a location or scale of an autoguide" in fault(locs(w1=(3, 2)) | {"w1": torch.ones(3, 2)})
 
 
 def test_layers_of_flax_without_a_prior_have_no_variance() -> None:

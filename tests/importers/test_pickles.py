@@ -41,8 +41,8 @@ def saved(tmp_path: Path) -> bytes:
 
 
 LIES: dict[str, tuple[str, str]] = {
-    "done, without a file": ("pass", "what was read of it is no model: .* No such file"),
-    "garbage": ("open(sys.argv[2], 'wb').write(b'x' * 99)", "what was read of it is no model"),
+    "done, without a file": ("pass", "its content is not a model: .* No such file"),
+    "garbage": ("open(sys.argv[2], 'wb').write(b'x' * 99)", "its content is not a model"),
     "an empty model": ("open(sys.argv[2], 'wb').write(b'\\x02' + bytes(7) + b'{}')", "not complete"),
     "names that are none": (
         """

@@ -79,11 +79,11 @@ def test_dense_states_of_one_layer(seed: int, kind: str) -> None:
 def test_the_order_of_a_vector_in_a_file_must_be_said() -> None:
     params = {"0.weight": torch.randn(2, 3), "0.bias": torch.randn(2)}
     foreign = flat({"params": params, "cov": torch.eye(8)})
-    with pytest.raises(ModelFileError, match="the order of its vector is not sure"):
+    with pytest.raises(ModelFileError, match="the order of its vector is ambiguous"):
         importer_for(foreign).read(foreign, Choices())
     held = {"params.0.bias": params["0.bias"], "params.0.weight": params["0.weight"], "cov": torch.eye(8)}
     unsure = Foreign(held, holders=("",), ordered=False)  # sorted, whatever it was
-    with pytest.raises(ModelFileError, match="the order of its vector is not sure"):
+    with pytest.raises(ModelFileError, match="the order of its vector is ambiguous"):
         importer_for(unsure).read(unsure, Choices())
     foreign = flat({"params": params, "cov": torch.diag(torch.arange(8.0))})
     table = {"sites": [{"site": "0.bias"}, {"site": "0.weight"}]}
@@ -149,7 +149,7 @@ def test_states_that_cannot_be_read() -> None:
     less = {name: value for name, value in params.items() if name != "2.bias"}
     assert fault({"params": less, "sd_diag": spreads}).startswith("it has the scale of '2.bias' without its mean")
     assert "sd_diag and cov: it is not one state" in fault({"params": params, "sd_diag": spreads, "cov": torch.eye(13)})
-    assert "'other' is no part of a state" in fault({"params": params, "sd_diag": spreads, "other": torch.ones(1)})
+    assert "'other' is not part of a state" in fault({"params": params, "sd_diag": spreads, "other": torch.ones(1)})
     assert "as standard deviation" in fault({"params": params, "sd_diag": {n: -v for n, v in spreads.items()}})
     zero = {name: torch.zeros_like(value) for name, value in params.items()}
     assert "has no finite rsqrt" in fault({"params": params, "prec_diag": zero})

@@ -28,6 +28,6 @@ def test_the_scan_refuses_whole_modules(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(1, 1), tmp_path / "f")
     with pytest.raises(
         ModelFileError,
-        match=r"it names 'torch\.nn\.modules\.linear\.Linear', which is no part of a tensor; save the state_dict\(\)",
+        match=r"it names 'torch\.nn\.modules\.linear\.Linear', which is not part of a tensor; save the state_dict\(\)",
     ):
         expect_plain((tmp_path / "f").read_bytes())

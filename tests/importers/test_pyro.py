@@ -342,7 +342,7 @@ def test_what_is_missing_or_surplus_is_named() -> None:
     assert fault(noise).startswith("site 'sigma' is not known to be a weight or a bias: say so by a row of sites")
     assert read(flat(noise), table={"ignore": ["sigma"]}).keys() == read(flat(whole)).keys()
     told = fault(whole, table={"ignore": ["tau"]})
-    assert told.startswith("'tau' of --table or --ignore is no site of the file; its sites are '0.weight', '0.bias'")
+    assert told.startswith("'tau' of --table or --ignore is not a site of the file; its sites are '0.weight', '0.bias'")
     assert fault(whole | {"other": torch.ones(1)}) == "tensor 'other' is neither a location nor a scale of the guide"
     bent = whole | {"scales.0.bias" + RAW: torch.zeros(9)}
     assert fault(bent).startswith("mean and scale of '0.bias' have the shapes")

@@ -37,7 +37,7 @@ def test_constraints_come_as_words() -> None:
 
 
 def test_only_these_classes_are_let_through() -> None:
-    with pytest.raises(ModelFileError, match=r"it names 'torch.distributions.constraints._Simplex', which is no part"):
+    with pytest.raises(ModelFileError, match=r"it names 'torch.distributions.constraints._Simplex', which is not part"):
         expect_plain(pickled({"a": torch.distributions.constraints.simplex}))
     for name in CONSTRAINTS:
         module, _, kind = name.rpartition(".")

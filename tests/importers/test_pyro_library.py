@@ -295,7 +295,7 @@ def test_a_task_that_is_not_known_must_be_given(fresh: Any, finish: str) -> None
 @pytest.mark.parametrize("finish", ["probs", "halved"])
 def test_outputs_that_are_changed_are_refused(fresh: Any, finish: str) -> None:
     guide = fitted(fresh, classifier(fresh, finish))
-    with pytest.raises(InputError, match="the model does something with what 'out' gives before it is observed"):
+    with pytest.raises(InputError, match="the model changes the output of 'out' before it is observed"):
         bnndp.importers.from_pyro(guide, activation="relu", task="classification")
 
 

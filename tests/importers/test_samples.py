@@ -138,9 +138,9 @@ def test_samples_that_differ_are_refused() -> None:
 
 
 def test_one_dimensional_kernels_are_not_taken_for_samples() -> None:
-    with pytest.raises(ModelFileError, match="no chain of dense layers"):
+    with pytest.raises(ModelFileError, match="not a chain of dense layers"):
         bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3)}, **SETTINGS)
-    with pytest.raises(ModelFileError, match="no chain of dense layers"):
+    with pytest.raises(ModelFileError, match="not a chain of dense layers"):
         bnndp.importers.from_tensors({"conv.weight": torch.ones(4, 2, 3), "conv.bias": torch.ones(4)}, **SETTINGS)
 
 

@@ -163,9 +163,9 @@ def test_tilted_sources_are_sub_gaussian_on_a_rectangle(near: bool, cells: int, 
         delta = far.sign() * reach * share if near else far / y
         at, moved = subject.tilted(x, y, a, c), subject.tilted(x, y, a + delta, c)
         used, allowed = moved.log - at.log - delta * at.mean, 0.5 * delta.square() * square
-        room = 1e-10 * (1 + at.log.abs() + moved.log.abs() + (delta * at.mean).abs())
-        assert (used <= allowed + room).all()
-        ratio = allowed / used.clamp_min(1e-3 * allowed + room)
+        slack = 1e-10 * (1 + at.log.abs() + moved.log.abs() + (delta * at.mean).abs())
+        assert (used <= allowed + slack).all()
+        ratio = allowed / used.clamp_min(1e-3 * allowed + slack)
         least = min(least, ratio.nan_to_num(math.inf).min().item())  # there may be no bound: infinite
     assert least <= 1.05  # for some it is nearly sharp
 

@@ -44,12 +44,12 @@ def test_parabolas_of_harmful_neurons_lie_above(touching: bool) -> None:
     for _ in range(40):
         step = dice.normal(*shape) * dice.log_uniform(0.1, 20, shape)
         step = step * torch.where(dice.uniform(shape=shape) < 0.5, r, spread)
-        rest = tilted(m0 + step, r, a, zero).log - at.log - at.in_mean * step
+        remainder = tilted(m0 + step, r, a, zero).log - at.log - at.in_mean * step
         allowed = bend.constant + bend.slope * step + 0.5 * bend.curvature * step.square()
         allowed = 0.5 * touch * step.square() if touching else allowed
-        room = 1e-10 * (1 + at.log + (at.in_mean * step).abs())
-        assert (rest <= allowed + room).all()
-        least = min(least, (allowed / rest.clamp_min(1e-3 * allowed + room)).min().item())
+        slack = 1e-10 * (1 + at.log + (at.in_mean * step).abs())
+        assert (remainder <= allowed + slack).all()
+        least = min(least, (allowed / remainder.clamp_min(1e-3 * allowed + slack)).min().item())
     assert least <= 1.05
     assert (bend.curvature <= touch * (1 + 1e-9)).all()
     # Nearly always lower on average at m0 - spread and m0 + spread than the one that touches.

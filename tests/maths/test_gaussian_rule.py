@@ -132,8 +132,8 @@ def test_a_coarser_rule_would_be_seen() -> None:
     assert abs(right - finer) < granted / 8 < granted < abs(wrong - finer)
 
 
-def test_pieces_cover_all_entries_in_order() -> None:
+def test_chunks_cover_all_entries_in_order() -> None:
     m = torch.arange(10_007, dtype=torch.float64)
     for width in (1, 100, 1 << 14, 1 << 20):
-        assert torch.equal(subject.in_pieces(lambda m, r: torch.stack([m, r]), m, -m, width), torch.stack([m, -m]))
-    assert subject.in_pieces(lambda m, r: m + r, m[:0], m[:0], 9).shape == (0,)
+        assert torch.equal(subject.in_chunks(lambda m, r: torch.stack([m, r]), m, -m, width), torch.stack([m, -m]))
+    assert subject.in_chunks(lambda m, r: m + r, m[:0], m[:0], 9).shape == (0,)

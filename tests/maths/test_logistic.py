@@ -1,9 +1,9 @@
 """The mean of a sigmoid from two moments: every parabola proved in ball arithmetic, and laws of all kinds against it.
 
 The proof of a parabola ``f(t) + f'(t) u + gamma u^2 >= f(t + u)``, ``f(D) = 1/(1 + e^D)``, has three parts. Near t the
-divided difference is a Taylor polynomial and a rest: f is a sum of ``-1/(D - i k pi)`` over odd k, so its n-th Taylor
-coefficient at any real point is at most ``2.2 pi^-(n+1)``. Further out the difference itself is enclosed. Left of some
-point the parabola is above one and falls, right of another it is above f and rises.
+divided difference is a Taylor polynomial and a remainder: f is a sum of ``-1/(D - i k pi)`` over odd k, so its n-th
+Taylor coefficient at any real point is at most ``2.2 pi^-(n+1)``. Further out the difference itself is enclosed. Left
+of some point the parabola is above one and falls, right of another it is above f and rises.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def proved(t: float, curvature: float) -> bool:
     at, gamma = arb(t), arb(curvature)
     value, tangent = f(at), slope(at)
     coefficients = taylor(at, TERMS)
-    rest = 2.2 * arb.pi() ** -(TERMS + 1) * arb(NEAR) ** (TERMS - 2)
-    difference = gamma - rest - arb_poly(coefficients[2:])
+    remainder = 2.2 * arb.pi() ** -(TERMS + 1) * arb(NEAR) ** (TERMS - 2)
+    difference = gamma - remainder - arb_poly(coefficients[2:])
     if not positive(difference, difference.derivative(), -NEAR, NEAR):
         return False
 

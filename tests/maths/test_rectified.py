@@ -161,9 +161,9 @@ def test_standard_raw_moments_are_those_of_the_shifted_variable() -> None:
             assert error(got[i].item(), want) <= 64 * UNIT
         with ctx.workprec(PRECISION):
             phi, active, t1 = pdf(x), cdf(x), arb(x)
-            rest = 1 - active  # max(xi, -t)^k = (-t)^k on xi < -t; integrals of xi^k phi over [-t, inf)
+            mass = 1 - active  # max(xi, -t)^k = (-t)^k on xi < -t; integrals of xi^k phi over [-t, inf)
             integrals = (phi, active - t1 * phi, (t1**2 + 2) * phi, 3 * active - (t1**3 + 3 * t1) * phi)
-            wants = [value + (-t1) ** (k + 1) * rest for k, value in enumerate(integrals)]
+            wants = [value + (-t1) ** (k + 1) * mass for k, value in enumerate(integrals)]
         for got, want in zip(high, wants, strict=True):
             assert error(got[i].item(), want) <= 64 * UNIT
 

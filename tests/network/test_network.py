@@ -151,7 +151,7 @@ def test_what_is_plain() -> None:
         network = BayesianNetwork(layers)
         assert network.plain is plain
         if not plain:
-            for name in ("linears", "seen"):
+            for name in ("linears", "unshifted_linears"):
                 with pytest.raises(UnsupportedLayerError, match=r"use network\.layers"):
                     getattr(network, name)
     assert repr(BayesianNetwork((linear(),))) == "BayesianNetwork(3-2, regression)"

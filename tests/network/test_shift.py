@@ -106,7 +106,7 @@ def test_decisions_and_radii_are_in_the_users_units(random_network: Callable[...
 
 def test_inner_bounds_refuse_a_network_that_shifts(pair: tuple[BayesianNetwork, BayesianNetwork]) -> None:
     with pytest.raises(InputError, match="shifts its inputs"):
-        _ = pair[1].seen
+        _ = pair[1].unshifted_linears
     with pytest.raises(InputError, match="shifts its inputs"):
         recursion.bound(pair[1], Box.ball(points(1), 0.1), mass=0.9, cells=2)
 

@@ -50,8 +50,8 @@ def test_no_point_of_a_region_leaves_its_ranges(n: int, size: float) -> None:
                     assert oracles.above(r_high[i], r)
             if torch.equal(low, high):  # a point: nothing is lost but rounding
                 assert torch.allclose(found.std_lower, found.std_upper, rtol=1e-13)
-                room = 1e-13 * (1 + size * linear.weight_mean.abs().sum().item())
-                assert (found.mean_upper - found.mean_lower).max().item() <= room
+                slack = 1e-13 * (1 + size * linear.weight_mean.abs().sum().item())
+                assert (found.mean_upper - found.mean_lower).max().item() <= slack
 
 
 # Where float64 underflows or cancels

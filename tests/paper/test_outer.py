@@ -90,10 +90,10 @@ def test_every_claim_behind_two_layers_without_noise(seed: int) -> None:
 
     z = torch.cat([points(3, 100 * seed + k) for k in range(20)])
     here = values(z)
-    room = 1e-11 * (1 + z.sum(-1, keepdim=True))  # rounding of sums of a few dozen terms of this size
-    assert (z @ found.matrix[0].T + found.offset[0] >= here - room).all()
+    slack = 1e-11 * (1 + z.sum(-1, keepdim=True))  # rounding of sums of a few dozen terms of this size
+    assert (z @ found.matrix[0].T + found.offset[0] >= here - slack).all()
     for i in range(3):
         step = 1.0 + z[:, i : i + 1]
         gain = values(z + step * torch.eye(3, dtype=F64)[i]) - here
-        assert (gain <= step * found.rise[:, i] + room).all()
-        assert (-gain <= step * found.fall[:, i] + room).all()
+        assert (gain <= step * found.rise[:, i] + slack).all()
+        assert (-gain <= step * found.fall[:, i] + slack).all()

@@ -147,7 +147,7 @@ def test_a_bound_that_is_not_a_number_proves_nothing(value: float, monkeypatch: 
         ({"label": torch.tensor([0, 7])}, "label 1 is 7"),
         ({"label": torch.tensor([0.0, 1.0])}, "integer"),
         ({"label": torch.tensor([0, 1, 2])}, "2 inputs"),
-        ({"x": X[:1]}, "give one point a region"),
+        ({"x": X[:1]}, "give one point per region"),
         ({"x": X + 1}, "must lie in its region"),
         ({"network": BayesianNetwork(random_linear(2, 3, 0).layers)}, "needs a classifier"),
         ({"network": torch.nn.Linear(2, 3)}, r"make one of it with bnndp\.from_module"),

@@ -38,5 +38,5 @@ def test_a_table_takes_no_column_without_a_type(tmp_path: Path) -> None:
 def test_the_documentation_names_them_in_their_order() -> None:
     text = DOCS.read_text(encoding="utf-8").partition("### rows.jsonl")[2].partition("They are explained")[0]
     for command, columns in (("certify", DECISION_COLUMNS), ("radius, evaluate", RADIUS_COLUMNS)):
-        entries = next(line for line in text.splitlines() if line.startswith(f"| {command} |"))
+        entries = next(item for item in text.split("\n- ") if item.startswith(f"{command}: "))
         assert re.findall(r"`(\w+)`", entries) == list(columns)

@@ -145,7 +145,7 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
     from bnndp.runs.sealed_lines import seal
 
     (tmp_path / "results.jsonl").write_bytes(seal({"format": "bnndp-run-9"}))
-    with pytest.raises(RunStateError, match="'bnndp-run-9', known is 'bnndp-run-1'"):
+    with pytest.raises(RunStateError, match="'bnndp-run-9', this version reads 'bnndp-run-1'"):
         open_run(tmp_path, identity_of(Squares())).__enter__()
 
 

@@ -183,27 +183,27 @@ def test_a_sealed_line_of_something_else_is_refused(whole: tuple[Path, Any], rec
 
 
 class Failing:
-    """A file that takes so many bytes and then has no space left; as on a full disk, the last write is a short one."""
+    """A file with space for ``capacity`` bytes; as on a full disk, the last write is a short one."""
 
-    def __init__(self, file: Any, room: int) -> None:
-        self.file, self.room = file, room
+    def __init__(self, file: Any, capacity: int) -> None:
+        self.file, self.capacity = file, capacity
 
     def write(self, data: Any) -> int:
-        if self.room <= 0:
+        if self.capacity <= 0:
             raise OSError(28, "No space left on device")
-        written = self.file.write(bytes(data[: self.room]))
-        self.room -= written
+        written = self.file.write(bytes(data[: self.capacity]))
+        self.capacity -= written
         return written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
 
 
-def fill_disk(folder: Path, room: int) -> int:
-    """Go on with a run on a disk that is full after ``room`` bytes; how many answers it had before."""
+def fill_disk(folder: Path, capacity: int) -> int:
+    """Go on with a run on a disk that is full after ``capacity`` bytes; how many answers it had before."""
     with open_run(folder, identity_of(Squares())) as journal:
         done = journal.count(0) + journal.count(1)
-        journal.file = Failing(journal.file, room)  # type: ignore[assignment]
+        journal.file = Failing(journal.file, capacity)  # type: ignore[assignment]
         with pytest.raises(RunStateError) as caught:
             work(Squares(), journal, silent, Schedule())
     assert "\n" not in str(caught.value)
@@ -215,8 +215,8 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
     want = finish(tmp_path / "other", Squares())
     folder = tmp_path / "run"
     counts = []
-    for room in (0, 1, 50, 300, 390, 420, 500, 0):
-        counts.append(fill_disk(folder, room))
+    for capacity in (0, 1, 50, 300, 390, 420, 500, 0):
+        counts.append(fill_disk(folder, capacity))
         payload = (folder / "results.jsonl").read_bytes()
         assert payload.endswith(b"\n")  # the torn line was taken back
         assert payload.count(b"\n") - 1 >= counts[-1]
@@ -230,8 +230,8 @@ def test_an_interrupted_write_leaves_no_torn_line_before_the_next(tmp_path: Path
 
     class Interrupted(Failing):
         def write(self, data: Any) -> int:
-            if self.room:
-                self.room = 0
+            if self.capacity:
+                self.capacity = 0
                 self.file.write(bytes(data[:100]))
                 raise KeyboardInterrupt
             return self.file.write(data)

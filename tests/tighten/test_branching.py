@@ -34,7 +34,7 @@ def network(sizes: tuple[int, ...], std: float, seed: int) -> BayesianNetwork:
 def branched(
     net: BayesianNetwork, box: Box, label: Tensor, cells: int, value: Value | None = None, deadline: Deadline = NEVER
 ) -> Tensor:
-    """The least row of the decision for ``label`` on each box, by at most so many cells."""
+    """The least row of the decision for ``label`` on each box, with at most ``cells`` cells."""
     bounds, rows = DensePass(net.linears, box), decision_rows(label, net.n_out)[0]
 
     def least(found: Margins, owner: Tensor) -> Tensor:

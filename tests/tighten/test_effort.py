@@ -171,8 +171,8 @@ class TestClassification:
             assert bool((better.lower >= worse.lower).all() & (better.upper <= worse.upper).all())
         for share in (0.0, 0.5, 1.0):
             mean, error = sampled_softmax(network, box.lower + share * (box.upper - box.lower), 5000, seed=1)
-            room = 5 * error + 1e-9
-            assert bool((found[-1].lower <= mean + room).all() & (found[-1].upper >= mean - room).all())
+            slack = 5 * error + 1e-9
+            assert bool((found[-1].lower <= mean + slack).all() & (found[-1].upper >= mean - slack).all())
 
     @pytest.mark.parametrize(
         ("sizes", "std"), [((2, 8, 3), 0.1), pytest.param((10, 8, 3), 0.02, marks=pytest.mark.slow)]

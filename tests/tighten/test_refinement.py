@@ -172,10 +172,10 @@ def test_the_tolerance_stops_and_is_kept(random_network: NetworkFactory, toleran
     network, box = random_network((1, 15, 1), 8), boxes([[0.2], [-0.6]], 0.9)
     loose, tight = (certify(network, box, Options(refine=200, tolerance=t)) for t in (tolerance, tolerance / 30))
     for i in range(2):
-        exact, room = exact_range(network, box[i : i + 1], 4001), tolerance + 1e-6
+        exact, slack = exact_range(network, box[i : i + 1], 4001), tolerance + 1e-6
         assert contains(loose, exact, i)
-        assert (exact.lower - room <= loose.lower[i]).all()
-        assert (exact.upper + room >= loose.upper[i]).all()
+        assert (exact.lower - slack <= loose.lower[i]).all()
+        assert (exact.upper + slack >= loose.upper[i]).all()
     few, many = (torch.bincount(pieces(b).owner, minlength=2) for b in (loose, tight))
     assert ((few < 200) & (few < many)).all()
 

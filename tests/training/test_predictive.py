@@ -46,7 +46,7 @@ def test_without_hidden_layers_against_quadrature() -> None:
     assert torch.allclose(found.log_probability.exp().sum(-1), torch.ones(3, dtype=torch.float64), rtol=1e-12)
 
 
-def test_pieces_are_put_together_in_order() -> None:
+def test_chunks_are_put_together_in_order() -> None:
     """More points than a chunk holds: every one has its own prediction."""
     network = random_network((1, 300, 2), scale=0.0, task="classification")
     x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]

@@ -2,7 +2,7 @@
 
 Closed forms are those of rectified and clipped Gaussians, of exponentials cut at zero, of the Gaussian error linear
 unit and of sines (for piecewise affine surrogates). The other activations are integrated: on the side of the Gaussian
-for deviations below 2 (support/activation_truths.py), on the side of the logistic density for larger ones.
+for standard deviations below 2 (support/activation_truths.py), on the side of the logistic density for larger ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ __all__ = ["CLOSED", "INTEGRATED", "SMOOTH", "Closed", "Smooth", "swapped"]
 _BALL = arb(0, 1)
 _SLACK = arb(1e-60)  # radius of balls of numbers that reach their bounds, such as P = 1
 _SLOPE = 1e-9  # promised of ``slope`` where the shape says that it is known
-_MILLS = 1e4  # deviations beyond which a tail over its density is enclosed by its series, whose terms alternate
+_MILLS = (
+    1e4  # standard deviations beyond which a tail over its density is enclosed by its series, whose terms alternate
+)
 
 Powers = Callable[[arb, arb], list[arb]]  # of m and r > 0
 
@@ -129,7 +131,7 @@ class Closed:
 
 
 def _bits(m: float, r: float) -> int:
-    """Enough for fourth central moments where the mean, the deviation and one are of different sizes."""
+    """Enough for fourth central moments where the mean, the standard deviation and one are of different sizes."""
     if r == 0:
         return PRECISION
     return PRECISION + 5 * (math.frexp(max(abs(m), r, 1.0))[1] - math.frexp(min(r, 1.0))[1])
@@ -210,12 +212,12 @@ def _elu(alpha: float, share: float) -> Closed:
 
     def derivatives(m: arb, r: arb) -> list[arb]:
         u, e = m / r, _cut_exponential(m, r, 1)
-        kink, rest = pdf(u) / r, 1 - a
+        kink, complement = pdf(u) / r, 1 - a
         return [
             cdf(u) + a * e,
-            rest * kink + a * e,
-            -rest * u * kink / r + a * (e - kink),
-            rest * (u * u - 1) * kink / (r * r) + a * (e - kink + u * kink / r),
+            complement * kink + a * e,
+            -complement * u * kink / r + a * (e - kink),
+            complement * (u * u - 1) * kink / (r * r) + a * (e - kink + u * kink / r),
         ]
 
     def value(x: arb) -> arb:
@@ -335,7 +337,7 @@ class Smooth:
     def _mean(self, m: float, r: float) -> arb:
         if r >= 2 and self.wide is not None:
             return self.wide(arb(m), arb(r))
-        if abs(m) >= 1e3:  # more than 250 deviations from where it bends
+        if abs(m) >= 1e3:  # more than 250 standard deviations from where it bends
             limit = self.limits[m > 0]
             return (limit if self.bounded else limit * arb(m)) + _BALL * 1e-200
         if r <= 1e-17:
@@ -343,7 +345,7 @@ class Smooth:
         return self.truth.mean(m, r)
 
     def centrals(self, judge: Judge, draw: Draw, n: int) -> None:
-        """Central moments, where networks live and for deviations up to 30."""
+        """Central moments, where networks live and for standard deviations up to 30."""
         r = draw.mixed(draw.log_uniform(n, -9, 1.5), draw.uniform(n, 0, 10), draw.uniform(n, 0, 2))
         m = draw.mixed(draw.normal(n, 2), draw.uniform(n, -10, 10) * r, draw.uniform(n, -60, 60))
         for a, b, *values in rows(m, r, *fields(self.phi.central(m, r))):

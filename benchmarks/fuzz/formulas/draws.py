@@ -42,12 +42,12 @@ class Draw:
         return torch.stack(choices).gather(0, which[None])[0]
 
     def standard(self, n: int, largest: float = 1e30) -> Tensor:
-        """Arguments in units of a deviation: tails to 40, the middle, and from nothing to ``largest``."""
+        """Arguments in standard deviations: tails to 40, the middle, and from nothing to ``largest``."""
         wide = self.signed(n, -300, 0) if largest < 1 else self.signed(n, -16, float(torch.tensor(largest).log10()))
         return self.mixed(self.uniform(n, -40, 40), self.normal(n, 2), wide, self.signed(n, -300, 0))
 
     def gaussians(self, n: int, largest: float = 30.0) -> tuple[Tensor, Tensor]:
-        """Means and deviations up to ``10**largest``: |m/r| <= 40, deviations 0, one far larger than the other."""
+        """Means and stds up to ``10**largest``: |m/r| <= 40, stds 0, one far larger than the other."""
         usual, any_size = self.log_uniform(n, -12, min(6.0, largest)), self.log_uniform(n, -300, largest)
         r = self.mixed(usual, usual, usual, any_size)
         u = self.mixed(self.uniform(n, -40, 40), self.uniform(n, -40, 40), self.normal(n, 2), self.signed(n, -16, 3))

@@ -68,10 +68,10 @@ def chernoff(judge: Judge, draw: Draw, n: int) -> None:
     """The largest sigma(-D) exp(lam D)."""
     lam = draw.mixed(draw.log_uniform(n, -300, 0), 1 - draw.log_uniform(n, -16, 0), draw.uniform(n, 1e-3, 1))
     for x, value in rows(lam, subject.chernoff_constant(lam)):
-        rest = 1 - arb(x)
+        complement = 1 - arb(x)
         with ctx.workprec(4 * _BITS):
-            rest = 1 - arb(x)
-            truth = arb(x) * arb(x).log() + (rest * rest.log() if rest > 0 else 0)
+            complement = 1 - arb(x)
+            truth = arb(x) * arb(x).log() + (complement * complement.log() if complement > 0 else 0)
             judge.above("chernoff_constant", (x,), value, truth.exp(), truth.exp())
 
 
@@ -141,11 +141,11 @@ def parabolas(judge: Judge, draw: Draw, n: int) -> None:
             parabola = expected_relu(u, 1.0) + cdf(u) * d + arb(flat) * d * d / 2
             judge.above("relu_curvature", (u, x, dev), parabola, expected_relu(there, 1.0))
             at, b = _tilted(arb(m), arb(dev), arb(tilt), zero), arb(x) - arb(m)
-            rest = _tilted(arb(x), arb(dev), arb(tilt), zero).log - at.log - at.in_mean * b
+            remainder = _tilted(arb(x), arb(dev), arb(tilt), zero).log - at.log - at.in_mean * b
             half = b * b / 2
-            judge.above("harmful_curvature", (m, dev, tilt, x), arb(steep) * half, rest)
+            judge.above("harmful_curvature", (m, dev, tilt, x), arb(steep) * half, remainder)
             above = arb(constant) + arb(slope) * b + (arb(k) + _EASE) * half
-            judge.above("harmful_parabola", (m, dev, tilt, x), above, rest)
+            judge.above("harmful_parabola", (m, dev, tilt, x), above, remainder)
 
 
 def squares(judge: Judge, draw: Draw, n: int) -> None:

@@ -21,7 +21,7 @@ Place = tuple[float, ...]  # the arguments
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen of one formula."""
+    """The results for one formula."""
 
     claims: int = 0
     failures: int = 0
@@ -53,7 +53,7 @@ class Judge:
             tally.loss = _larger(tally.loss, (wrong + granted) / scale)
 
     def above(self, name: str, at: Place, value: float | arb, truth: arb, scale: arb | None = None) -> None:
-        """Claim ``value >= truth``; without a scale what lies between is no matter of rounding."""
+        """Claim ``value >= truth``; without a scale what lies between is not due to rounding."""
         tally, bound = self._tally(name), arb(value)
         if not bound >= truth:
             self._fail(tally, at, value, truth, f"below by {float(truth - bound):.3g}")

@@ -47,7 +47,7 @@ def scarf(judge: Judge, draw: Draw, n: int) -> None:
 
 
 def constants(judge: Judge, draw: Draw, n: int) -> None:
-    """Quadratic rests of E ReLU and E ReLU^2 in the variance, and mixed derivatives."""
+    """Quadratic remainders of E ReLU and E ReLU^2 in the variance, and mixed derivatives."""
     start = draw.log_uniform(n, -12, 12)
     end = torch.where(
         draw.uniform(n) < 0.05, 0.0, start * draw.mixed(draw.log_uniform(n, -6, 6), draw.uniform(n, 0, 3))
@@ -60,10 +60,10 @@ def constants(judge: Judge, draw: Draw, n: int) -> None:
             before, after, step = rectified(m, root), rectified(m, arb(s).sqrt()), arb(s) - arb(s0)
             u = arb(m) / root
             square = step * step
-            rest = (after.mean - before.mean - pdf(u) / (2 * root) * step) * arb(s0) * root / square
+            remainder = (after.mean - before.mean - pdf(u) / (2 * root) * step) * arb(s0) * root / square
             second = (after.second - before.second - cdf(u) * step) * arb(s0) / square
-            judge.above("MEAN_ABOVE", (m, s0, s), tails.MEAN_ABOVE, rest)
-            judge.below("MEAN_BELOW", (m, s0, s), -tails.MEAN_BELOW, rest)
+            judge.above("MEAN_ABOVE", (m, s0, s), tails.MEAN_ABOVE, remainder)
+            judge.below("MEAN_BELOW", (m, s0, s), -tails.MEAN_BELOW, remainder)
             judge.above("SECOND_CURVATURE", (m, s0, s), tails.SECOND_CURVATURE, abs(second))
             judge.above("MEAN_MIXED", (m, s0), tails.MEAN_MIXED * _ROUNDED, abs(u) * pdf(u) / 2)
             judge.above("HALF_PEAK", (m, s0), tails.HALF_PEAK * _ROUNDED, pdf(u) / 2)
@@ -71,7 +71,7 @@ def constants(judge: Judge, draw: Draw, n: int) -> None:
 
 
 def skewness(judge: Judge, draw: Draw, n: int) -> None:
-    """Third central moments of a rectified N(u, 1) are at most 0.5777 times the deviation."""
+    """Third central moments of a rectified N(u, 1) are at most 0.5777 times the standard deviation."""
     for (u,) in rows(draw.mixed(draw.uniform(n, -40, 40), draw.normal(n, 2))):
         with ctx.workprec(2 * PRECISION):
             at = rectified(u, 1.0)
@@ -199,7 +199,7 @@ def replacement(judge: Judge, draw: Draw, n: int) -> None:
 
 
 def _active(u: arb, m: arb, w: arb, root: arb) -> arb:
-    """E g(m + w z, root) 1{z > 0} for z = u + xi; what lies 12 deviations beyond goes into the radius."""
+    """E g(m + w z, root) 1{z > 0} for z = u + xi; what lies 12 standard deviations beyond goes into the radius."""
     low = max(-u, arb(-12), key=float)
     norm = (2 * acb.pi()).sqrt()
 

@@ -36,9 +36,9 @@ __all__ = [
     "sums",
 ]
 
-_UNDERFLOW = arb(2) ** -1020  # below it a tail is no normal float64 number
+_UNDERFLOW = arb(2) ** -1020  # below it a tail is not a normal float64 number
 _ABSOLUTE = arb(2) ** -51  # of maths/normal.py
-_DEEPEST = 40.0  # deviations up to which tails are compared relative to themselves
+_DEEPEST = 40.0  # standard deviations up to which tails are compared relative to themselves
 _ONE = arb(1)
 
 
@@ -137,8 +137,8 @@ def raw_moments(judge: Judge, draw: Draw, n: int) -> None:
         with ctx.workprec(2 * PRECISION):
             at = rectified(-x, 1.0)
             below = [at.mean, at.second, at.third, at.fourth]
-            shifted, rest = cut_moments(-arb(x)), tail(x)
-            above = [shifted[k] + (-arb(x)) ** k * rest for k in range(1, 5)]
+            shifted, mass = cut_moments(-arb(x)), tail(x)
+            above = [shifted[k] + (-arb(x)) ** k * mass for k in range(1, 5)]
         for k, (value, truth) in enumerate(zip(values, below + above, strict=True)):
             name = f"E {'(xi - t)_+' if k < 4 else 'max(xi, -t)'}^{k % 4 + 1}"
             judge.near(name, (x,), value, granted, truth, _ONE)

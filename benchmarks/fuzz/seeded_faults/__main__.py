@@ -1,7 +1,7 @@
 """Put every fault of the list, or random mutants, into a copy of the project: its tests must fail, each time.
 
 Every fault has to be noticed. A mutant that survives is a hole in the tests, or changes nothing that matters
-(docs/testing.md says which). What is done is kept in ``.cache/seeded-faults.jsonl``; the same command goes on from
+(docs/testing.md says which). What is done is kept in ``.cache/seeded-faults.jsonl``; the same command continues from
 there.
 """
 
@@ -71,7 +71,7 @@ def _mutants(only: Sequence[str] | None, count: int, seed: int) -> Iterator[Case
 
 
 def _case(name: str, file: str, changed: str, tests: tuple[str, ...], then: tuple[str, ...] = ()) -> Case:
-    """The tests of the file's own name first, and those of its room only if these say nothing."""
+    """The tests of the file's own name first, and those of its folder only if these say nothing."""
     count = 1 if tests == own_tests(file) else len(tests)
     return Case(name, file, changed, tests[:count], (*tests[count:], *then))
 

@@ -10,7 +10,7 @@ file (so that a change of the code that touches it is noticed):
     - the old line, or lines
     + the new line, or lines
 
-Without a line of tests they are those of the file itself, then those of its room: tests mirror the sources.
+Without a line of tests they are those of the file itself, then those of its folder: tests mirror the sources.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _fault(name: str, lines: list[str], where: str) -> Fault:
 
 
 def own_tests(file: str) -> tuple[str, ...]:
-    """The tests of a module: those of its name, then all of its room."""
+    """The tests of a module: those of its name, then all of its folder."""
     package, _, stem = file.removeprefix("src/").removeprefix("bnndp/").removesuffix(".py").rpartition("/")
     candidates = (f"tests/{package}/test_{stem}.py", f"tests/{package}")
     return tuple(test for test in candidates if (ROOT / test).exists())

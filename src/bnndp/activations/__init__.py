@@ -1,4 +1,4 @@
-"""Records of activations, one file a kind; what the passes ask of one is in ``activation``."""
+"""Records of activations, one file per kind; what the passes ask of one is in ``activation``."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, fields, lipschitz_central, record
 from bnndp.activations.settings import finite
-from bnndp.maths.gaussian_rule import ABSOLUTE, SMALLEST, in_pieces
+from bnndp.maths.gaussian_rule import ABSOLUTE, SMALLEST, in_chunks
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.panels import NODES, SIXTEEN, panels
 from bnndp.maths.rectified import expected_relu, ratio, relu_probability
@@ -21,15 +21,22 @@ from bnndp.maths.rounding import ELEMENTARY
 __all__ = ["Elu"]
 
 _SQRT1_2 = math.sqrt(0.5)
-_CUT = 8.8125  # deviations; beyond is less than 9e-15 of any moment, see gaussian_rule
+_CUT = 8.8125  # standard deviations; beyond is less than 9e-15 of any moment, see gaussian_rule
 _LIMIT = 2.0  # largest r for which central moments are computed
 
 
 @dataclass(frozen=True, slots=True)
 class Elu(Elementwise):
-    r"""``x`` above zero, ``alpha * (exp(x) - 1)`` below, alpha >= 0.
+    r"""The activation ``x`` for ``x > 0`` and ``alpha * (exp(x) - 1)`` otherwise.
 
     Its mean is :math:`g(m,r)+\alpha(e^{m+r^2/2}\Phi(-\tfrac mr-r)-\Phi(-\tfrac mr))`.
+
+    Args:
+        alpha: The scale of the exponential, at least 0.
+
+    Examples:
+        >>> Elu()(torch.tensor([1.0, -1.0]))
+        tensor([ 1.0000, -0.6321])
     """
 
     kind: ClassVar[str] = "elu"
@@ -85,7 +92,7 @@ class Elu(Elementwise):
         at = (flat_r <= _LIMIT).nonzero()[:, 0]
         if len(at):
             m_at, r_at = flat_m[at], flat_r[at]
-            values = in_pieces(self._raw, m_at, r_at, NODES).unbind(0)
+            values = in_chunks(self._raw, m_at, r_at, NODES).unbind(0)
             widest = 20 * (steepest * torch.exp(1.25 * r_at) + 1)
             errors = [
                 2 * ELEMENTARY * ABSOLUTE[k - 1] * steepest**k + 3.4 * _CUT * SIXTEEN * widest**k for k in range(1, 5)

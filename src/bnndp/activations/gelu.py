@@ -21,7 +21,15 @@ _STEEPEST = 1.1289043  # Phi(x) + x phi(x) at x = sqrt 2, rounded up
 
 @dataclass(frozen=True, slots=True)
 class Gelu(Elementwise):
-    r""":math:`x\,\Phi(x)`; its mean is :math:`m\,\Phi(v)+\frac{r^2}q\varphi(v)`, :math:`v=m/q`, :math:`q^2=1+r^2`."""
+    r"""The activation :math:`x\,\Phi(x)`.
+
+    Its mean is :math:`m\,\Phi(v)+\frac{r^2}q\varphi(v)` with :math:`v=m/q` and :math:`q^2=1+r^2`.
+
+    Examples:
+        >>> import torch
+        >>> Gelu()(torch.tensor([1.0, -1.0]))
+        tensor([ 0.8413, -0.1587])
+    """
 
     kind: ClassVar[str] = "gelu"
 

@@ -21,7 +21,15 @@ __all__ = ["HardTanh"]
 
 @dataclass(frozen=True, slots=True)
 class HardTanh(Elementwise):
-    r"""``min(max(x, -1), 1)``: for :math:`m\le0` its mean is :math:`-1+g(m+1,r)-g(m-1,r)`, and it is odd."""
+    r"""The activation ``min(max(x, -1), 1)``.
+
+    For :math:`m\le0` its mean is :math:`-1+g(m+1,r)-g(m-1,r)`; the mean is an odd function of m.
+
+    Examples:
+        >>> import torch
+        >>> HardTanh()(torch.tensor([0.5, -2.0]))
+        tensor([ 0.5000, -1.0000])
+    """
 
     kind: ClassVar[str] = "hard_tanh"
 

@@ -16,7 +16,13 @@ __all__ = ["Identity"]
 
 @dataclass(frozen=True, slots=True)
 class Identity(Elementwise):
-    """The activation ``x``: all is exact."""
+    """The activation ``x``; its moments are exact.
+
+    Examples:
+        >>> import torch
+        >>> Identity()(torch.tensor([1.0, -1.0]))
+        tensor([ 1., -1.])
+    """
 
     kind: ClassVar[str] = "identity"
 

@@ -20,7 +20,17 @@ __all__ = ["LeakyRelu"]
 
 @dataclass(frozen=True, slots=True)
 class LeakyRelu(Elementwise):
-    r"""``x`` above zero, ``negative_slope * x`` below: :math:`[x]_+-a[-x]_+`, so its mean is g(m, r) - a g(-m, r)."""
+    r"""The activation ``x`` for ``x > 0`` and ``negative_slope * x`` otherwise.
+
+    It is :math:`[x]_+-a[-x]_+`, so its mean is :math:`g(m,r)-a\,g(-m,r)`.
+
+    Args:
+        negative_slope: The slope a for negative inputs.
+
+    Examples:
+        >>> LeakyRelu(0.1)(torch.tensor([1.0, -1.0]))
+        tensor([ 1.0000, -0.1000])
+    """
 
     kind: ClassVar[str] = "leaky_relu"
     settings: ClassVar[tuple[str, ...]] = ("negative_slope",)

@@ -188,10 +188,10 @@ def _fourth(sign: int, y1: Tensor, y2: Tensor, y3: Tensor, y4: Tensor) -> Tensor
 
 
 def _least(value: Tensor, known: Tensor) -> Tensor:
-    """The smaller of two upper bounds; a value that is no number is none."""
+    """The smaller of two upper bounds; NaN does not count."""
     return torch.where(value < known, value, known)
 
 
 def _most(value: Tensor, known: Tensor) -> Tensor:
-    """The larger of two lower bounds; a value that is no number is none."""
+    """The larger of two lower bounds; NaN does not count."""
     return torch.where(value > known, value, known)

@@ -26,7 +26,7 @@ from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, lipschitz_central, perturbed
 from bnndp.activations.settings import finite, vector
 from bnndp.errors import InputError
-from bnndp.maths.gaussian_rule import SMALLEST, in_pieces
+from bnndp.maths.gaussian_rule import SMALLEST, in_chunks
 from bnndp.maths.normal import cdf, pdf, tail
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP
@@ -40,18 +40,33 @@ _ROUNDED = (3.0, 10.0, 50.0, 200.0)  # at least (2a)^k (1 + a^2) phi(a), k = 1 t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PiecewiseAffine(Elementwise):
-    """A function known by its values at knots, a Lipschitz constant and a bound of what lines between them miss."""
+    """A user-defined activation, known by its values at knots, a Lipschitz constant and an interpolation error.
+
+    Use :meth:`of` to create one from a function.
+
+    Args:
+        knots: Where the function was evaluated, increasing, ``(k,)``.
+        values: The values at the knots, ``(k,)``.
+        lipschitz: A Lipschitz constant of the function on the whole line.
+        inner_error: An upper bound of the error of linear interpolation between the first and the last knot.
+        curvature: An upper bound of the absolute second derivative, if known.
+        function: The function itself; if None, the interpolation is used in its place.
+
+    Examples:
+        >>> PiecewiseAffine.of(torch.sin, 1.0, curvature=1.0).kind
+        'piecewise_affine'
+    """
 
     kind: ClassVar[str] = "piecewise_affine"
     tensors: ClassVar[tuple[str, ...]] = ("knots", "values")
     settings: ClassVar[tuple[str, ...]] = ("lipschitz", "inner_error", "curvature")
 
-    knots: Tensor  # (k,), increasing
+    knots: Tensor  # (k,)
     values: Tensor  # (k,)
     lipschitz: float
-    inner_error: float  # at least |phi - S| between the first and the last knot
-    curvature: float | None = None  # at least |phi''|, if known
-    function: Function | None = None  # None: the surrogate stands for it
+    inner_error: float
+    curvature: float | None = None
+    function: Function | None = None
 
     def __post_init__(self) -> None:
         for field in self.tensors:
@@ -84,10 +99,20 @@ class PiecewiseAffine(Elementwise):
         pieces: int = 2000,
         curvature: float | None = None,
     ) -> PiecewiseAffine:
-        """Sample a function of tensors, element by element, at ``pieces + 1`` knots from -reach to reach.
+        """Create an activation from a function by evaluating it at equidistant knots.
 
-        ``lipschitz`` is the caller's promise on the whole line (and ``curvature``, a bound of the second derivative);
-        it is checked at the knots and midpoints only. Computed values are taken to be within 2^-44 of their size.
+        The constants are promises of the caller; they are checked at the knots and midpoints only. Computed values are
+        taken to be within 2^-44 of their magnitude.
+
+        Args:
+            function: An elementwise function of tensors.
+            lipschitz: A Lipschitz constant of the function on the whole line.
+            reach: The knots cover [-reach, reach].
+            pieces: Number of intervals between the knots.
+            curvature: An upper bound of the absolute second derivative, if known.
+
+        Returns:
+            The activation.
         """
         if not (isinstance(pieces, int) and 1 <= pieces <= 1_000_000):
             raise InputError(f"pieces must be an integer from 1 to 1000000, got {pieces!r}.")
@@ -113,7 +138,7 @@ class PiecewiseAffine(Elementwise):
             raise InputError(
                 f"the function breaks its constants (lipschitz={lipschitz}, curvature={curvature}): "
                 f"at x={middle[i].item()} it is {off[i].item():.3g} off the line between its neighbours, "
-                f"allowed is {inner:.3g}. Give larger constants."
+                f"more than the allowed {inner:.3g}. Give larger constants."
             )
         return found
 
@@ -145,7 +170,7 @@ class PiecewiseAffine(Elementwise):
         def total(m: Tensor, r: Tensor) -> Tensor:
             return self.surrogate(m) + self._tails(m, r) @ jumps
 
-        found = in_pieces(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
+        found = in_chunks(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
         return torch.where(r == 0, self(m), found)
 
     def error(self, m: Tensor, r: Tensor) -> Tensor:
@@ -159,14 +184,14 @@ class PiecewiseAffine(Elementwise):
             t = ratio(m[:, None] - self.knots, r[:, None])  # (n, k)
             return (0.4 * r) * (torch.exp(-0.25 * t * t) @ weight)
 
-        rounding = in_pieces(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
+        rounding = in_chunks(total, m.flatten(), r.flatten(), len(self.knots)).reshape(m.shape)
         beyond = expected_relu(m - self.knots[-1], r) + expected_relu(self.knots[0] - m, r)
         return (self.inner_error + self.lipschitz * beyond + rounding + 32 * UNIT * size) * UP + TINY
 
     def slope(self, m: Tensor, r: Tensor) -> Tensor:
         """The slopes of the pieces, weighted by their probabilities."""
         jumps = self._jumps()
-        flat = in_pieces(
+        flat = in_chunks(
             lambda m, r: cdf(ratio(m[:, None] - self.knots, r[:, None])) @ jumps,
             m.flatten(),
             r.flatten(),
@@ -177,7 +202,7 @@ class PiecewiseAffine(Elementwise):
     def central(self, m: Tensor, r: Tensor) -> Central:
         """Those of the surrogate in closed form, widened by what the function may differ from it (``perturbed``)."""
         flat_m, flat_r = m.flatten(), r.flatten().clamp_min(SMALLEST)
-        raw = in_pieces(self._raw, flat_m, flat_r, 4 * len(self.knots)).reshape(4, *m.shape)
+        raw = in_chunks(self._raw, flat_m, flat_r, 4 * len(self.knots)).reshape(4, *m.shape)
         known = lipschitz_central(r + 0 * m, self.lipschitz)
         units = lipschitz_central(torch.ones_like(r), self.lipschitz)
         errors = [

@@ -19,7 +19,12 @@ __all__ = ["Relu"]
 
 @dataclass(frozen=True, slots=True)
 class Relu(Elementwise):
-    """The activation ``max(x, 0)``; moments in closed form (``maths.rectified``)."""
+    """The activation ``max(x, 0)``; its moments have closed forms (``maths.rectified``).
+
+    Examples:
+        >>> Relu()(torch.tensor([1.0, -1.0]))
+        tensor([1., 0.])
+    """
 
     kind: ClassVar[str] = "relu"
 

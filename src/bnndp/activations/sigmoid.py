@@ -24,7 +24,12 @@ def sigmoid_difference(m: Tensor, delta: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Sigmoid(Elementwise):
-    r""":math:`\sigma(x)=1/(1+e^{-x})`; means by the trapezoid rule."""
+    r"""The activation :math:`\sigma(x)=1/(1+e^{-x})`; means are computed by the trapezoid rule.
+
+    Examples:
+        >>> Sigmoid()(torch.tensor([0.0]))
+        tensor([0.5000])
+    """
 
     kind: ClassVar[str] = "sigmoid"
 

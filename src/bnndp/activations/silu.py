@@ -22,7 +22,14 @@ _STEEPEST = 1.0998394  # sigma + x sigma' at x = 2.3994, where 2 sigma' + x sigm
 
 @dataclass(frozen=True, slots=True)
 class Silu(Elementwise):
-    r""":math:`x\,\sigma(x)`; its mean is :math:`m\,\mathbb E\sigma+r^2\,\mathbb E\sigma'` (Stein's identity)."""
+    r"""The activation :math:`x\,\sigma(x)`, also called swish.
+
+    Its mean is :math:`m\,\mathbb E\sigma+r^2\,\mathbb E\sigma'` (Stein's identity).
+
+    Examples:
+        >>> Silu()(torch.tensor([1.0, -1.0]))
+        tensor([ 0.7311, -0.2689])
+    """
 
     kind: ClassVar[str] = "silu"
 

@@ -19,7 +19,12 @@ __all__ = ["Softplus"]
 
 @dataclass(frozen=True, slots=True)
 class Softplus(Elementwise):
-    """The activation ``log(1 + exp(x))``; its derivative is the sigmoid."""
+    """The activation ``log(1 + exp(x))``; its derivative is the sigmoid.
+
+    Examples:
+        >>> Softplus()(torch.tensor([0.0]))
+        tensor([0.6931])
+    """
 
     kind: ClassVar[str] = "softplus"
 

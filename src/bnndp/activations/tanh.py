@@ -19,7 +19,12 @@ __all__ = ["Tanh"]
 
 @dataclass(frozen=True, slots=True)
 class Tanh(Elementwise):
-    """The activation tanh; means by the trapezoid rule."""
+    """The hyperbolic tangent; means are computed by the trapezoid rule.
+
+    Examples:
+        >>> Tanh()(torch.tensor([1.0]))
+        tensor([0.7616])
+    """
 
     kind: ClassVar[str] = "tanh"
 

@@ -12,7 +12,21 @@ __all__ = ["BUDGET", "AttackBudget"]
 
 @dataclass(frozen=True, slots=True)
 class AttackBudget:
-    """How hard to attack: climbs for each of the strongest rows, their steps, draws while climbing and at the end."""
+    """How hard to attack.
+
+    Args:
+        restarts: Number of climbs for each target.
+        steps: Number of steps of a climb.
+        targets: Number of rival classes that are attacked, the strongest first.
+        draws: Draws of the posterior while climbing.
+        samples: Draws with which the result is evaluated.
+        seed: Seed of the search and of the draws.
+        deadline: When it passes, the search ends with what it has found.
+
+    Examples:
+        >>> AttackBudget(steps=40).restarts
+        8
+    """
 
     restarts: int = 8
     steps: int = 12
@@ -20,7 +34,7 @@ class AttackBudget:
     draws: int = 32
     samples: int = 4096
     seed: int = 0
-    deadline: Deadline = NEVER  # when it passes, the search ends with what it has
+    deadline: Deadline = NEVER
 
     def __post_init__(self) -> None:
         for name in ("restarts", "steps", "targets", "draws", "samples"):

@@ -17,12 +17,21 @@ __all__ = ["decision_rows"]
 
 
 def decision_rows(label: Tensor, classes: int, losses: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Rows ``L_k - L_c`` (batch, classes - 1, classes) for all k but the label c, and those k (batch, classes - 1).
+    """Return the rows whose means are all non-negative exactly where the decision is the label.
 
-    ``losses`` is the matrix L (decision, true class) of losses; ones off the diagonal if not given.
+    Args:
+        label: The decision c of each input, ``(batch,)``.
+        classes: Number of classes.
+        losses: Losses L of misclassification, ``(classes, classes)``, decision by true class; ones off the diagonal if
+            not given.
 
-    >>> decision_rows(torch.tensor([1]), 3)[0].tolist()
-    [[[-1.0, 1.0, 0.0], [0.0, 1.0, -1.0]]]
+    Returns:
+        The rows ``L_k - L_c`` for all classes k but c, ``(batch, classes - 1, classes)``, and those k,
+        ``(batch, classes - 1)``.
+
+    Examples:
+        >>> decision_rows(torch.tensor([1]), 3)[0].tolist()
+        [[[-1.0, 1.0, 0.0], [0.0, 1.0, -1.0]]]
     """
     if classes < 2:
         raise InputError(f"a decision needs at least 2 classes, got a network with {classes} output.")

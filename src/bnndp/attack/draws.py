@@ -128,7 +128,7 @@ def evaluate(drawn: Drawn | Chain, x: Tensor, *, memory: int = MEMORY) -> Tensor
     if x.ndim != 2 or x.shape[1] != math.prod(drawn.input_shape):
         raise InputError(f"x must have shape (points, {math.prod(drawn.input_shape)}), got {tuple(x.shape)}.")
     size = max(1, memory // (32 * drawn.draws * drawn.widest))
-    found = torch.cat([_run(drawn, piece) for piece in x.split(size)], dim=1)
+    found = torch.cat([_run(drawn, chunk) for chunk in x.split(size)], dim=1)
     return found.expand(drawn.draws, -1, -1)
 
 
@@ -246,7 +246,7 @@ def _noise_of_weights(layer: Layer, source: _Source) -> Tensor:
         noise = source.normal(layer.row_factor.shape[1], layer.column_factor.shape[1])
         return layer.row_factor @ noise @ layer.column_factor.T
     if not isinstance(layer, Linear | CorrelatedLinear):
-        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
+        raise UnsupportedLayerError(f"{layer.kind} cannot be sampled here; this is a bug in bnndp.")
     std = torch.cat([layer.weight_std, layer.bias_std[:, None]], dim=1)
     own = std * source.normal(*std.shape)
     if isinstance(layer, Linear):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bnndp.attack.budget import BUDGET, AttackBudget
 from bnndp.attack.decision_rows import decision_rows
-from bnndp.attack.search import Task, choose, in_pieces, margin_at, search
+from bnndp.attack.search import Task, choose, in_chunks, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
@@ -19,11 +19,21 @@ __all__ = ["Evasion", "check_inputs", "evade", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Evasion:
-    """The strongest input found in each region: the margin of the decision over ``rival`` there.
+    """The strongest input found in each region against a decision.
 
-    ``error`` is CONFIDENCE standard errors (``attack/inside.py``: 99.96 % for each value), zero where no weight is
-    random. The margin is that of the row chosen before, so no choice flatters it; infinite where no input of the region
-    was found.
+    The margin is estimated with draws of its own, after the input and the rival were chosen, so the choice does not
+    bias it. It is infinite where no input of the region was found.
+
+    Attributes:
+        x: The inputs, ``(batch, n)``.
+        margin: Lead of the decision over ``rival`` at x, ``(batch,)``.
+        error: Half-width of its confidence interval (99.96 %), ``(batch,)``; zero where no weight is random.
+        rival: The class that is compared with the decision, ``(batch,)``.
+
+    Examples:
+        >>> one = torch.ones(1)
+        >>> Evasion(torch.zeros(1, 2), -0.2 * one, 0.1 * one, torch.tensor([1])).succeeds
+        tensor([True])
     """
 
     x: Tensor  # (batch, n)
@@ -49,7 +59,27 @@ def evade(
     losses: Tensor | None = None,  # (classes, classes)
     budget: AttackBudget = BUDGET,
 ) -> Evasion:
-    """Attack the decision ``label`` in every box; the same arguments give the same answer, in any batch."""
+    """Search each box for the input at which the decision ``label`` is weakest.
+
+    The same arguments give the same answer, in any batch.
+
+    Args:
+        network: The classifier.
+        box: The regions of inputs.
+        label: The decision to attack, ``(batch,)``.
+        losses: Losses of misclassification, ``(classes, classes)``, decision by true class; if None, all are equal.
+        budget: How hard to attack.
+
+    Returns:
+        The strongest input of each box.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> network = BayesianNetwork((Linear.fixed([[1.0], [-1.0]]),), "classification")
+        >>> evade(network, Box([[-0.1]], [[0.7]]), torch.tensor([0])).succeeds
+        tensor([True])
+    """
     label = torch.as_tensor(label, device=box.lower.device)
     check_inputs(network, box.n, box.batch, label)
     rows, classes = decision_rows(label, network.n_out, losses)
@@ -59,10 +89,10 @@ def evade(
         region = box[part]
         x, row = choose(task, search(task, region, region.project(region.centre)[None], seed=budget.seed)[0])
         found = measured(task, x, row, 0)
-        inside = region.contains(x)  # always, but for a piece of a ball that does not hold the centre of the ball
+        inside = region.contains(x)  # always, but for a part of a ball that does not hold the centre of the ball
         return replace(found, margin=found.margin.masked_fill(~inside, torch.inf))
 
-    return in_pieces(network, box.centre, attack)
+    return in_chunks(network, box.centre, attack)
 
 
 def measured(task: Task, x: Tensor, row: Tensor, index: int) -> Evasion:

@@ -37,11 +37,25 @@ _SHORT_STEP = 0.1  # first step along a gradient; those towards a vertex start w
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Best means found in each box, the inputs that give them, and the confidence of sampled values.
+    """The smallest and largest means found in each box, and the inputs at which they are attained.
 
-    ``error`` is the half-width of the confidence interval of ``lower`` and of ``upper``; ``width_error`` that of
-    ``upper - lower``, which is much smaller because both share their noise. Both are zero where the mean is exact
-    (at most one hidden layer, or no variance below the last hidden layer); rounding is not counted.
+    Both errors are zero where the mean is exact: with at most one hidden layer, or without variance below the last
+    hidden layer. Rounding is not counted.
+
+    Attributes:
+        lower: The smallest means found, ``(batch, outputs)``.
+        upper: The largest means found, ``(batch, outputs)``.
+        x_lower: The inputs of the smallest means, ``(batch, outputs, n)``.
+        x_upper: The inputs of the largest means, ``(batch, outputs, n)``.
+        error: Half-width of the confidence interval of ``lower`` and of ``upper``, ``(batch, outputs)``.
+        width_error: The same for ``upper - lower``, ``(batch, outputs)``; much smaller, as both share their noise.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> network = BayesianNetwork((Linear.fixed([[2.0]]),))
+        >>> inside_range(network, Box([[0.0]], [[1.0]])).width
+        tensor([[2.]], dtype=torch.float64)
     """
 
     lower: Tensor  # (batch, outputs)
@@ -66,10 +80,28 @@ def inside_range(
     restarts: int = 8,
     steps: int = 60,
 ) -> Inside:
-    """Attack every box for the smallest and the largest mean of every output.
+    """Find the smallest and the largest mean of every output in each box by an attack.
 
-    ``samples`` values the result; the search itself uses a thirty-second of them. The same arguments give the same
-    answer. Large batches are cut into pieces that fit into memory.
+    The true range of the mean contains what is found, up to ``error``. The same arguments give the same answer. Large
+    batches are processed in chunks that fit into memory.
+
+    Args:
+        network: The network or ensemble.
+        box: The regions of inputs.
+        seed: Seed of the search and of the draws.
+        samples: Draws with which the result is evaluated; the search uses fewer.
+        restarts: Number of starting points of the search.
+        steps: Number of steps from each of them.
+
+    Returns:
+        The means found, and their inputs.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> found = inside_range(BayesianNetwork((Linear.fixed([[2.0]]),)), Box([[0.0]], [[1.0]]))
+        >>> found.lower.item(), found.upper.item()
+        (0.0, 2.0)
     """
     if network.n_in != box.n:
         raise InputError(f"the network takes {network.n_in} inputs, but the box has {box.n}; give boxes of its inputs.")
@@ -81,12 +113,12 @@ def inside_range(
     search = draw_noise(network, max(64, samples // 32), seed=3 * seed, replicates=1)
     choose = draw_noise(network, max(64, samples // 4), seed=3 * seed + 1, replicates=1)
     value = draw_noise(network, samples, seed=3 * seed + 2)
-    pieces = []
+    chunks = []
     for start in range(0, box.batch, size):
         part = box[start : start + size]
         x = _search(network, part, search, seed=seed, restarts=restarts, steps=steps)
-        pieces.append(_value(network, _choose(network, x, choose), value))
-    return Inside(*(torch.cat(fields) for fields in zip(*pieces, strict=True)))
+        chunks.append(_value(network, _choose(network, x, choose), value))
+    return Inside(*(torch.cat(fields) for fields in zip(*chunks, strict=True)))
 
 
 def candidates(box: Box, *, seed: int = 0, vertices: int = 64, points: int | None = None) -> Tensor:

@@ -28,8 +28,8 @@ def linear_radius(
 ) -> Tensor:  # (batch,)
     """The least radius over the rows; not positive where the mean weights decide otherwise at x, or NaN."""
     size = max(1, cache_size(_MOST, x.device) // (rows.shape[1] * x.shape[1]))
-    pieces = zip(x.split(size), rows.split(size), strict=True)
-    return torch.cat([_least(network, point, row, norm) for point, row in pieces])
+    chunks = zip(x.split(size), rows.split(size), strict=True)
+    return torch.cat([_least(network, point, row, norm) for point, row in chunks])
 
 
 def _least(network: Posterior, x: Tensor, rows: Tensor, norm: float) -> Tensor:  # (batch,)

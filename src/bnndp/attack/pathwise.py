@@ -47,7 +47,7 @@ def noise_width(layer: Layer, shape: tuple[int, ...]) -> int:
     if isinstance(layer, MatrixNormalLinear):
         return layer.row_factor.shape[1]
     if not isinstance(layer, Linear | CorrelatedLinear):
-        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
+        raise UnsupportedLayerError(f"{layer.kind} cannot be sampled here; this is a bug in bnndp.")
     return layer.n_out + (layer.rank if isinstance(layer, CorrelatedLinear) and layer.shared else 0)
 
 
@@ -97,7 +97,7 @@ def marginals(layer: Layer, z: Tensor) -> tuple[Tensor, Tensor]:
         variance = length * layer.row_factor.square().sum(-1)
     else:
         if not isinstance(layer, Linear | CorrelatedLinear):
-            raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
+            raise UnsupportedLayerError(f"{layer.kind} cannot be sampled here; this is a bug in bnndp.")
         variance = (z * z) @ (layer.weight_std**2).T + layer.bias_std**2
         if isinstance(layer, CorrelatedLinear):
             variance = variance + _correlated(layer, _extended(z))
@@ -165,7 +165,7 @@ class _Integrated(torch.autograd.Function):
 def _mean(layer: Layer, z: Tensor) -> Tensor:
     """The layer with its mean weights."""
     if not isinstance(layer, WEIGHTED):
-        raise UnsupportedLayerError(f"{layer.kind} has no samples here; a bug of the sampling.")
+        raise UnsupportedLayerError(f"{layer.kind} cannot be sampled here; this is a bug in bnndp.")
     if isinstance(layer, Conv2d):
         return convolve(z, layer.weight_mean[None], layer.stride, layer.padding) + layer.bias_mean[:, None, None]
     return z @ layer.weight_mean.T + layer.bias_mean

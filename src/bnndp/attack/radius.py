@@ -1,7 +1,7 @@
 """The smallest radius at which an attack changes the decision.
 
 The log odds found at the ends of a bracket predict the radius at which they are even: a secant that falls back on
-bisection, for all inputs at once. Every search goes on from the best input of the one before. All this is done on the
+bisection, for all inputs at once. Every search continues from the best input of the one before. All this is done on the
 climbing noise; at the end each input is moved on the ray from the centre to where the choosing noise, less its error,
 gives a change of the decision, and is reported only if fresh noise confirms it there or, with noise of its own each
 time, a little further out.
@@ -23,7 +23,7 @@ from bnndp.attack.budget import BUDGET, AttackBudget
 from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, check_inputs, measured
 from bnndp.attack.sampled_softmax import odds_direction
-from bnndp.attack.search import Task, choose, in_pieces, many_draws, margin_at, search
+from bnndp.attack.search import Task, choose, in_chunks, many_draws, margin_at, search
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import gamma
@@ -46,7 +46,18 @@ _UNKNOWN = 1 / 16  # of the largest radius: where the search begins if no radius
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which balls are tried: cut to ``domain``, in which norm, up to which radius, and how finely (relative)."""
+    """Options of a search for attacked radii.
+
+    Args:
+        domain: Smallest and largest value that an input may take.
+        norm: Norm of the balls: 1, 2 or ``math.inf``.
+        upper: The largest radius tried.
+        tolerance: Relative precision of the radius.
+
+    Examples:
+        >>> Reach(domain=(0.0, 1.0), upper=0.5).tolerance
+        0.01
+    """
 
     domain: tuple[float, float] | None = None
     norm: float = math.inf
@@ -65,11 +76,25 @@ REACH = Reach()
 
 @dataclass(frozen=True, slots=True)
 class AttackRadius:
-    """The smallest radius at which the decision was changed, and the input that does it.
+    """The smallest radius at which an attack changed the decision, and the input that changes it.
 
-    ``x`` lies in the ball of that radius and in the domain, and ``margin + error < 0`` there with the confidence of
-    :class:`Evasion`. Inputs that are decided otherwise have radius zero. Where nothing was found up to the largest
-    radius, the radius is infinite and the rest belongs to the input itself.
+    An input that is already decided otherwise has radius zero. Where nothing was found up to the largest radius, the
+    radius is infinite, and the other fields are those of the input itself.
+
+    Attributes:
+        radius: The radii, ``(batch,)``.
+        x: The inputs that change the decision, in the ball of that radius and in the domain, ``(batch, n)``.
+        margin: Lead of the decision over ``rival`` at x, ``(batch,)``; ``margin + error < 0`` where the attack
+            succeeded.
+        error: Half-width of its confidence interval, as in :class:`Evasion`, ``(batch,)``.
+        rival: The class that leads at x, ``(batch,)``.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> network = BayesianNetwork((Linear.fixed([[1.0], [-1.0]]),), "classification")
+        >>> attack_radius(network, [[0.3]], torch.tensor([0])).rival
+        tensor([1])
     """
 
     radius: Tensor  # (batch,)
@@ -120,7 +145,27 @@ def attack_radius(
     reach: Reach = REACH,
     budget: AttackBudget = BUDGET,
 ) -> AttackRadius:
-    """The smallest radius at which an attack changes the decision ``label``, for all inputs at once."""
+    """Find the smallest radius at which an attack changes the decision ``label``, for all inputs at once.
+
+    Args:
+        network: The classifier.
+        x: The inputs, ``(batch, n)``.
+        label: The decision to attack, ``(batch,)``.
+        losses: Losses of misclassification, ``(classes, classes)``, decision by true class; if None, all are equal.
+        reach: Which balls are tried.
+        budget: How hard to attack.
+
+    Returns:
+        The radii, and the inputs that change the decision.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> network = BayesianNetwork((Linear.fixed([[1.0], [-1.0]]),), "classification")
+        >>> found = attack_radius(network, [[0.3]], torch.tensor([0]))
+        >>> bool(0.3 <= found.radius <= 0.31)
+        True
+    """
     centre = Box.ball(x, 0.0, domain=reach.domain, norm=reach.norm).lower
     label = torch.as_tensor(label, device=centre.device)
     check_inputs(network, centre.shape[1], centre.shape[0], label)
@@ -134,7 +179,7 @@ def attack_radius(
         first = _settle(task, own, found, radius, reach, 0)
         return _confirmed(task, own, first, radius, radius.isfinite() | (odds > _NO_CHANCE), reach)
 
-    return in_pieces(network, centre, attack)
+    return in_chunks(network, centre, attack)
 
 
 def _confirmed(

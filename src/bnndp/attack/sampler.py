@@ -134,5 +134,5 @@ def chunk_size(network: Posterior, noise: Noise, memory: int, *, tensors: int) -
     widest = max(breadth(layer, shape) for layer, shape in layers)
     images = any(len(shape) > 1 for _, shape in layers)
     apart = max(1, len(noise.members))  # the graphs of all members are held together
-    room = (_IMAGES if images else 1) * memory
-    return max(1, room // (8 * (tensors * apart * noise.draws * widest + 4 * network.n_in)))
+    available = (_IMAGES if images else 1) * memory
+    return max(1, available // (8 * (tensors * apart * noise.draws * widest + 4 * network.n_in)))

@@ -101,7 +101,7 @@ class _MeanOutput:
         if cut.tail > cut.sampled:
             below, activation = network.layers[cut.sampled : cut.tail]
             if not is_activation(activation):
-                raise UnsupportedLayerError(f"{activation.kind} has no samples here; a bug of the sampling.")
+                raise UnsupportedLayerError(f"{activation.kind} cannot be sampled here; this is a bug in bnndp.")
             mean, std = marginals(below, z)
             eps = None if cut.closed else noise[-1]
             z = integrated(activation, mean, std) if eps is None else symmetric(activation, mean, std, eps)

@@ -33,7 +33,7 @@ from bnndp.attack.sampled_softmax import (
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 
-__all__ = ["NARROW", "Task", "choose", "in_pieces", "many_draws", "margin_at", "search"]
+__all__ = ["NARROW", "Task", "choose", "in_chunks", "many_draws", "margin_at", "search"]
 
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
@@ -42,7 +42,7 @@ _SCOUTS = 16  # rows that are scouted: the most promising by the starting points
 _FINALISTS = 4  # ends of climbs that are compared with the choosing noise
 _MOMENTUM = 0.25
 _LAST_STEP = 0.02  # of the half-width of the region; the first is the whole
-_RETURN = 0.25  # first step of a climb that goes on from the end of another
+_RETURN = 0.25  # first step of a climb that continues from the end of another
 _SEEDS = 64  # of the noises of one budget
 _MANY = 63  # the last of them: of many climbing draws
 _MEMORY = 2**28  # bytes for the starting points of the regions attacked at a time
@@ -126,7 +126,7 @@ def margin_at(task: Task, x: Tensor, row: Tensor, noise: Noise) -> tuple[Tensor,
     return values.mean(0), CONFIDENCE * error
 
 
-def in_pieces(network: Posterior, x: Tensor, attack: Callable[[Tensor, bool], _Record]) -> _Record:
+def in_chunks(network: Posterior, x: Tensor, attack: Callable[[Tensor, bool], _Record]) -> _Record:
     """Attack inputs (batch, n) in parts, by indices, that fit into memory and are all narrow or all not."""
     narrow = _narrow(network, x)
     points = 192 + 16 * max(network.n_out, 8)
@@ -192,7 +192,7 @@ def _others(odds: Tensor, rows: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _margins(p: Tensor, rows: Tensor) -> Tensor:
-    """``A_k . E p`` for p (..., batch, classes): (..., batch, rows); a row of zeros is no way to lose."""
+    """``A_k . E p`` for p (..., batch, classes): (..., batch, rows); a row of zeros cannot be lost."""
     margins = (rows @ p[..., None])[..., 0]
     return margins.masked_fill((rows == 0).all(-1), torch.inf)
 

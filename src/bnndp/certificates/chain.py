@@ -28,7 +28,7 @@ __all__ = ["Chain", "Form", "chain_of"]
 
 @dataclass(slots=True)
 class Form:
-    """Rows of z with constants, and the squares of the deviations of a part that is not affine."""
+    """Rows of z with constants, and the variances of a part that is not affine."""
 
     rows: Tensor  # (batch, rows, n)
     constants: Tensor  # (batch, rows)
@@ -55,22 +55,22 @@ class Fused:
     layer: Map | None
     box: Sides
     mean: Sides  # of the means of the pre-activation
-    deviation: tuple[Tensor, Tensor]  # least and largest
+    std: tuple[Tensor, Tensor]  # least and largest
     above: Lines | None
     below: Lines | None
     middle: Tensor
     wide: Tensor
-    lost: float  # what clipping may change in a mean, in units of the deviation
+    lost: float  # what clipping may change in a mean, in units of the standard deviation
     rectified: bool = False  # independent ReLUs
 
     def back(self, form: Form) -> None:
         if self.layer is not None:
-            most = self.deviation[1]
+            most = self.std[1]
             form.squares = form.squares + self.layer.spread(form.rows, self.middle, self.wide, most, self.box)
         if self.above is not None and self.below is not None:
             positive, negative = form.rows.clamp_min(0), form.rows.clamp_max(0)
             over = positive @ self.above.constant[..., None] + negative @ self.below.constant[..., None]
-            over = over + form.rows.abs() @ (self.lost * self.deviation[1])[..., None]
+            over = over + form.rows.abs() @ (self.lost * self.std[1])[..., None]
             form.constants = form.constants + over[..., 0]
             form.rows = positive * self.above.slope[:, None] + negative * self.below.slope[:, None]
         if self.layer is not None:
@@ -78,7 +78,7 @@ class Fused:
 
     def tilt(self, form: Form) -> None:
         """The same for the logarithm of the mean exponential, where the input is not random."""
-        slope, constant = log_lines(form.rows, self.mean, self.deviation)
+        slope, constant = log_lines(form.rows, self.mean, self.std)
         form.rows = slope
         form.constants = form.constants + constant.sum(-1)
         if self.layer is not None:
@@ -87,7 +87,7 @@ class Fused:
     def numbers(self, index: int) -> dict[str, Any] | None:
         found: dict[str, Any] = {"mean": [self.mean.low[index], self.mean.high[index]]}
         if self.layer is not None:
-            found["deviation"] = [part[index] for part in self.deviation]
+            found["deviation"] = [part[index] for part in self.std]
         if self.above is not None and self.below is not None:
             found |= {
                 name: [line.slope[index], line.constant[index]]
@@ -185,7 +185,7 @@ class Chain:
         return found
 
     def exponents(self, rows: Tensor, constants: Tensor) -> Form:
-        """Forms of x of which the exponentials are above E exp(rows . z + constants; nothing has failed)."""
+        """Forms of x whose exponentials are above E exp(rows . z + constants; nothing has failed)."""
         found = Form(rows, constants, torch.zeros_like(constants))
         for index in reversed(range(len(self.steps))):
             step = self.steps[index]
@@ -238,7 +238,7 @@ def _walk(layers: list[Layer], shape: tuple[int, ...], box: Sides, chain: Chain)
             chain.steps[outer:] = [Added(chain.steps[outer:])]
             box = Sides(box.low + inner.low, box.high + inner.high).outward(box.magnitude + inner.magnitude)
         elif not isinstance(layer, Flatten):
-            raise UnsupportedLayerError(f"certificates know no layer {layer.kind!r}.")
+            raise UnsupportedLayerError(f"certificates do not support the layer {layer.kind!r}.")
     return box
 
 
@@ -247,7 +247,7 @@ def _fused(layer: Map | None, curve: Curve | None, box: Sides, chain: Chain) -> 
         zero = torch.zeros_like(box.low)
         mean, least, most = box, zero, zero
     else:
-        least, most = _deviations(layer, box, chain)
+        least, most = _std_range(layer, box, chain)
         mean = _means(layer, box, chain)
         chain.failures = chain.failures + (most > 0).sum(-1)
     ends = Sides(mean.low - chain.reach * most, mean.high + chain.reach * most)
@@ -274,9 +274,9 @@ def _tail(reach: float) -> float:
     return math.exp(-0.5 * reach * reach) / (math.sqrt(2 * math.pi) * max(reach * reach, 1e-3))
 
 
-def _deviations(layer: Map, box: Sides, chain: Chain) -> tuple[Tensor, Tensor]:
-    """Least and largest deviations: on the box, or by the chords of the squares."""
-    low, high = layer.deviations(box)
+def _std_range(layer: Map, box: Sides, chain: Chain) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest standard deviations: on the box, or by the chords of the squares."""
+    low, high = layer.variance_range(box)
     if layer.by_squares and chain.steps and bool((high > 0).any()):
         ends, both = box.low + box.high, box.low * box.high
         size = box.magnitude.square() @ layer.squares.mT

@@ -161,7 +161,7 @@ def _corner(rows: Tensor, weights: Tensor, high: Tensor, squares: Tensor, outsid
 
 def _noise(last: Map, box: Sides, chain: Chain, pairs: Tensor) -> Tensor:
     """Variances (batch, pairs) of the differences of two logits given the layer before."""
-    _, high = last.deviations(box)
+    _, high = last.variance_range(box)
     one = torch.ones_like(high)
     found = last.spread(pairs, one, torch.zeros_like(one), high.sqrt(), box) * (1 + _SLACK)
     if last.by_squares and last.kernel is None and chain.steps and bool((found > 0).any()):
@@ -191,7 +191,7 @@ def _norms(layers: Sequence[Layer], shape: tuple[int, ...], sizes: Tensor) -> Te
             sizes = sizes + _norms(layer.layers, shape, sizes)
         elif not isinstance(layer, Flatten):
             weights = map_of(layer, shape)
-            _, squares = weights.deviations(Sides(-sizes, sizes))
+            _, squares = weights.variance_range(Sides(-sizes, sizes))
             sizes = sizes @ weights.mean.abs().mT + weights.bias.abs() + squares.sqrt()
         sizes, shape = sizes * (1 + _SLACK), layer.out_shape(shape)
     return sizes

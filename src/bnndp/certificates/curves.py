@@ -180,17 +180,19 @@ class Curve:
         convex = self.smooth is None and all(sign * j >= 0 for _, j in self.hinges)
         pieces = 1 if convex else _PIECES
         h = (high - low) / pieces
-        rest = torch.full_like(low, self.error)
+        remainder = torch.full_like(low, self.error)
         if self.smooth is not None:
             down, up = self.smooth.curvature if sign > 0 else (-self.smooth.curvature[1], -self.smooth.curvature[0])
-            rest = rest + self.weight * (max(up, 0.0) * 0.5 * r[1].square() + max(-down, 0.0) * h.square() / 8)
+            remainder = remainder + self.weight * (
+                max(up, 0.0) * 0.5 * r[1].square() + max(-down, 0.0) * h.square() / 8
+            )
         best = torch.full_like(low, -torch.inf)
         size = torch.zeros_like(low)
         for i in range(pieces):
             ends = (low + i * h, low + (i + 1) * h)
             middle = 0.5 * (ends[0] + ends[1])
             for at in ends:
-                found = sign * (self.line * at + self.constant) + rest
+                found = sign * (self.line * at + self.constant) + remainder
                 if self.smooth is not None:
                     found = found + sign * self.weight * self.smooth.value(at)
                 for t, j in self.hinges:
@@ -230,7 +232,7 @@ def curve_of(layer: Activation) -> Curve:
         case _ if type(layer) in _SMOOTH:
             found = Curve(_SMOOTH[type(layer)])
         case _:
-            raise UnsupportedLayerError(f"certificates know no activation {layer.kind!r}.")
+            raise UnsupportedLayerError(f"certificates do not support the activation {layer.kind!r}.")
     return found
 
 

@@ -25,7 +25,7 @@ _CHUNK = 16  # boxes proved at a time
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What became of one box: its certificate and what it says, or why there is none."""
+    """The outcome for one box: its certificate and claim, or why there is none."""
 
     index: int
     path: Path | None
@@ -41,7 +41,7 @@ class Office:
     network: Posterior
     model: Path
     folder: Path
-    cells: int = 1  # each box may be cut into so many
+    cells: int = 1  # the most into which a box is cut
     check: bool = True  # by the checker, before a certificate is written
     made: dict[str, Any] = field(default_factory=dict)
 

@@ -83,8 +83,8 @@ class Map:
         """Whether no two outputs share a noise."""
         return self.kernel is None and self.outer is None and not self.shared
 
-    def deviations(self, box: Sides) -> tuple[Tensor, Tensor]:
-        """Squares of the least and largest deviations on the box: (batch, n_out) each."""
+    def variance_range(self, box: Sides) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest variances on the box: (batch, n_out) each."""
         low, high = (z.square() @ self.squares.mT + self.bias_squares for z in (box.smallest, box.magnitude))
         if self.factor is not None:
             high = high + self._norms(box).square()
@@ -92,18 +92,18 @@ class Map:
             high = high + self.outer[0].square().sum(-1) * self._column_norm(box).square()
         return low, high
 
-    def spread(self, rows: Tensor, middle: Tensor, wide: Tensor, deviation: Tensor, box: Sides) -> Tensor:
+    def spread(self, rows: Tensor, middle: Tensor, wide: Tensor, std: Tensor, box: Sides) -> Tensor:
         """Squares (batch, rows) of the Lipschitz constants of ``rows @ phi(X)``, slopes of phi in middle +- wide."""
         scaled, loose = rows * middle[:, None], rows.abs() * wide[:, None]
         if self.kernel is not None:
-            return self._shared_kernels(self.kernel, scaled, loose, deviation, box)
+            return self._shared_kernels(self.kernel, scaled, loose, std, box)
         if self.outer is not None:
             left = self.outer[0]
             reach = torch.linalg.vector_norm(scaled @ left, dim=-1) + loose @ torch.linalg.vector_norm(left, dim=-1)
             return (reach * self._column_norm(box)).square()
         steep = middle.abs() + wide
         if self.factor is None or not self.shared:
-            return (rows * (steep * deviation)[:, None]).square().sum(-1)
+            return (rows * (steep * std)[:, None]).square().sum(-1)
         own = box.magnitude.square() @ self.squares.mT + self.bias_squares
         total = torch.einsum("bri,ijq->brqj", scaled, self.factor)  # (batch, rows, rank, n_in + 1)
         reach = torch.linalg.vector_norm(_on_box(total, box), dim=-1)
@@ -120,7 +120,7 @@ class Map:
         right = torch.empty(0) if self.outer is None else self.outer[1]
         return torch.linalg.vector_norm(_on_box(right.mT[None], box), dim=-1)[:, None]
 
-    def _shared_kernels(self, kernel: Conv2d, scaled: Tensor, loose: Tensor, deviation: Tensor, box: Sides) -> Tensor:
+    def _shared_kernels(self, kernel: Conv2d, scaled: Tensor, loose: Tensor, std: Tensor, box: Sides) -> Tensor:
         """Sums over the positions first, then squares over the entries of the kernel, then channels."""
         size = (kernel.weight_mean.shape[2], kernel.weight_mean.shape[3])
 
@@ -133,8 +133,8 @@ class Map:
         own = scaled.unflatten(-1, (out, -1))  # (batch, rows, channels, places)
         far = (own @ middle[:, None]).abs() + own.abs() @ reach[:, None]  # (batch, rows, channels, entries)
         square = (far * kernel.weight_std.flatten(1)).square().sum(-1) + (kernel.bias_std * own.sum(-1)).square()
-        rest = (loose * deviation[:, None]).unflatten(-1, (out, -1)).sum(-1)
-        return (square.sqrt() + rest).square().sum(-1)
+        extra = (loose * std[:, None]).unflatten(-1, (out, -1)).sum(-1)
+        return (square.sqrt() + extra).square().sum(-1)
 
 
 def _on_box(lines: Tensor, box: Sides) -> Tensor:
@@ -169,7 +169,7 @@ def map_of(layer: Layer, shape: tuple[int, ...]) -> Map:
             pool = torch.nn.AvgPool2d(layer.size, layer.stride)
             mean = _matrix(pool, shape, torch.zeros(0, dtype=torch.float64))
             return Map(mean, mean.new_zeros(mean.shape[0]), torch.zeros_like(mean), mean.new_zeros(mean.shape[0]))
-    raise UnsupportedLayerError(f"certificates know no layer {layer.kind!r}.")
+    raise UnsupportedLayerError(f"certificates do not support the layer {layer.kind!r}.")
 
 
 def _matrix(function: object, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from bnndp.network import BayesianNetwork
 
 __all__ = ["MomentLower", "moment_lower"]
 
-_VERTICES = 4  # inputs of which all vertices are taken
+_VERTICES = 4  # largest number of inputs for which all vertices are taken
 _LEVELS = (0.0, 0.5, 1.5, 4.0)  # s0 = S + level sd(s)
 _REACHES = (0.25, 0.5, 1.0, 2.0, 4.0)  # in units of the fourth norm of m - M
 _UP = 1 + SLACK
@@ -46,7 +46,7 @@ class Known:
     above: tuple[Tensor, Tensor] | None = None  # slope and constant in M
     below: tuple[Tensor, Tensor] | None = None
     slope: Tensor | None = None
-    rest: Tensor | None = None
+    remainder: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -178,10 +178,10 @@ def _back(rows: Tensor, constants: Tensor, first: First, known: list[Known]) -> 
 
 def _row_variance(rows: Tensor, known: list[Known]) -> Tensor:  # (batch, rows, n) -> (batch, rows)
     last = known[-1]
-    if len(known) == 1 or last.slope is None or last.rest is None:
+    if len(known) == 1 or last.slope is None or last.remainder is None:
         return (rows.square() @ last.variance[..., None])[..., 0] * _UP
     linear = _row_variance((rows * last.slope[:, None]) @ last.layer.weight_mean, known[:-1])
-    size = (rows.abs() @ (last.rest * _UP)[..., None])[..., 0]
+    size = (rows.abs() @ (last.remainder * _UP)[..., None])[..., 0]
     given = (rows.square() @ last.noise[..., None])[..., 0] + (linear.sqrt() * _UP + size).square()
     plain = (rows.abs() @ last.variance.sqrt()[..., None])[..., 0].square()
     return torch.minimum(given, plain) * _UP
@@ -203,7 +203,7 @@ def _next(layer: Linear, first: First, known: list[Known]) -> tuple[Known, dict[
     else:
         far = (z.fourth.sqrt().sqrt() @ weight.abs().mT).square() * _UP
     total = spread + moved
-    level, deviation = _level(low, high, spread, uneven, moved), jensen.sqrt() * (1 - SLACK)
+    level, std = _level(low, high, spread, uneven, moved), jensen.sqrt() * (1 - SLACK)
     root = level.sqrt()
     excess = relu_scarf(spread - level, uneven)
     add = HALF_PEAK * (excess + moved) / root
@@ -214,8 +214,8 @@ def _next(layer: Linear, first: First, known: list[Known]) -> tuple[Known, dict[
     slope = ((ends[1] - ends[0]) / width).clamp(0, 1)
     size = SLACK * (torch.maximum(low.abs(), high.abs()) + total.sqrt() + root)
     constants = [torch.maximum(bounds[0][k] - slope * low, bounds[1][k] - slope * high) for k in range(2)]
-    u = ratio(0.5 * (low + high), deviation)
-    mean_low = (expected_relu(low, deviation) - size).clamp_min(0)
+    u = ratio(0.5 * (low + high), std)
+    mean_low = (expected_relu(low, std) - size).clamp_min(0)
     scale = high.clamp_min(0) + root + total.sqrt()
     square = torch.minimum(high.clamp_min(0).square() + total, moments(high, root).second + moved + excess)
     square = square * _UP + SLACK * scale.square()
@@ -228,7 +228,7 @@ def _next(layer: Linear, first: First, known: list[Known]) -> tuple[Known, dict[
     off = (middle - spread_low * (1 - SLACK)).abs() * _UP
     apart = (uneven + off.square()).sqrt() * _UP  # the norm of s - middle
     centre, reach, slip = _slip(low, high, middle.sqrt(), moved.sqrt(), far)
-    rest = (slip + PEAK * apart / middle.sqrt()) * _UP
+    remainder = (slip + PEAK * apart / middle.sqrt()) * _UP
     least = mean_low.square() * (1 - SLACK)
     tilt = (expected_relu(high, middle.sqrt()) + size) * _UP
     square_sd = (apart + 2 * tilt * moved.sqrt() + far) * _UP
@@ -236,7 +236,7 @@ def _next(layer: Linear, first: First, known: list[Known]) -> tuple[Known, dict[
     found = Known(
         layer, mean_low, mean_high, least, square, variance, square_noise, square_sd, fourth,
         torch.minimum(spread, variance), (slope, torch.minimum(*constants) + 4 * size),
-        (cdf(u), pdf(u) * deviation - size), centre, rest,
+        (cdf(u), pdf(u) * std - size), centre, remainder,
     )  # fmt: skip
     step = {"mean": (low, high), "tangent": u, "level": level, "slope": slope}
     step |= {"middle": middle, "centre": centre, "reach": reach}
@@ -271,7 +271,7 @@ def _level(low: Tensor, high: Tensor, spread: Tensor, uneven: Tensor, moved: Ten
 
 
 def _slip(low: Tensor, high: Tensor, root: Tensor, sd: Tensor, far: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Centre p, reach, and the deviation of g(m, sqrt s0) - p m: the best of several reaches."""
+    """Centre p, reach, and the standard deviation of g(m, sqrt s0) - p m: the best of several reaches."""
     centre = cdf(ratio(0.5 * (low + high), root))
     best = torch.maximum(centre, 1 - centre) * sd
     reach = torch.ones_like(low)

@@ -1,6 +1,6 @@
 """Proofs of claims about batches of boxes: what the checker will prove of them, and the certificates.
 
-Several proofs are tried, each box gets the best; a box of which more is wanted may be cut into cells.
+Several proofs are tried and each box gets the best; a box that needs a tighter one may be cut into cells.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Proof:
 
 
 def prove_mean(network: Posterior, box: Box, rows: Tensor, *, cells: int = 1) -> Proof:  # rows (rows, outputs)
-    """Lower bounds of rows of the mean output, with each box cut into at most so many cells."""
+    """Lower bounds of rows of the mean output, with each box cut into at most ``cells`` cells."""
     return prove(Claim(network, "mean", box, rows.expand(box.batch, -1, -1)), cells=cells)
 
 

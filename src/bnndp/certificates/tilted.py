@@ -15,9 +15,9 @@ from bnndp.maths.normal import INV_SQRT_2PI
 __all__ = ["log_lines"]
 
 
-def log_lines(a: Tensor, mean: Sides, deviation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def log_lines(a: Tensor, mean: Sides, std: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Slopes and constants (batch, rows, n) of lines in m above l, for factors a (batch, rows, n) and all ranges."""
-    low, high, least, most = (part[:, None] for part in (mean.low, mean.high, *deviation))
+    low, high, least, most = (part[:, None] for part in (mean.low, mean.high, *std))
     up = a.clamp_min(0)
     ends = [_at(up, end, most)[0] for end in (low, high)]
     chord = ((ends[1] - ends[0]) / (high - low).clamp_min(1e-300)).clamp_min(0)

@@ -1,1 +1,1 @@
-"""The command line: one file a command, thin; torch is imported only once a command has work to do."""
+"""The command line: one file per command, thin; torch is imported only once a command has work to do."""

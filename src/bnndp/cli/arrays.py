@@ -55,7 +55,7 @@ def expect_matrix(name: str, array: np.ndarray, n_in: int) -> None:
     """Refuse what is not a non-empty matrix of finite numbers with one column per input."""
     if array.ndim != 2:
         raise InputError(
-            f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row a point, with its numbers "
+            f"{name} must have shape (n, {n_in}), got {array.shape}; reshape it to one row per point, with its numbers "
             "in the order in which the network takes them."
         )
     if array.shape[1] != n_in:

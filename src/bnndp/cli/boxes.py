@@ -36,9 +36,9 @@ from bnndp.runs.sealed_lines import exact, number, numbers
 
 __all__ = ["BoxJob", "BoxResult", "Decisions", "lead_by_bounds", "verdict_of"]
 
-_CELLS = 4096  # cells a chunk: enough to fill the machine, few enough that the progress bar moves
-_BOXES = 256  # boxes a chunk
-_ATTACKED = 16  # boxes a chunk when they are attacked too
+_CELLS = 4096  # cells per chunk: enough to fill the machine, few enough that the progress bar moves
+_BOXES = 256  # boxes per chunk
+_ATTACKED = 16  # boxes per chunk when they are attacked too
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Decisions:
 
     @classmethod
     def of(cls, found: Decision) -> Decisions:
-        """What the library says of them."""
+        """The results of the library."""
         label, lead, rival, witness = (each.cpu() for each in (found.label, found.bound, found.rival, found.witness))
         return cls(label, lead, torch.tensor([each is Verdict.FALSIFIED for each in found.verdict]), rival, witness)
 
@@ -146,7 +146,7 @@ class BoxResult:
 
 @dataclass(frozen=True, slots=True)
 class BoxJob(Job):
-    """Bounds of a quantity on boxes; with labels the verdicts on decisions, too."""
+    """Bounds of a quantity on boxes; with labels also the verdicts on decisions."""
 
     box: Box
     around: Neighbourhood = field(default_factory=Neighbourhood)  # how the boxes were given

@@ -1,4 +1,4 @@
-"""``bnndp certify``: bounds for every input of a file or a data set, one JSON object a line."""
+"""``bnndp certify``: bounds for every input of a file or a data set, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def certify(  # noqa: PLR0913 (the options of the command)
             metavar="FILE", help="In place of INPUTS: a box of inputs in VNN-LIB; may be given several times."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the bounds go: one JSON object a line; - is stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the bounds go: one JSON object per line; - is stdout.")
+    ] = None,
     run: p.Run = None,
     certificates: Certificates = None,
     eps: Annotated[
@@ -55,11 +57,11 @@ def certify(  # noqa: PLR0913 (the options of the command)
     effort: p.EffortLevel = "low",
     refine: p.Refine = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, callback=p.finite, help="Stop splitting a box when less than this can be won.")
+        float, typer.Option(min=0, callback=p.finite, help="Stop splitting a box when less than this can be gained.")
     ] = 0.0,
     time_limit: p.TimeLimit = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="Find the range from inside too: about a second a box for 2x64.")
+        bool, typer.Option("--attack", help="Find the range from inside too: about a second per box for 2x64.")
     ] = False,
     seed: p.Seed = 0,
     optimise: p.Optimise = None,
@@ -145,7 +147,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
     messages.table(summary.table())
     if folder is not None and end.why is None:
         values |= Issuing(network, model, folder, messages, task.schedule.at).of_boxes(box, read.label, effort)
-    task.conclude(job, end, values, "the bounds that were reached until then, all of which hold", require_certified)
+    task.conclude(job, end, values, "the bounds found so far, all of which hold", require_certified)
 
 
 def _expect_one_source(

@@ -35,7 +35,9 @@ def convert(  # noqa: PLR0913 (options of a command)
     importer: Annotated[
         str,
         typer.Option(
-            "--from", metavar="NAME", help="Whose names SOURCE has, such as bayesian-torch; auto: found by the names."
+            "--from",
+            metavar="NAME",
+            help="The library of SOURCE, such as bayesian-torch; auto: recognised by the names.",
         ),
     ] = "auto",
     arch: Annotated[
@@ -50,7 +52,7 @@ def convert(  # noqa: PLR0913 (options of a command)
     ] = None,
     task: Annotated[
         Literal["regression", "classification"] | None,
-        typer.Option(help="Needed where neither SOURCE nor --arch says it."),
+        typer.Option(help="Required if neither SOURCE nor --arch gives it."),
     ] = None,
     key: Annotated[str, typer.Option(metavar="NAME", help="The entry of SOURCE that is the state_dict.")] = "",
     beside: Annotated[
@@ -61,17 +63,19 @@ def convert(  # noqa: PLR0913 (options of a command)
     ] = None,
     scale_transform: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of a guide of Pyro: how it makes scales: exp, softplus or 'sigmoid M'."),
+        typer.Option(
+            metavar="NAME", help="For a guide of Pyro: the transform of its scales: exp, softplus or 'sigmoid M'."
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A site or a tensor that is no weight of the network, such as the noise of the data; several times.",
+            help="A site or tensor that is not a weight of the network, such as the noise of the data; repeatable.",
         ),
     ] = None,
     bias: Annotated[
-        bool, typer.Option("--bias/--no-bias", help="--no-bias: leave out biases that the file holds but no layer has.")
+        bool, typer.Option("--bias/--no-bias", help="--no-bias: leave out biases in the file that no layer has.")
     ] = True,
 ) -> None:
     """Make a safe, sealed model file of a posterior that another library trained; nothing in SOURCE is run.
@@ -99,7 +103,7 @@ def convert(  # noqa: PLR0913 (options of a command)
 
 
 def _architecture(arch: Path | None, activation: str | None, task: str | None) -> Architecture | None:
-    """What the user says of the layers, None if nothing."""
+    """The architecture that the user gives; None if there is none."""
     if arch is None and activation is None and task is None:
         return None
     from bnndp.importers.architecture import merge_architecture, read_architecture

@@ -62,7 +62,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     attack: p.Attacked = True,
     seed: p.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Where the figures go: one JSON object a radius; - is stdout.")
+        Path | None, typer.Option(help="Where the figures go: one JSON object per radius; - is stdout.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the picture goes (.png, .svg or .pdf).")] = None,
     run: p.Run = None,
@@ -80,7 +80,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     Certified accuracy: the decision is proved to be the label on the whole ball. Attacked accuracy: it is the label at
     the input, by sampling, and no attack changed it. The truth lies between. Each line of --out has the keys eps,
     points, accuracy, certified, attacked, effort: shares of the inputs, attacked null with --no-attack, and the last
-    level of effort that was completed for all inputs. Radii are searched once an input, to --tolerance: certified
+    level of effort that was completed for all inputs. Radii are searched once per input, to --tolerance: certified
     accuracy may be too low by the inputs within that of a radius, never too high.
 
     All inputs are searched by one pass first, and attacked. When the time is over, or on Ctrl-C, after that, the
@@ -130,4 +130,4 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     if plot is not None:
         draw_curve(summary.evaluation, curve.eps, plot)
     values = summary.curve_values(lines)
-    task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)
+    task.conclude(job, end, values, "the results so far, all of them proved", require_certified)

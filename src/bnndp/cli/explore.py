@@ -25,14 +25,15 @@ def explore(  # noqa: PLR0913 (the options of the command)
         str | None, typer.Option(metavar="NAME", help=f"Inputs of a data set: {', '.join(CLASSES + TARGETS)}.")
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Inputs of a file: .npz, .npy or .csv, with labels or without.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Inputs from a file: .npz, .npy or .csv, with or without labels."),
     ] = None,
     split: Split = "test",
     data_dir: DataFolder = None,
     fold: Fold = 0,
     limit: Limit = None,
     domain: Domain = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0: any free port.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
 ) -> None:
     """Show a network in the browser: move an input and a radius, and see what is proved and what an attack finds.

@@ -68,7 +68,7 @@ class Source:
         return self.vnnlib or (() if self.path is None else (self.path,))
 
     def names(self, count: int) -> Iterator[str]:
-        """Of each of so many inputs."""
+        """The names of ``count`` inputs."""
         return map(str, self.vnnlib) if self.vnnlib else (f"{self}#{row}" for row in range(count))
 
     def __str__(self) -> str:
@@ -128,8 +128,7 @@ def load_model(path: Path, messages: Messages = PLAIN) -> ModelFile:
     found = read_model(path)
     if found.sha256 is None:
         messages.tell(
-            f"{path} has no digest, so that a damaged value in it would not be noticed; "
-            "bnndp convert writes a sealed copy."
+            f"{path} has no digest, so a damaged value in it would not be noticed; bnndp convert writes a sealed copy."
         )
     return found
 
@@ -181,7 +180,7 @@ def read_set(source: Source, network: Posterior, messages: Messages = PLAIN) -> 
 
 @contextlib.contextmanager
 def data_store(folder: Path | None, messages: Messages = PLAIN) -> Iterator[Store]:
-    """The store of data sets, with a bar on stderr for what it downloads; no bar where that is no terminal."""
+    """The store of data sets, with a bar on stderr for what it downloads; no bar if stderr is not a terminal."""
     console = Console(stderr=True)
     shown = console.is_terminal and not messages.quiet
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
@@ -290,7 +289,7 @@ def _read_vnnlib(paths: tuple[Path, ...], network: Posterior) -> dict[str, np.nd
             try:
                 box = parse_vnnlib(path.read_text(encoding="utf-8"))
             except UnicodeDecodeError as error:
-                raise InputError(f"is no text in UTF-8: {error}.") from error
+                raise InputError(f"is not UTF-8 text: {error}.") from error
             for name, found, wanted in (("X", len(box.lower), network.n_in), ("Y", box.outputs, network.n_out)):
                 if found != wanted and (name == "X" or found):
                     kind = "inputs" if name == "X" else "outputs"

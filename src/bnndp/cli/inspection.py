@@ -1,4 +1,4 @@
-"""What a model file holds, in values that JSON knows: its layers, how wide their posteriors are, what can be asked."""
+"""What a model file holds, in JSON-compatible values: its layers, how wide their posteriors are, what can be asked."""
 
 from __future__ import annotations
 

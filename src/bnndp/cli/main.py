@@ -91,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     invocation = Invocation(tuple(sys.argv[1:] if arguments is None else arguments), time.monotonic())
     try:
         status = app(args=arguments, prog_name="bnndp", standalone_mode=False, obj=invocation)
-        if status == INTERRUPTED:  # typer has seen Ctrl-C
+        if status == INTERRUPTED:  # typer has handled Ctrl-C
             raise KeyboardInterrupt
     except (CertError, OSError, typer.TyperException) as error:
         status = _complain(_words(error), ERROR)
@@ -107,7 +107,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The same, for other programs: gives back the exit status."""
+    """The same, for other programs: returns the exit status."""
     try:
         run(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
@@ -146,6 +146,6 @@ def _lacks_memory(error: Exception) -> bool:
 
 
 def _complain(message: str, status: int) -> int:
-    """Print one line on stderr and give back the status."""
+    """Print one line on stderr and return the status."""
     typer.echo(f"bnndp: {' '.join(message.split()).rstrip('.')}.", err=True)
     return status

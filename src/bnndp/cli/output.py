@@ -27,7 +27,7 @@ _WORDS = {"certified": "unsat", "falsified": "sat", "undecided": "unknown"}  # b
 def open_rows(out: Path | None, *, keep: Sequence[Path] = ()) -> Iterator[Callable[[Row], object] | None]:
     """What takes the rows of ``--out``, one after the other; None: there is none.
 
-    A file is written under another name beside ``out`` and renamed at a good end. Whatever else happens, an exception
+    A file is written under another name beside ``out`` and renamed on success. Whatever else happens, an exception
     or an interruption, an older file of that name stays as it was. Files in ``keep`` are never overwritten. Rows go to
     stdout when all answers are there, so that a reader gets all or none.
     """
@@ -84,7 +84,7 @@ def expect_other(path: Path, keep: Sequence[Path], option: str) -> None:
 
 
 def write_verdicts(path: Path, model: Path, names: Iterable[str], rows: Iterable[Row]) -> None:
-    """One line a box, as VNN-COMP has it: category, network, property, time of preparation, result, seconds.
+    """One line per box, as in VNN-COMP: category, network, property, time of preparation, result, seconds.
 
     The result is ``unsat`` if the decision is certified, so that no input breaks it, ``sat`` if one does, ``unknown``.
     """
@@ -96,7 +96,7 @@ def write_verdicts(path: Path, model: Path, names: Iterable[str], rows: Iterable
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """The number, or null where there is none: JSON knows neither NaN nor infinity."""
+    """The number, or null where there is none: JSON has neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 

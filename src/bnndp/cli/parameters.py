@@ -53,40 +53,48 @@ def _share(value: float) -> float:
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The network: a bnndp-posterior-1 file (.safetensors).")]
 Method = Annotated[
-    Literal["auto", "moment", "partition", "best"] | None, typer.Option(help="How to bound; by --effort.")
+    Literal["auto", "moment", "partition", "best"] | None,
+    typer.Option(help="The method; set by --effort if not given."),
 ]
 Norm = Annotated[Literal["inf", "2", "1"], typer.Option(help="Norm of the ball.")]
 Domain = Annotated[
-    tuple[float, float] | None, typer.Option(metavar="LO HI", help="Only inputs between LO and HI count.")
+    tuple[float, float] | None, typer.Option(metavar="LO HI", help="Smallest and largest value that an input may take.")
 ]
 EffortLevel = Annotated[
     Literal["low", "medium", "high"],
-    typer.Option(help="low: one pass; medium: about 10 times the cost; high: about 100 times. Sets what is not given."),
+    typer.Option(
+        help="low: one pass; medium: about 10 times the cost; high: about 100 times. Sets options that are not given."
+    ),
 ]
 Refine = Annotated[
-    int | None, typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS; by --effort.")
+    int | None,
+    typer.Option(min=1, metavar="CELLS", help="Split each box into at most CELLS; set by --effort if not given."),
 ]
 Optimise = Annotated[
-    int | None, typer.Option(min=0, metavar="STEPS", help="Steps to optimise the planes of the bounds; by --effort.")
+    int | None,
+    typer.Option(
+        min=0, metavar="STEPS", help="Steps to optimise the planes of the bounds; set by --effort if not given."
+    ),
 ]
 Branch = Annotated[
-    int | None, typer.Option(min=1, metavar="CELLS", help="Branch a decision by signs of neurons; by --effort.")
+    int | None,
+    typer.Option(min=1, metavar="CELLS", help="Branch a decision by signs of neurons; set by --effort if not given."),
 ]
 TimeLimit = Annotated[
     float | None,
     typer.Option(
-        callback=positive, metavar="SECONDS", help="Time for the whole command; what is not reached has no result."
+        callback=positive,
+        metavar="SECONDS",
+        help="Time for the whole command; inputs that are not reached have no result.",
     ),
 ]
 Run = Annotated[
     Path | None,
     typer.Option(
-        "--run", metavar="FOLDER", help="Keep every answer in this folder at once; the same command goes on from there."
+        "--run", metavar="FOLDER", help="Keep every answer in this folder; the same command continues from there."
     ),
 ]
-RelativeTolerance = Annotated[
-    float, typer.Option(callback=_share, help="How finely radii are searched, relative to the radius.")
-]
+RelativeTolerance = Annotated[float, typer.Option(callback=_share, help="Relative precision of the radii.")]
 Labelled = Annotated[
     Path | None,
     typer.Argument(
@@ -101,9 +109,11 @@ Split = Annotated[Literal["test", "train"], typer.Option(help="Which part of --d
 DataFolder = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the data sets; the one that BNNDP_DATA names by default.")
 ]
-Fold = Annotated[int, typer.Option(min=0, help="Which published division of --data, the one it was trained on.")]
+Fold = Annotated[int, typer.Option(min=0, help="Which published split of --data, the one it was trained on.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N inputs.")]
-Attacked = Annotated[bool, typer.Option("--attack/--no-attack", help="Also search the smallest radius that breaks it.")]
+Attacked = Annotated[
+    bool, typer.Option("--attack/--no-attack", help="Also search for the smallest radius that breaks it.")
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")]
 
 
@@ -116,20 +126,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSO
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
 EngineName = Annotated[
     Literal["local", "ray"],
-    typer.Option("--engine", help="Who computes: this process, or the workers of a Ray cluster."),
+    typer.Option("--engine", help="What computes: this process, or the workers of a Ray cluster."),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Of --engine ray: the cluster, or auto for one that runs on this machine; without it one is started.",
+        help="For --engine ray: the cluster, or auto for one that runs on this machine; without it one is started.",
     ),
 ]
 
 
 def _device_name(value: str) -> str:
     if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", value) is None:
-        raise typer.BadParameter(f"{value!r} is no device; known are cpu, cuda and cuda:N.")
+        raise typer.BadParameter(f"{value!r} is not a device; use cpu, cuda or cuda:N.")
     return value
 
 

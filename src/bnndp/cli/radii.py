@@ -27,9 +27,9 @@ from bnndp.runs.sealed_lines import exact, number
 
 __all__ = ["RadiusJob", "RadiusResult"]
 
-_INPUTS = 256  # inputs a batch
-_ATTACKED = 64  # inputs a batch when they are attacked too
-_STAGED = 16  # inputs a batch of a later stage: a trial of a batch is what an interruption loses
+_INPUTS = 256  # inputs per batch
+_ATTACKED = 64  # inputs per batch when they are attacked too
+_STAGED = 16  # inputs per batch of a later stage: a trial of a batch is what an interruption loses
 _KEYS = ("label", "decision", "radius", "attack", "seconds")
 
 

@@ -1,4 +1,4 @@
-"""``bnndp radius``: how far each input may be moved before the decision changes, one JSON object a line."""
+"""``bnndp radius``: how far each input may be moved before the decision changes, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def radius(  # noqa: PLR0913 (the options of the command)
     time_limit: p.TimeLimit = None,
     attack: p.Attacked = True,
     seed: p.Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object a line; - is stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the radii go: one JSON object per line; - is stdout.")] = None,
     run: p.Run = None,
     certificates: Certificates = None,
     device: p.Device = "cpu",
     engine: p.EngineName = "local",
     address: p.Address = None,
     require_certified: Annotated[
-        float | None, p.required("less than this share of all inputs has a certified radius, be it 0.")
+        float | None, p.required("less than this share of all inputs has a certified radius (0 counts).")
     ] = None,
     json: p.Json = False,
     quiet: p.Quiet = False,
@@ -110,4 +110,4 @@ def radius(  # noqa: PLR0913 (the options of the command)
         values |= Issuing(network, model, folder, messages, task.schedule.at).of_radii(
             read.x, summary.evaluation, domain
         )
-    task.conclude(job, end, values, "what was reached until then, all of it proved", require_certified)
+    task.conclude(job, end, values, "the results so far, all of them proved", require_certified)

@@ -20,12 +20,14 @@ def report(
     ] = None,
     plots: Annotated[
         bool,
-        typer.Option("--plots/--no-plots", help="The charts as SVG files too, in the folder plots beside the page."),
+        typer.Option(
+            "--plots/--no-plots", help="Also write the charts as SVG files, in the folder plots beside the page."
+        ),
     ] = True,
 ) -> None:
     """Write what a run proved, and what it did not, as one page: in words, as charts, and as a table of all inputs.
 
-    The page needs nothing but itself. It shows what the folder has, also of a run that is still at work or was stopped.
+    The page is self-contained. It shows what the folder has, even if the run is still in progress or was stopped.
     What is certified is rounded to the safe side. Its charts are also written as files, for a paper or a slide.
     """
     from bnndp.errors import InputError

@@ -1,7 +1,7 @@
 """A command at work on many inputs: where its answers are kept, who computes them, and what is said of its end.
 
-The answers are kept in a journal: that of a run folder outlasts the process, and the same command goes on from it; any
-other is gone with the process. At the end a run folder gets its results in formats of other programs, too.
+The answers are kept in a journal. That of a run folder outlasts the process, and the same command continues from it;
+any other is deleted with the process. At the end a run folder also gets its results in the formats of other programs.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class Run:
         if interrupted:
             return End(complete, "interrupted")
         if complete < job.points and self.folder is not None:
-            rest = f"{job.points - complete} of {job.points} answers are not complete"
-            self.messages.tell(f"{self.folder}: the time is over; {rest}; {self._go_on}.")
+            missing = f"{job.points - complete} of {job.points} answers are not complete"
+            self.messages.tell(f"{self.folder}: the time is over; {missing}; {self._go_on}.")
         return End(complete)
 
     def conclude(self, job: Job, end: End, summary: Mapping[str, Any], holds: str, required: float | None) -> None:
@@ -203,7 +203,7 @@ class Run:
 
     @property
     def _go_on(self) -> str:
-        return f"`{self.invocation.command}` goes on from there"
+        return f"`{self.invocation.command}` continues from there"
 
 
 def _file_entry(path: Path | None, folder: Path) -> dict[str, str | None]:

@@ -92,11 +92,11 @@ def train(  # noqa: PLR0913 (the options of the command)
         float | None,
         typer.Option(callback=positive, metavar="EPS", help="Train against the worst case in balls of this radius."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Points of a step.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Points per step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(callback=positive, help="Largest learning rate.")] = None,
     prior: Annotated[
-        str | None, typer.Option(metavar="KIND", help="unit, or fan_in: narrower the more inputs a layer has.")
+        str | None, typer.Option(metavar="KIND", help="unit, or fan_in: narrower for layers with more inputs.")
     ] = None,
     prior_std: Annotated[
         float | None, typer.Option(callback=positive, help="Standard deviation of the prior of the weights.")
@@ -105,19 +105,20 @@ def train(  # noqa: PLR0913 (the options of the command)
         float | None, typer.Option(callback=positive, help="Weight of the KL term; below 1: a cold posterior.")
     ] = None,
     init_std: Annotated[
-        float | None, typer.Option(callback=positive, help="Where standard deviations of the weights start.")
+        float | None, typer.Option(callback=positive, help="Initial standard deviation of the weights.")
     ] = None,
     noise_std: Annotated[
         float | None,
         typer.Option(callback=positive, help="Noise of the targets, in their units; estimated by default."),
     ] = None,
     stop_early: Annotated[
-        bool, typer.Option("--stop-early", help="Hold out a tenth of the points and keep what fits them best.")
+        bool,
+        typer.Option("--stop-early", help="Hold out a tenth of the points and keep the posterior that fits them best."),
     ] = False,
-    fold: Annotated[int, typer.Option(min=0, help="Which published division into training and test part.")] = 0,
+    fold: Annotated[int, typer.Option(min=0, help="Which published split into training and test part.")] = 0,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training.")] = 0,
     data_dir: DataFolder = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin again where a checkpoint is there.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start over even if there is a checkpoint.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -125,7 +126,7 @@ def train(  # noqa: PLR0913 (the options of the command)
 
     What the options leave open has defaults of the method and the task; docs/training.md lists them. A data set that is
     neither in --data-dir nor in the folder that BNNDP_DATA names is downloaded. Beside the network lies, as long as the
-    training lasts, MODEL.checkpoint: the same command goes on from there after an interruption, to the same file, bit
+    training lasts, MODEL.checkpoint: the same command continues from there after an interruption, to the same file, bit
     for bit. The table has the figures of the test part, which was not used before; calibration is the mean error of the
     stated probabilities.
     """
@@ -221,7 +222,7 @@ def _named_when_stopped(checkpoint: Path, invocation: Invocation | None, *, rest
     except BaseException:
         if invocation is not None and _stamp(checkpoint) not in (None, before):
             command = "the same command without --restart" if restart else "the same command"
-            invocation.remarks.append(f"{command} goes on from {checkpoint}")
+            invocation.remarks.append(f"{command} continues from {checkpoint}")
         raise
 
 

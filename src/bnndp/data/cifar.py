@@ -2,8 +2,8 @@
 
 A record of the binary form is a label and 3 x 32 x 32 pixels, all red ones first; a batch has 10,000 records, five
 batches are for training and one for testing (Krizhevsky 2009, www.cs.toronto.edu/~kriz/cifar.html). Inputs keep this
-order: channel, row, column. The subset is another data set with another name, lest its results be taken for those of
-the whole: the first 1,300 training and 250 test images of every class, in one file ``cifar10_subset.npz``.
+order: channel, row, column. The subset has a name of its own, so that its results are not mistaken for those of the
+whole set: the first 1,300 training and 250 test images of every class, in one file ``cifar10_subset.npz``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _archive(store: Store) -> Path:
     except InputError as error:
         if store.find(SUBSET.path) is None:
             raise
-        raise InputError(f"{error} The subset is at hand: ask for cifar10_subset.") from error
+        raise InputError(f"{error} The subset is available: ask for cifar10_subset.") from error
 
 
 def _joined(batches: list[Tensor]) -> ClassificationData:

@@ -55,7 +55,7 @@ Folder: TypeAlias = str | os.PathLike[str] | Store | None
 
 
 def open_store(folder: Folder = None, *, progress: Progress | None = None) -> Store:
-    """The store of a folder, or of the environment; a store is given back as it is.
+    """The store of a folder, or of the environment; a store is returned as it is.
 
     >>> open_store("data").place.name
     'data'

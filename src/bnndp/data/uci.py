@@ -126,7 +126,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _make(file: Published, store: Store) -> None:
-    """Download the text of which a file is made, check its numbers, and write it in our form."""
+    """Download the text from which a file is made, check its numbers, and write it in our format."""
     table = TABLES[file.path.partition("/")[0]]
     most = _NUMBER * file.size // (4 * len(file.parts))  # a number has 4 or 8 bytes
     texts = [_text(address, most, store) for address in file.addresses]

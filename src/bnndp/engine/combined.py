@@ -71,7 +71,7 @@ class Best(Wrapped):
     def affine(self, rows: Tensor) -> Planes:
         """The functions with the larger least value; the method of a box is that of all its rows, or both."""
         a = self.inner.affine(rows)
-        if not self.second.moments and rows.ndim != 2:  # rows of each box are no outputs
+        if not self.second.moments and rows.ndim != 2:  # rows of each box are not outputs
             return a
         b = self.second.affine(rows)
         first, second = (known(self.box.minimum(each.affine.matrix, each.affine.offset)) for each in (a, b))

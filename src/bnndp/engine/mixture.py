@@ -112,7 +112,7 @@ class LowerSum:
         )
 
     def rounded(self) -> Affine:
-        """Functions that are below the exact sum for every x of the box; minus infinity where that is no number."""
+        """Functions that are below the exact sum for every x of the box; minus infinity where that is NaN."""
         offset = self.offset - gamma(4 * self.terms + 64) * self.size - TINY
         fine = offset.isfinite() & self.matrix.isfinite().all(-1)
         return Affine(torch.where(fine[..., None], self.matrix, 0.0), torch.where(fine, offset, -torch.inf))

@@ -51,7 +51,7 @@ class Margins:
     variance: Tensor  # Var D_j is at most this
 
     def __getitem__(self, index: Tensor | slice) -> Margins:
-        """Those of the boxes at ``index``."""
+        """The margins of the boxes at ``index``."""
         return Margins(self.mean[index], self.variance[index])
 
     def reshape(self, *shape: int) -> Margins:
@@ -275,12 +275,12 @@ def both_signs(outputs: int, box: Box) -> Tensor:  # (2 outputs, outputs)
 
 
 def known(lower: Tensor) -> Tensor:
-    """Minus infinity for whatever is no number or overflowed."""
+    """Minus infinity for whatever is NaN or has overflowed."""
     return torch.where(lower.isfinite(), lower, -torch.inf)
 
 
 def finite(affine: Affine) -> Affine:
-    """The same, with minus infinity for the functions of which a number is none."""
+    """The same, with minus infinity for functions with a NaN coefficient."""
     fine = affine.offset.isfinite() & affine.matrix.sum(-1).isfinite()  # a sum is finite only if its terms are
     if bool(fine.all()):
         return affine

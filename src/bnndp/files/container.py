@@ -1,8 +1,8 @@
 """The container of model files, safetensors, read strictly: plain data, no code, nothing taken on trust.
 
 A file is eight bytes (the length of the header, little-endian), the header (JSON) and the bytes of the tensors. All of
-it is read once, so that what is checked is what is used. Refused are: what is no regular file (a pipe would block), a
-header beyond a limit, names that occur twice, shapes and offsets that do not cover the bytes exactly, unknown dtypes.
+it is read once, so that what is checked is what is used. Refused are: what is not a regular file (a pipe would block),
+a header beyond a limit, names that occur twice, shapes and offsets that do not cover the bytes exactly, unknown dtypes.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _header(file: BinaryIO, size: int) -> dict[str, Any]:
 
 
 def _no_header(start: bytes, length: int, size: int) -> str:
-    """What is wrong with a file whose first bytes are no length of a header."""
+    """What is wrong with a file whose first bytes are not the length of a header."""
     if start.startswith(_PICKLES):
         return (
             "it is a pickle or a zip archive, as PyTorch writes them, and may run code when it is opened; "
@@ -180,7 +180,7 @@ def _span(name: str, entry: object) -> tuple[int, int]:
     for field, most in (("shape", _RANK), ("data_offsets", 2)):
         numbers = entry[field]
         if not isinstance(numbers, list) or len(numbers) > most:
-            raise ModelFileError(f"tensor {name!r:.80} has {field} that are no list of at most {most} numbers")
+            raise ModelFileError(f"tensor {name!r:.80} has {field} that are not a list of at most {most} numbers")
         if not all(type(n) is int and 0 <= n <= _SIDE for n in numbers):
             raise ModelFileError(f"tensor {name!r:.80} has {field} {numbers!r:.80}, not whole numbers within limits")
     if len(entry["data_offsets"]) != 2:

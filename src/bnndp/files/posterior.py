@@ -58,12 +58,13 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     Returns:
         The network or ensemble. Every fault is a :class:`ModelFileError` of one line with the file and the cause.
 
-    >>> import bnndp, tempfile, torch
-    >>> network = bnndp.from_module(torch.nn.Linear(2, 1), task="regression")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(network, Path(folder) / "n.safetensors")
-    ...     load(Path(folder) / "n.safetensors").digest() == network.digest()
-    True
+    Examples:
+        >>> import bnndp, tempfile, torch
+        >>> network = bnndp.from_module(torch.nn.Linear(2, 1), task="regression")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(network, Path(folder) / "n.safetensors")
+        ...     load(Path(folder) / "n.safetensors").digest() == network.digest()
+        True
     """
     return read_model(path).posterior
 
@@ -90,7 +91,7 @@ def save(
     card: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a posterior so that :func:`load` returns it bit for bit, and notices any change of the file.
+    """Write a posterior to a file from which :func:`load` reads it bit for bit, and which reveals any change.
 
     Args:
         network: The network or ensemble.
@@ -98,6 +99,14 @@ def save(
         source: Where the posterior comes from, in words.
         card: How it was trained, in values of JSON.
         origin: What it was converted from, in values of JSON.
+
+    Examples:
+        >>> import bnndp, tempfile, torch
+        >>> network = bnndp.from_module(torch.nn.Linear(2, 1), task="regression")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(network, Path(folder) / "n.safetensors", source="an example")
+        ...     [path.name for path in Path(folder).iterdir()]
+        ['n.safetensors']
     """
     header: dict[str, Any] = {"format": FORMAT, "sha256": _BLANK}
     header |= {"task": network.task, "input_shape": list(network.members[0].shapes[0])}

@@ -2,7 +2,7 @@
 
 Read are ``(declare-const X_i Real)``, ``(declare-const Y_i Real)`` and ``(assert ...)`` of ``(<= X_i c)`` and
 ``(>= X_i c)``, with either order of the two, or of an ``(and ...)`` of such. Anything else is refused: a constraint
-that is not understood may not be passed over. A decimal that is no float64 is rounded outward, so that the box holds
+that is not understood may not be passed over. A decimal that is not a float64 is rounded outward, so that the box holds
 all that the file says.
 """
 
@@ -49,7 +49,7 @@ class _Found:
     def declare(self, words: list[_Expression]) -> None:
         name = _NAME.fullmatch(words[1]) if len(words) == 3 and isinstance(words[1], str) else None
         if name is None or words[2] != "Real":
-            raise InputError(f"{_text(words)} is no declaration that is read; known is (declare-const X_0 Real).")
+            raise InputError(f"{_text(words)} is not a supported declaration; write (declare-const X_0 Real).")
         known = self.inputs if name[1] == "X" else self.outputs
         if int(name[2]) in known:
             raise InputError(f"{name[0]} is declared twice.")
@@ -62,7 +62,7 @@ class _Found:
                 self.take(part)
             return
         if not (isinstance(claim, list) and len(claim) == 3 and claim[0] in ("<=", ">=")):
-            raise InputError(f"{_text(claim)} is not read; known are (<= X_0 1.0), (>= X_0 0.0) and (and ...) of them.")
+            raise InputError(f"{_text(claim)} is not supported; use (<= X_0 1.0), (>= X_0 0.0) and (and ...) of them.")
         below = claim[0] == "<="
         first, second = claim[1], claim[2]
         if _is(_NUMBER, first):
@@ -115,7 +115,7 @@ def parse_vnnlib(text: str) -> VnnBox:
         elif isinstance(command, list) and command[:1] == ["assert"] and len(command) == 2:
             found.take(command[1])
         else:
-            raise InputError(f"{_text(command)} is not read; known are declare-const and assert.")
+            raise InputError(f"{_text(command)} is not supported; use declare-const and assert.")
     return found.box()
 
 

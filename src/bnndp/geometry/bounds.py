@@ -34,7 +34,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The affine functions ``matrix @ x + offset``, one a row and box."""
+    """The affine functions ``matrix @ x + offset``, one per row and box."""
 
     matrix: Tensor  # (batch, rows, n)
     offset: Tensor  # (batch, rows)

@@ -28,13 +28,17 @@ class Ball:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A batch of closed boxes ``{x : lower <= x <= upper}``; ends are included, a single box may be given as (n,).
+    """A batch of closed boxes ``{x : lower <= x <= upper}``, or of their intersections with balls.
 
-    With ``within`` the region is the part of each box that lies in a ball; bounds that are affine in x are then
-    concretised by the better of the box and of the dual norm.
+    Args:
+        lower: Lower ends, ``(batch, n)``, or ``(n,)`` for a single box.
+        upper: Upper ends, of the same shape.
+        within: If given, each region is the part of the box that lies in this ball. Affine bounds are then minimised by
+            the better of the box and the dual norm. :meth:`ball` sets it.
 
-    >>> Box([[0.0, -1.0]], [[1.0, 1.0]])
-    Box(batch=1, inputs=2)
+    Examples:
+        >>> Box([[0.0, -1.0]], [[1.0, 1.0]])
+        Box(batch=1, inputs=2)
     """
 
     lower: Tensor  # (batch, n), float64
@@ -68,10 +72,20 @@ class Box:
         domain: tuple[float, float] | None = None,
         norm: float = math.inf,
     ) -> Box:
-        """The ball of radius ``eps`` around ``x`` in the l1, l2 or l-infinity norm, cut to ``domain`` if one is given.
+        """Create the balls of radius ``eps`` around points.
 
-        >>> Box.ball([0.5, 0.1], 0.2, domain=(0, 1)).lower
-        tensor([[0.3000, 0.0000]], dtype=torch.float64)
+        Args:
+            x: The centres, ``(n,)`` or ``(batch, n)``.
+            eps: The radius: a scalar, or ``(batch,)``.
+            domain: Smallest and largest value that an input may take; the balls are cut to it.
+            norm: 1, 2 or ``math.inf``.
+
+        Returns:
+            The regions, rounded outward.
+
+        Examples:
+            >>> Box.ball([0.5, 0.1], 0.2, domain=(0, 1)).lower
+            tensor([[0.3000, 0.0000]], dtype=torch.float64)
         """
         centre = _matrix("x", x)
         radius = torch.as_tensor(eps, dtype=torch.float64, device=centre.device)
@@ -185,7 +199,7 @@ class Box:
     def project(self, x: Tensor) -> Tensor:  # x (..., batch, n)
         """A point of the region near ``x`` (its projection for a box; pulled to the centre for a ball).
 
-        For a ball this needs its centre in the box; of a piece from :meth:`split` ask :meth:`contains` afterwards.
+        For a ball this needs its centre in the box; for a part from :meth:`split` ask :meth:`contains` afterwards.
         """
         x = x.clamp(self.lower, self.upper)
         if self.within is None:

@@ -37,8 +37,8 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     Args:
         tensors: Tensors or arrays by name, possibly nested.
         architecture: The layers. Without them they are dense, in the order of the tensors.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         importer: The name of an importer, as ``--from`` takes it.
         bias: False leaves out biases that the tensors hold but no layer uses.
         table: The content of a table of names (docs/importers/torch.md).
@@ -46,10 +46,11 @@ def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     Returns:
         A network, or an ensemble if the tensors hold several. What is neither given nor known is refused.
 
-    >>> import torch
-    >>> layer = {"mu_weight": torch.ones(1, 2), "rho_weight": torch.zeros(1, 2)}
-    >>> from_tensors(layer, task="regression").linears[0].weight_std  # softplus(0) = log(2)
-    tensor([[0.6931, 0.6931]], dtype=torch.float64)
+    Examples:
+        >>> import torch
+        >>> layer = {"mu_weight": torch.ones(1, 2), "rho_weight": torch.zeros(1, 2)}
+        >>> from_tensors(layer, task="regression").linears[0].weight_std  # softplus(0) = log(2)
+        tensor([[0.6931, 0.6931]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     choices = Choices(bias=bias, table=table)
@@ -72,25 +73,26 @@ def from_samples(
             architecture. Without layers of an ``architecture``, each module is read by :func:`bnndp.from_module`,
             which knows its activations.
         architecture: The layers. Without them they are dense, in the order of the tensors.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         weights: The probabilities of the samples; equal if not given.
         importer: The name of the importer that reads each sample, as ``--from`` takes it.
 
     Returns:
         The ensemble; of a single sample, its network.
 
-    >>> import torch
-    >>> draws = {"0.weight": torch.randn(5, 3, 2), "0.bias": torch.zeros(5, 3)}
-    >>> from_samples(draws, task="regression")
-    Ensemble(5 x BayesianNetwork(2-3, regression))
-    >>> modules = [nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)) for _ in range(4)]
-    >>> from_samples(modules, task="classification")
-    Ensemble(4 x BayesianNetwork(2-3-2, classification, linear tanh linear))
+    Examples:
+        >>> import torch
+        >>> draws = {"0.weight": torch.randn(5, 3, 2), "0.bias": torch.zeros(5, 3)}
+        >>> from_samples(draws, task="regression")
+        Ensemble(5 x BayesianNetwork(2-3, regression))
+        >>> modules = [nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)) for _ in range(4)]
+        >>> from_samples(modules, task="classification")
+        Ensemble(4 x BayesianNetwork(2-3-2, classification, linear tanh linear))
     """
     given = merge_architecture(architecture, task, activation)
     if isinstance(samples, nn.Module) and not isinstance(samples, nn.ModuleList):
-        raise InputError(f"one {type(samples).__name__} is no list of samples; read it by bnndp.from_module.")
+        raise InputError(f"one {type(samples).__name__} is not a list of samples; read it with bnndp.from_module.")
     live: list[nn.Module] = []
     if isinstance(samples, Mapping):
         found = _read(samples, "samples", Choices())

@@ -35,11 +35,16 @@ _UNSAID: dict[str, dict[str, Any]] = {"linear": {"posterior": "mean_field"}, "co
 class Architecture:
     """The layers of a network, its task and the shape of its inputs.
 
-    Layers are entries as in docs/format.md, by the names of the file. Without them the layers are dense, in the order
-    of the file, with the ``activation`` between each two of them, a kind without settings.
+    Args:
+        task: ``"regression"`` or ``"classification"``.
+        activation: The activation between each two dense layers, a kind without settings; if ``layers`` is not given.
+        layers: Entries as in docs/format.md, by the names of the file. If not given, the layers are dense, in the order
+            of the file.
+        input_shape: The shape ``(channels, height, width)`` of images.
 
-    >>> Architecture("regression", "tanh").activation
-    'tanh'
+    Examples:
+        >>> Architecture("regression", "tanh").activation
+        'tanh'
     """
 
     task: str | None = None  # None: given elsewhere, such as the state of a Laplace approximation
@@ -99,7 +104,7 @@ class Architecture:
             shape = tuple(tensors[f"{name}.weight_mean"].shape)
             if len(shape) != 2:
                 raise ModelFileError(
-                    f"the weight of {name!r:.80} has shape {shape}, so this is no chain of dense layers; give --arch"
+                    f"the weight of {name!r:.80} has shape {shape}, so this is not a chain of dense layers; give --arch"
                 )
             entries += [{"type": self.activation}] if entries else []
             entries.append({"type": "linear", "name": name})

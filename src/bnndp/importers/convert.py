@@ -35,7 +35,7 @@ class ConvertOptions:
     table: Path | None = None  # .toml or .json: names of tensors, and what else an importer asks for
     scale_transform: str | None = None  # as in Choices
     bias: bool = True  # False: layers have none, whatever the file holds
-    ignore: tuple[str, ...] = ()  # tensors, or sites, that are no weights of the network
+    ignore: tuple[str, ...] = ()  # tensors, or sites, that are not weights of the network
 
 
 def convert(
@@ -109,7 +109,7 @@ def _model(
     beside = None if options.beside is None else _opened(options.beside, "")
     table, table_digest = (None, "") if options.table is None else read_settings(options.table, "table")
     if table is not None and not isinstance(table, dict):
-        raise ModelFileError(one_line(f"{options.table}: is no table: it must be a mapping of settings"))
+        raise ModelFileError(one_line(f"{options.table}: is not a table: it must be a mapping of settings"))
     second = None if beside is None else beside.foreign
     choices = Choices(options.scale_transform, options.bias, second, table, options.ignore)
     pairs = list(zip(paths, opened, strict=True))

@@ -99,7 +99,7 @@ class _Flattened:
 
 def _text(key: object) -> str:
     if not isinstance(key, str) and type(key) is not int:
-        raise ModelFileError(f"the name {key!r:.80} is no text")
+        raise ModelFileError(f"the name {key!r:.80} is not text")
     return str(key)
 
 

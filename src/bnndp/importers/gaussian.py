@@ -173,5 +173,5 @@ def fixed_beside(beside: Foreign | None) -> dict[str, Tensor]:
     found = {} if beside is None else network_tensors(beside)
     odd = next((name for name in found if name.rpartition(".")[2] not in ("weight", "bias")), None)
     if odd is not None:
-        raise ModelFileError(f"tensor {odd!r:.80} of the second file is no weight or bias of a layer of torch")
+        raise ModelFileError(f"tensor {odd!r:.80} of the second file is not a weight or bias of a layer of torch")
     return {name: to_float64(name, tensor) for name, tensor in found.items()}

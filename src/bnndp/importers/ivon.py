@@ -45,7 +45,7 @@ def _read(foreign: Foreign, choices: Choices) -> Imported:
     for name, tensor in tensors.items():
         layer, _, part = name.rpartition(".")
         if part not in ("weight", "bias"):
-            raise ModelFileError(f"tensor {name!r:.80} of the network is no weight or bias of a layer")
+            raise ModelFileError(f"tensor {name!r:.80} of the network is not a weight or bias of a layer")
         mean = to_float64(name, tensor)
         parts = layers.setdefault(layer or "layer", {})
         parts |= {f"{part}_mean": mean, f"{part}_std": stds.get(name, torch.zeros_like(mean))}
@@ -83,20 +83,21 @@ def from_ivon(
     Args:
         network: The module, which says its activations, or its ``state_dict()``.
         optimiser: The optimiser, or its ``state_dict()``.
-        architecture: The layers, or what else the module does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the module does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         parameters: The names of the optimiser's parameters in its order. Needed if it has several groups, or does not
             hold all parameters of the network.
 
     Returns:
         The network, with variance in the parameters that the optimiser holds.
 
-    >>> group = {"hess": torch.ones(3), "ess": 4.0, "weight_decay": 0.0, "params": [0, 1]}
-    >>> module = torch.nn.Linear(2, 1)
-    >>> network = from_ivon(module, {"state": {}, "param_groups": [group]}, task="regression")
-    >>> network.linears[0].weight_std  # 1 / sqrt(4 (1 + 0))
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    Examples:
+        >>> group = {"hess": torch.ones(3), "ess": 4.0, "weight_decay": 0.0, "params": [0, 1]}
+        >>> module = torch.nn.Linear(2, 1)
+        >>> network = from_ivon(module, {"state": {}, "param_groups": [group]}, task="regression")
+        >>> network.linears[0].weight_std  # 1 / sqrt(4 (1 + 0))
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     table = None if parameters is None else {"parameters": list(parameters)}
@@ -119,7 +120,7 @@ class _Group:
             raise ModelFileError(f"a group has ess {self.ess} and weight_decay {self.weight_decay}; expected > 0, >= 0")
 
     def std(self) -> Tensor:
-        """The formula; refused where the curvature is no positive number."""
+        """The formula; refused where the curvature is not a positive number."""
         return to_std("hess", self.ess * (self.hess + self.weight_decay), "rsqrt")
 
 
@@ -136,7 +137,7 @@ def _groups(foreign: Foreign) -> list[_Group]:
         numbers = [float(value) for value in settings if isinstance(value, int | float)]
         if hess is None or hess.ndim != 1 or count is None or len(numbers) < 2:
             raise ModelFileError(
-                f"{start} lacks one of hess, params, ess and weight_decay: it is no whole state of IVON"
+                f"{start} lacks one of hess, params, ess and weight_decay: it is not a complete state of IVON"
             )
         groups.append(_Group(to_float64(f"{start}.hess", hess), count, *numbers))
     return groups
@@ -162,7 +163,7 @@ def _order(groups: list[_Group], tensors: dict[str, Tensor], choices: Choices) -
     if len(groups) > 1 or count != len(tensors):
         raise ModelFileError(
             f"the optimiser has {count} parameters in {len(groups)} groups, the network {len(tensors)} tensors, so "
-            "that their order is not sure; give --table with parameters = [names in the order of the optimiser]"
+            "their order is ambiguous; give --table with parameters = [names in the order of the optimiser]"
         )
     return list(tensors)
 

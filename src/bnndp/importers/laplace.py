@@ -110,19 +110,20 @@ def from_laplace(
     Args:
         approximation: A fitted approximation, which holds its network and says the task, or its ``state_dict()``.
         network: The module, which says its activations, or its ``state_dict()``. Needed beside a state.
-        architecture: The layers, or what else the module does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the module does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
 
     Returns:
         The network, with independent or correlated weights.
 
-    >>> module = torch.nn.Linear(2, 1)
-    >>> state = {"cls_name": "DiagLaplace", "likelihood": "regression", "H": 3 * torch.ones(3), "temperature": 1.0}
-    >>> state |= {"mean": torch.nn.utils.parameters_to_vector(module.parameters()).detach()}
-    >>> state |= {"prior_precision": torch.ones(1), "sigma_noise": torch.ones(())}
-    >>> from_laplace(state, module).linears[0].weight_std  # 1 / sqrt(3 + 1)
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    Examples:
+        >>> module = torch.nn.Linear(2, 1)
+        >>> state = {"cls_name": "DiagLaplace", "likelihood": "regression", "H": 3 * torch.ones(3), "temperature": 1.0}
+        >>> state |= {"mean": torch.nn.utils.parameters_to_vector(module.parameters()).detach()}
+        >>> state |= {"prior_precision": torch.ones(1), "sigma_noise": torch.ones(())}
+        >>> from_laplace(state, module).linears[0].weight_std  # 1 / sqrt(3 + 1)
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     inner = getattr(approximation, "model", None)
@@ -140,7 +141,7 @@ def _structure(foreign: Foreign) -> tuple[str, bool]:
     name = foreign.values.get("cls_name")
     found = _CLASS.fullmatch(str(name))
     if found is None:
-        why = "its subnetwork is not in the file" if "Subnet" in str(name) else "it is no Gaussian of weights"
+        why = "its subnetwork is not in the file" if "Subnet" in str(name) else "it is not a Gaussian over weights"
         raise ModelFileError(f"it is a {name!r:.40}, which cannot be read: {why}; known: {', '.join(_FORMULAS)}Laplace")
     return found["structure"], found["last"] is not None
 

@@ -69,7 +69,7 @@ def _sorted(layers: Sequence[str], tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _chains(sizes: Mapping[str, tuple[int, int]]) -> list[list[str]]:
-    """At most two of the orders in which each layer takes what the one before it gives; (inputs, outputs) of each."""
+    """At most two of the orders in which each layer takes the outputs of the one before; (inputs, outputs) of each."""
     found: list[list[str]] = []
     open_ends: list[list[str]] = [[layer] for layer in sizes]
     tries = 0
@@ -117,6 +117,6 @@ def _bias(name: str, tensors: Mapping[str, Tensor]) -> int | None:
 
 
 def _fits(weights: Mapping[str, tuple[int, ...]], biases: Mapping[str, int | None]) -> bool:
-    """Whether each layer (outputs, inputs) takes what the one before gives, and has a bias of its outputs."""
+    """Whether each layer (outputs, inputs) takes the outputs of the one before, and has a bias of its outputs."""
     chained = all(before[0] == after[1] for before, after in itertools.pairwise(weights.values()))
     return chained and all(biases[name] in (None, shape[0]) for name, shape in weights.items())

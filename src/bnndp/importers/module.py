@@ -55,14 +55,15 @@ def from_module(
         module: Layers of torch and Bayesian layers of known libraries.
         task: ``"regression"`` or ``"classification"``, which a module does not say.
         input_shape: The shape (channels, height, width) of images.
-        activation: The function that ``forward`` calls between layers, if it is no module.
+        activation: The function that ``forward`` calls between layers, if it is not a module.
         mc_dropout: True if dropout masks are drawn at prediction, False if dropout was for training alone.
 
     Returns:
         The network; an error names what cannot be read.
 
-    >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
-    BayesianNetwork(2-8-1, regression, linear tanh linear)
+    Examples:
+        >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), task="regression")
+        BayesianNetwork(2-8-1, regression, linear tanh linear)
     """
     if task is None:
         raise InputError(f"a module does not say its task; give {' or '.join(f'task={each!r}' for each in TASKS)}.")
@@ -166,7 +167,8 @@ def to_record(part: nn.Module, kind: type[nn.Module], mc_dropout: bool | None) -
         return _dropout(part, mc_dropout)
     if isinstance(part, nn.Softmax | nn.LogSoftmax):
         raise UnsupportedLayerError(
-            f"{type(part).__name__} is no layer here: leave it out and say task='classification', which includes it."
+            f"{type(part).__name__} is not a layer here: leave it out and give task='classification', which "
+            "includes it."
         )
     known = ", ".join(sorted(kind.__name__ for kind in (*CONVERTERS, nn.Dropout, nn.Dropout2d)))
     libraries = ", ".join(each.name for each in LIBRARIES)
@@ -184,7 +186,7 @@ def _expect(part: nn.Module, wanted: _Settings) -> None:
 
 
 def stride_and_padding(part: nn.Module) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Those of a convolution; what ours do not have is refused."""
+    """The settings of a convolution; unsupported ones are refused."""
     _expect(part, {"dilation": (1, (1, 1)), "groups": (1,), "padding_mode": ("zeros",)})
     return _pair(part, "stride"), _pair(part, "padding")
 
@@ -193,7 +195,7 @@ def _bayesian(part: nn.Module, table: Table) -> Record:
     """A layer with independent Gaussian weights."""
     has_draw = getattr(part, "weight_eps", None) is not None and hasattr(part, "weight_log_sigma")  # of torchbnn
     if getattr(part, "frozen", False) or getattr(part, "freeze", False) is True or has_draw:
-        raise UnsupportedLayerError("it is frozen, so that its weights are not drawn; unfreeze it.")
+        raise UnsupportedLayerError("it is frozen, so its weights are not drawn; unfreeze it.")
     layers, _ = table.layers({f"layer.{name}": value for name, value in part.state_dict().items()})
     tensors = layer_tensors(layers, bias=getattr(part, "bias", True) is not False)
     if list(layers) != ["layer"]:

@@ -59,10 +59,10 @@ def _read_guide(foreign: Foreign, choices: Choices) -> Imported:
     """By the form of guide that the names show."""
     table = site_table(choices)
     flat = {name: tensor for name, tensor in foreign.tensors.items() if name in _FLAT}
-    rest = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
-    law, formula = _joint(flat, table) if flat else _independent(rest)
-    fixed = _fixed({name: tensor for name, tensor in rest.items() if _SITE.fullmatch(name) is None})
-    if flat and len(fixed) < len(rest):
+    others = {name: tensor for name, tensor in foreign.tensors.items() if name not in flat}
+    law, formula = _joint(flat, table) if flat else _independent(others)
+    fixed = _fixed({name: tensor for name, tensor in others.items() if _SITE.fullmatch(name) is None})
+    if flat and len(fixed) < len(others):
         raise ModelFileError("it holds several guides; save one")
     law = law.with_fixed(fixed | fixed_beside(choices.beside))
     tensors, kinds = to_layers(law, table, _CERTAIN, ordered=False)
@@ -122,18 +122,19 @@ def from_numpyro(
 
     Args:
         values: ``svi_result.params``, or ``mcmc.get_samples()``.
-        architecture: The layers, or what else the values do not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the values do not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         table: Layouts, order and meaning of sites (docs/importers/numpyro.md).
-        ignore: Sites that are no weights, such as the noise of the data.
+        ignore: Sites that are not weights, such as the noise of the data.
 
     Returns:
         The network, or the ensemble with one member for each sample.
 
-    >>> draws = {"w1": torch.zeros(5, 3, 8), "b1": torch.zeros(5, 8), "w2": torch.zeros(5, 8, 2)}
-    >>> from_numpyro(draws, task="regression", activation="relu")
-    Ensemble(5 x BayesianNetwork(3-8-2, regression))
+    Examples:
+        >>> draws = {"w1": torch.zeros(5, 3, 8), "b1": torch.zeros(5, 8), "w2": torch.zeros(5, 8, 2)}
+        >>> from_numpyro(draws, task="regression", activation="relu")
+        Ensemble(5 x BayesianNetwork(3-8-2, regression))
     """
     given = merge_architecture(architecture, task, activation)
     foreign = flat(to_tensors(values))
@@ -184,6 +185,6 @@ def _fixed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         parts = _MODULE.fullmatch(name)
         if parts is None:
-            raise ModelFileError(f"tensor {name!r:.80} is no location or scale of an autoguide (prefix auto)")
+            raise ModelFileError(f"tensor {name!r:.80} is not a location or scale of an autoguide (prefix auto)")
         found[f"{parts['module']}/{parts['path']}"] = to_float64(name, tensor)
     return found

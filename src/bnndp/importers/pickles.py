@@ -127,9 +127,7 @@ def _read(scratch: Path, name: object) -> Foreign:
         order, values, lists, holders = (parse_json(found.get(key, "null")) for key in _WRITTEN)
     except ModelFileError as error:
         reason = str(error).removeprefix(f"{scratch}: ")
-        raise ModelFileError(
-            one_line(f"{name}: cannot be converted: what was read of it is no model: {reason}")
-        ) from error
+        raise ModelFileError(one_line(f"{name}: cannot be converted: its content is not a model: {reason}")) from error
     texts = all(isinstance(some, list) and all(isinstance(each, str) for each in some) for some in (order, holders))
     plain = isinstance(values, dict) and all(each is None or isinstance(each, _PLAIN) for each in values.values())
     counts = isinstance(lists, dict) and all(type(each) is int for each in lists.values())

@@ -65,7 +65,7 @@ def _read(foreign: Foreign, choices: Choices) -> Imported:
     known = (*_FIELDS, *_ASIDE)
     odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
     if odd is not None:
-        raise ModelFileError(f"tensor {odd!r:.80} is no part of a state; its fields are {', '.join(known)}")
+        raise ModelFileError(f"tensor {odd!r:.80} is not part of a state; its fields are {', '.join(known)}")
     means = {name: to_float64(f"params.{name}", value) for name, value in foreign.below("params").tensors.items()}
     kinds = [kind for kind in (*_DIAGONAL, *_DENSE) if any(n.partition(".")[0] == kind for n in foreign.tensors)]
     if not means or len(kinds) > 1:
@@ -101,19 +101,20 @@ def from_posteriors(
 
     Args:
         state: A state, or a list of them, such as samples of SGHMC; objects, or dictionaries of their fields.
-        architecture: The layers, or what else the network does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the network does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         network: A module, or its ``state_dict()``, with the parameters that the state does not have. A module with all
             layers says its activations.
 
     Returns:
         The network, or the ensemble with one member for each state.
 
-    >>> params = {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}
-    >>> stds = {name: 0.5 * torch.ones_like(value) for name, value in params.items()}
-    >>> from_posteriors({"params": params, "sd_diag": stds}, task="regression").linears[0].weight_std
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    Examples:
+        >>> params = {"0.weight": torch.ones(1, 2), "0.bias": torch.zeros(1)}
+        >>> stds = {name: 0.5 * torch.ones_like(value) for name, value in params.items()}
+        >>> from_posteriors({"params": params, "sd_diag": stds}, task="regression").linears[0].weight_std
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     states = list(state) if isinstance(state, list | tuple) else [state]
@@ -179,7 +180,7 @@ def _order(means: Mapping[str, Tensor], table: SiteTable, *, sure: bool) -> list
         raise ModelFileError(f"the sites of the table must be the params of the state: {', '.join(list(means)[:6])}")
     if not given and not (sure and list(means) == sorted(means)):
         raise ModelFileError(
-            "the order of its vector is not sure: by sorted names if params was a dict, as they are if an OrderedDict; "
-            "give it by --table, as in sites = [{site = '0.bias'}, {site = '0.weight'}]"
+            "the order of its vector is ambiguous: by sorted names if params was a dict, as they are if an "
+            "OrderedDict; give it by --table, as in sites = [{site = '0.bias'}, {site = '0.weight'}]"
         )
     return given or list(means)

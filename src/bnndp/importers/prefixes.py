@@ -2,7 +2,7 @@
 
 Checkpoints hold the state_dict in an entry, beside that of an optimiser. ``DataParallel``, ``torch.compile``, Lightning
 and hand-written classes put a name before all others. Nothing is guessed: an entry is taken if it is the only one with
-tensors that is no optimiser's, and a name is cut off if all names begin with it.
+tensors that is not an optimiser's, and a name is cut off if all names begin with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def optimisers(foreign: Foreign) -> tuple[str, ...]:
 
 
 def network_entry(foreign: Foreign) -> Foreign:
-    """The only entry with arrays that is no optimiser's; a :class:`ModelFileError` names several.
+    """The only entry with arrays that is not an optimiser's; a :class:`ModelFileError` names several.
 
     Tensors without axes are numbers that a checkpoint keeps, such as a loss; any other that is left over is refused.
     """

@@ -43,14 +43,14 @@ _NAMES = frozenset(
 
 
 def expect_plain(content: bytes) -> None:
-    """Refuse what is no file of ``torch.save``, or names anything but tensors; a :class:`ModelFileError` says which."""
+    """Refuse a file that ``torch.save`` has not written, or that names anything but tensors."""
     start, count = _OLD
     if content.startswith(b"PK"):
         _scan(io.BytesIO(_pickle_of(content)), 1)
     elif content.startswith(start):
         _scan(io.BytesIO(content), count)
     else:
-        raise ModelFileError("it is no file that torch.save has written")
+        raise ModelFileError("it is not a file written by torch.save")
 
 
 def _pickle_of(content: bytes) -> bytes:
@@ -76,7 +76,7 @@ def _scan(stream: BinaryIO, pickles: int) -> None:
             raise ModelFileError(f"its pickle has the operation {operation}, which no file of tensors needs")
         if operation == "GLOBAL" and argument not in _NAMES:
             name = str(argument).replace(" ", ".")
-            raise ModelFileError(f"it names {name!r:.80}, which is no part of a tensor; save the state_dict() alone")
+            raise ModelFileError(f"it names {name!r:.80}, which is not part of a tensor; save the state_dict() alone")
         if count > _MOST:
             raise ModelFileError(f"its pickle has more than {_MOST} operations; save the state_dict alone")
 

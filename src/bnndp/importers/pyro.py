@@ -122,7 +122,7 @@ def _params(foreign: Foreign) -> dict[str, Param]:
         )
     odd = next((name for name in foreign.tensors if not name.startswith("params.")), None)
     if odd is not None:
-        raise ModelFileError(f"tensor {odd!r:.80} is no part of a ParamStore, whose tensors are in its entry params")
+        raise ModelFileError(f"tensor {odd!r:.80} is not part of a ParamStore, whose tensors are in its entry params")
     names = {name.removeprefix("params."): name for name in foreign.tensors}
     return {own: Param(name, foreign.tensors[name], _constraint(foreign, own)) for own, name in names.items()}
 

@@ -1,8 +1,8 @@
 """Live guides of Pyro: the posterior of a guide or a ParamStore in memory, and what the model of the guide says.
 
 The layers and activations are those that are run between the inputs and the last layer. The task is that of the only
-observed site, if its distribution is made of what the last layer gives: a ``Normal`` around it (or a ``StudentT`` or a
-``Laplace``), or a ``Categorical`` of it as logits. Models that are functions, and layers written by hand, say nothing.
+observed site, if its distribution is made of the outputs of the last layer: a ``Normal``, ``StudentT`` or ``Laplace``
+around them, or a ``Categorical`` with them as logits. Models that are functions, and layers written by hand, have none.
 """
 
 from __future__ import annotations
@@ -56,20 +56,24 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
         guide: A guide or its ``state_dict()``, or a ParamStore or its ``get_state()``. A live guide says the order of
             its sites and the transform of its scales. Its model, if that is a module, says the activations that are
             modules, and the task if its observed site is a usual one.
-        architecture: The layers, or what else the guide does not say.
-        task: ``"regression"`` or ``"classification"``, if ``architecture`` does not say.
-        activation: The activation between each two layers, if ``architecture`` does not say.
+        architecture: The layers, and anything else that the guide does not specify.
+        task: ``"regression"`` or ``"classification"``, if not given in ``architecture``.
+        activation: The activation between each two layers, if not given in ``architecture``.
         scale_transform: ``"exp"``, ``"softplus"`` or ``"sigmoid M"``, for a ``state_dict()``, which does not say.
         network: A module, or its ``state_dict()``, with the layers that have no prior.
         table: Layouts, order and meaning of sites (docs/importers/pyro.md).
-        ignore: Sites that are no weights, such as the noise of the data.
+        ignore: Sites that are not weights, such as the noise of the data.
 
     Returns:
         The network, with independent or correlated weights.
 
-    >>> state = {"locs.0.weight_unconstrained": torch.ones(1, 2), "scales.0.weight_unconstrained": torch.zeros(1, 2)}
-    >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
-    tensor([[1., 1.]], dtype=torch.float64)
+    Examples:
+        >>> state = {
+        ...     "locs.0.weight_unconstrained": torch.ones(1, 2),
+        ...     "scales.0.weight_unconstrained": torch.zeros(1, 2),
+        ... }
+        >>> from_pyro(state, task="regression", scale_transform="exp").linears[0].weight_std
+        tensor([[1., 1.]], dtype=torch.float64)
     """
     given = merge_architecture(architecture, task, activation)
     foreign, sites = _guide(guide)
@@ -146,7 +150,7 @@ def _task(where: str, last: Snapshot, nodes: Any) -> str | None:
     used = [nodes["_RETURN"]["value"], *(getattr(law, name, None) for law in laws for name in ("loc", "logits"))]
     if all(classes) and any(_is_same(each, last) for each in used):
         return None
-    raise InputError(f"the model does something with what {where} gives before it is observed or returned.")
+    raise InputError(f"the model changes the output of {where} before it is observed or returned.")
 
 
 def _law(law: Any) -> Any:

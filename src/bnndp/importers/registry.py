@@ -42,5 +42,5 @@ def importer_for(foreign: Foreign, name: str = "auto", table: Mapping[str, objec
     network_entry(foreign)  # which says more where several entries hold tensors
     odd = next((each for each in foreign.tensors if each.rpartition(".")[2] not in ("weight", "bias")), None)
     known = ", ".join(importer.looks_for for importer in IMPORTERS)
-    advice = "" if odd is None else f"; if it is no weight of the network, leave it out by --ignore {odd:.80}"
+    advice = "" if odd is None else f"; if it is not a weight of the network, leave it out with --ignore {odd:.80}"
     raise ModelFileError(f"tensor {odd or names!r:.80} is known to no importer{advice}; they look for {known}")

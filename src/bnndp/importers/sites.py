@@ -178,7 +178,7 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], table: SiteTable) -> list[Site
     lacking += [name for name in table.ignore if name not in shapes]
     if lacking:
         raise ModelFileError(
-            f"{lacking[0]!r:.80} of --table or --ignore is no site of the file; its sites are {quoted(shapes)}"
+            f"{lacking[0]!r:.80} of --table or --ignore is not a site of the file; its sites are {quoted(shapes)}"
         )
     rows = {site.name: site for site in table.sites}
     found = []
@@ -189,7 +189,7 @@ def _sites(shapes: Mapping[str, tuple[int, ...]], table: SiteTable) -> list[Site
         if site is None:
             raise ModelFileError(
                 f"site {name!r:.80} is not known to be a weight or a bias: say so by a row of sites in --table, or, if "
-                f"the network has no use for it, leave it out by --ignore {name:.80}, in Python by "
+                f"the network has no use for it, leave it out with --ignore {name:.80}, in Python by "
                 f"ignore=[{name!r:.80}]"
             )
         if site.shape is not None and site.shape != shapes[name]:
@@ -249,7 +249,7 @@ def _expect_biases(layers: Iterable[Layer], shapes: Mapping[str, tuple[int, ...]
 def _only_fit(
     orders: Sequence[Sequence[Layer]], free: set[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Layer, ...]:
-    """The only order and layout in which each layer takes what the one before gives."""
+    """The only order and layout in which each layer takes the outputs of the one before."""
     found: list[tuple[Layer, ...]] = []
     for order, layout in itertools.product(orders, LAYOUTS if free else LAYOUTS[:1]):
         layers = tuple(replace(each, layout=layout) if each.name in free else each for each in order)

@@ -49,7 +49,7 @@ class Row:
                     f"the row of {self.name!r:.80} has the {key} {value!r:.40}; known: {', '.join(known)}."
                 )
         if self.transform != "none" and not self.role.endswith("_std"):
-            raise InputError(f"the row of {self.name!r:.80} has a transform, but is no standard deviation.")
+            raise InputError(f"the row of {self.name!r:.80} has a transform, but is not a standard deviation.")
         before, _, after = (re.escape(part) for part in self.name.partition(_LAYER))
         nameless = not before and after.startswith(r"\.")  # a single layer has no name, and no dot after it
         form = rf"(?:(?P<layer>.+)\.)?{after[2:]}" if nameless else rf"{before}(?P<layer>.+){after}"

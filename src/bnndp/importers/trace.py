@@ -79,7 +79,7 @@ def chain_of_calls(
     inputs: Tensor,  # (batch, ...)
     functions: Functions,
 ) -> list[Call]:
-    """The layers in the order in which they are run; an :class:`InputError` if they are no chain."""
+    """The layers in the order in which they are run; an :class:`InputError` if they are not a chain."""
     run = record_run(module, parts, inputs, lambda: module(inputs))
     calls = calls_of(run, parts, functions)
     where, last = run.last
@@ -160,8 +160,8 @@ def _between(where: str, last: Snapshot, there: str, got: Snapshot, functions: F
             return (kind, FLATTEN)
     advice = "is not the one named" if functions else "needs a name: activation='relu'"
     raise InputError(
-        f"between {where} and {there} the module does something that is no layer of it. A function of torch that is "
-        f"an activation {advice}; sums, reshapes and a softmax at the end cannot be read."
+        f"between {where} and {there} the module does something that is not one of its layers. A function of torch "
+        f"that is an activation {advice}; sums, reshapes and a softmax at the end cannot be read."
     )
 
 

@@ -1,4 +1,4 @@
-"""Records of the layers that carry or move values, one file a kind (activations are in ``bnndp.activations``)."""
+"""Records of the layers that carry or move values, one file per kind (activations are in ``bnndp.activations``)."""
 
 from bnndp.layers.batch_norm import BatchNorm
 from bnndp.layers.convolution import Conv2d

@@ -24,15 +24,30 @@ __all__ = ["BatchNorm"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchNorm:
-    """The numbers of ``torch.nn.BatchNorm1d`` or ``2d`` in evaluation mode; no record of a network, see :meth:`after`.
+    """Batch normalisation in evaluation mode, to be folded into the layer before it by :meth:`after`.
 
-    The formula is evaluated in float64: the layer that results is the one that is certified.
+    It is not a layer of a network. The formula is evaluated in float64, and the resulting layer is the one that is
+    certified.
+
+    Args:
+        mean: ``running_mean``, ``(n,)``.
+        variance: ``running_var``, ``(n,)``.
+        weight: The scale gamma, ``(n,)``.
+        bias: The shift beta, ``(n,)``.
+        eps: Added to the variance, as in ``torch.nn.BatchNorm1d``.
+
+    Examples:
+        >>> import torch
+        >>> from bnndp.layers import Linear
+        >>> norm = BatchNorm(torch.zeros(2), torch.ones(2), torch.ones(2), torch.zeros(2))
+        >>> norm.after(Linear.fixed(torch.ones(2, 3)))
+        Linear(3 -> 2)
     """
 
-    mean: Tensor  # (n,), running_mean
-    variance: Tensor  # (n,), running_var
-    weight: Tensor  # (n,), gamma
-    bias: Tensor  # (n,), beta
+    mean: Tensor  # (n,)
+    variance: Tensor  # (n,)
+    weight: Tensor  # (n,)
+    bias: Tensor  # (n,)
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -44,7 +59,14 @@ class BatchNorm:
             raise InputError(f"variance must be >= 0 and variance + eps positive, got {least} and eps {self.eps!r}.")
 
     def after(self, layer: Record) -> Record:
-        """The layer followed by this normalisation, as one layer."""
+        """Fold the normalisation into a layer.
+
+        Args:
+            layer: A layer with weights and ``n`` outputs (or channels).
+
+        Returns:
+            A layer of the same kind that computes ``layer`` followed by the normalisation.
+        """
         outputs = getattr(layer, "bias_mean", self.mean).numel()
         if outputs != self.mean.numel():
             raise InputError(f"batch norm of {self.mean.numel()} outputs follows a layer ({layer.kind}) of {outputs}.")

@@ -16,9 +16,21 @@ __all__ = ["Conv2d", "window_shape"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conv2d:
-    """A convolution (cross-correlation, as in torch) with zero padding; kernels may have zero standard deviations.
+    """A 2D convolution (cross-correlation, as in torch) with independent Gaussian kernels and zero padding.
 
-    A kernel is drawn once and used at all positions, so outputs of one channel are correlated given the input.
+    A kernel is drawn once and used at all positions, so the outputs of one channel are correlated given the input.
+
+    Args:
+        weight_mean: Means of the kernels, ``(channels_out, channels_in, height, width)``.
+        weight_std: Standard deviations of the kernels, of the same shape. They may be zero.
+        bias_mean: Means of the biases, ``(channels_out,)``.
+        bias_std: Standard deviations of the biases, ``(channels_out,)``.
+        stride: Stride, an integer or a pair (rows, columns).
+        padding: Number of zeros added on each side, an integer or a pair (rows, columns).
+
+    Examples:
+        >>> Conv2d.fixed(torch.ones(4, 1, 3, 3), padding=1)
+        Conv2d(1 -> 4, 3x3, stride (1, 1), padding (1, 1))
     """
 
     kind: ClassVar[str] = "conv2d"
@@ -49,7 +61,17 @@ class Conv2d:
         stride: int | tuple[int, int] = 1,
         padding: int | tuple[int, int] = 0,
     ) -> Conv2d:
-        """A kernel without variance."""
+        """Create a convolution whose kernels have no variance.
+
+        Args:
+            weight: The kernels, ``(channels_out, channels_in, height, width)``.
+            bias: The biases, ``(channels_out,)``; zero if not given.
+            stride: Stride, an integer or a pair (rows, columns).
+            padding: Number of zeros added on each side, an integer or a pair (rows, columns).
+
+        Returns:
+            The layer.
+        """
         mean = parameter("weight", weight)
         zero = mean.new_zeros(mean.shape[:1])
         return cls(mean, torch.zeros_like(mean), zero if bias is None else bias, zero, stride, padding)  # type: ignore[arg-type]

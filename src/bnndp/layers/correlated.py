@@ -25,7 +25,22 @@ __all__ = ["CorrelatedLinear", "factor_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CorrelatedLinear(DenseSizes):
-    """A layer ``W z + b`` with jointly Gaussian weights: independent ones plus a factor, see the module."""
+    """A dense layer ``W z + b`` with jointly Gaussian weights: independent noise plus a low-rank factor.
+
+    The module docstring has the formula. :meth:`rows`, :meth:`whole` and :meth:`low_rank` cover the usual cases.
+
+    Args:
+        weight_mean: Means of the weights, ``(n_out, n_in)``.
+        weight_std: Standard deviations of the independent part of the weights, ``(n_out, n_in)``.
+        bias_mean: Means of the biases, ``(n_out,)``.
+        bias_std: Standard deviations of the independent part of the biases, ``(n_out,)``.
+        factor: Factor of the covariance of each row and its bias, which is last, ``(n_out, n_in + 1, rank)``.
+        shared: Whether all rows share one noise vector. If False, each row has its own.
+
+    Examples:
+        >>> CorrelatedLinear.rows(torch.ones(1, 2), torch.zeros(1), torch.eye(3)[None])
+        CorrelatedLinear(2 -> 1, rows of rank 3)
+    """
 
     kind: ClassVar[str] = "correlated_linear"
     tensors: ClassVar[tuple[str, ...]] = ("weight_mean", "weight_std", "bias_mean", "bias_std", "factor")
@@ -35,8 +50,8 @@ class CorrelatedLinear(DenseSizes):
     weight_std: Tensor  # (n_out, n_in)
     bias_mean: Tensor  # (n_out,)
     bias_std: Tensor  # (n_out,)
-    factor: Tensor  # (n_out, n_in + 1, rank): of the weights of a row and its bias, which is last
-    shared: bool  # one noise for all rows
+    factor: Tensor  # (n_out, n_in + 1, rank)
+    shared: bool
 
     def __post_init__(self) -> None:
         take(self, self.tensors)
@@ -50,13 +65,32 @@ class CorrelatedLinear(DenseSizes):
 
     @classmethod
     def rows(cls, weight_mean: Tensor, bias_mean: Tensor, covariance: Tensor) -> CorrelatedLinear:
-        """Each row (w_i, b_i) with its own covariance (n_out, n_in + 1, n_in + 1), rows independent (the paper's)."""
+        """Create a layer with independent rows, each with its own covariance.
+
+        Args:
+            weight_mean: Means of the weights, ``(n_out, n_in)``.
+            bias_mean: Means of the biases, ``(n_out,)``.
+            covariance: Covariance of each row and its bias, which is last, ``(n_out, n_in + 1, n_in + 1)``.
+
+        Returns:
+            The layer.
+        """
         zero = torch.zeros_like(parameter("weight_mean", weight_mean))
         return cls(weight_mean, zero, bias_mean, zero[:, 0], factor_of(covariance), False)
 
     @classmethod
     def whole(cls, weight_mean: Tensor, bias_mean: Tensor, covariance: Tensor) -> CorrelatedLinear:
-        """One covariance of all weights and biases, row by row with the bias last: (n, n), n = n_out (n_in + 1)."""
+        """Create a layer with one covariance for all its weights and biases.
+
+        Args:
+            weight_mean: Means of the weights, ``(n_out, n_in)``.
+            bias_mean: Means of the biases, ``(n_out,)``.
+            covariance: Covariance of all parameters, ``(n, n)`` with ``n = n_out * (n_in + 1)``: row by row, the bias
+                of each row last.
+
+        Returns:
+            The layer.
+        """
         zero = torch.zeros_like(parameter("weight_mean", weight_mean))
         n_out, n_in = zero.shape
         factor = factor_of(covariance)
@@ -69,7 +103,18 @@ class CorrelatedLinear(DenseSizes):
     def low_rank(
         cls, weight_mean: Tensor, weight_std: Tensor, bias_mean: Tensor, bias_std: Tensor, factor: Tensor
     ) -> CorrelatedLinear:
-        """Low rank plus diagonal (SWAG): independent weights plus a factor (n_out, n_in + 1, rank) times one noise."""
+        """Create a layer whose covariance is low rank plus diagonal, as in SWAG.
+
+        Args:
+            weight_mean: Means of the weights, ``(n_out, n_in)``.
+            weight_std: Standard deviations of the diagonal part of the weights, ``(n_out, n_in)``.
+            bias_mean: Means of the biases, ``(n_out,)``.
+            bias_std: Standard deviations of the diagonal part of the biases, ``(n_out,)``.
+            factor: The low-rank factor, ``(n_out, n_in + 1, rank)``; all rows share its noise.
+
+        Returns:
+            The layer.
+        """
         return cls(weight_mean, weight_std, bias_mean, bias_std, factor, True)
 
     def __repr__(self) -> str:

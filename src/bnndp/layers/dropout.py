@@ -21,7 +21,19 @@ LAWS = ("bernoulli", "gaussian")
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Factors of mean one and variance ``rate / (1 - rate)`` on units, or on whole channels; see the module."""
+    """Dropout as a part of the posterior: each unit is multiplied by an independent factor of mean one.
+
+    The variance of the factors is ``rate / (1 - rate)``.
+
+    Args:
+        rate: The dropout rate, at least 0 and below 1.
+        law: ``"bernoulli"`` (a factor is 0 or ``1 / (1 - rate)``) or ``"gaussian"``.
+        channels: Whether all values of a channel share one factor, as in ``torch.nn.Dropout2d``.
+
+    Examples:
+        >>> Dropout(0.1).random
+        True
+    """
 
     kind: ClassVar[str] = "dropout"
     tensors: ClassVar[tuple[str, ...]] = ()

@@ -39,7 +39,7 @@ class DenseSizes:
         return (self.n_out,)
 
     def _expect_matrix(self) -> tuple[int, int]:
-        """n_out and n_in, or an error if ``weight_mean`` is no matrix."""
+        """n_out and n_in, or an error if ``weight_mean`` is not a matrix."""
         shape = tuple(self.weight_mean.shape)
         if len(shape) != 2 or 0 in shape:
             raise InputError(f"weight_mean must have shape (n_out, n_in) with both positive, got {shape}.")
@@ -48,7 +48,20 @@ class DenseSizes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear(DenseSizes):
-    """A layer ``W z + b`` whose weights are independent Gaussians (mean-field); a standard deviation may be zero."""
+    """A dense layer ``W z + b`` with independent Gaussian weights and biases (mean-field).
+
+    A standard deviation of zero makes a parameter deterministic.
+
+    Args:
+        weight_mean: Means of the weights, ``(n_out, n_in)``.
+        weight_std: Standard deviations of the weights, ``(n_out, n_in)``.
+        bias_mean: Means of the biases, ``(n_out,)``.
+        bias_std: Standard deviations of the biases, ``(n_out,)``.
+
+    Examples:
+        >>> Linear(torch.ones(3, 2), 0.1 * torch.ones(3, 2), torch.zeros(3), torch.zeros(3))
+        Linear(2 -> 3)
+    """
 
     kind: ClassVar[str] = "linear"
     tensors: ClassVar[tuple[str, ...]] = ("weight_mean", "weight_std", "bias_mean", "bias_std")
@@ -67,10 +80,19 @@ class Linear(DenseSizes):
 
     @classmethod
     def fixed(cls, weight: Tensor, bias: Tensor | None = None, bias_std: Tensor | None = None) -> Linear:
-        """Weights without variance; ``bias_std`` makes the biases alone uncertain.
+        """Create a layer whose weights have no variance.
 
-        >>> Linear.fixed(torch.ones(1, 2))
-        Linear(2 -> 1)
+        Args:
+            weight: The weights, ``(n_out, n_in)``.
+            bias: Means of the biases, ``(n_out,)``; zero if not given.
+            bias_std: Standard deviations of the biases, ``(n_out,)``; zero if not given.
+
+        Returns:
+            The layer.
+
+        Examples:
+            >>> Linear.fixed(torch.ones(1, 2))
+            Linear(2 -> 1)
         """
         mean = parameter("weight", weight)
         zero = mean.new_zeros(mean.shape[:1])

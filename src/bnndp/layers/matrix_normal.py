@@ -22,7 +22,20 @@ __all__ = ["MatrixNormalLinear"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixNormalLinear(DenseSizes):
-    """A layer ``W z + b`` whose weights and biases are ``mean + A Xi B^T``, see the module."""
+    """A dense layer ``W z + b`` with a matrix-normal (Kronecker) posterior ``mean + A Xi B^T``.
+
+    ``Xi`` is a matrix of independent standard Gaussians. The factors are the posterior: no covariance is formed.
+
+    Args:
+        weight_mean: Means of the weights, ``(n_out, n_in)``.
+        bias_mean: Means of the biases, ``(n_out,)``.
+        row_factor: The factor A of the covariance of the rows, ``(n_out, a)``.
+        column_factor: The factor B of the covariance of the columns, ``(n_in + 1, b)``; the bias is last.
+
+    Examples:
+        >>> MatrixNormalLinear(torch.ones(1, 2), torch.zeros(1), 0.1 * torch.eye(1), torch.eye(3))
+        MatrixNormalLinear(2 -> 1)
+    """
 
     kind: ClassVar[str] = "matrix_normal_linear"
     tensors: ClassVar[tuple[str, ...]] = ("weight_mean", "bias_mean", "row_factor", "column_factor")
@@ -30,8 +43,8 @@ class MatrixNormalLinear(DenseSizes):
 
     weight_mean: Tensor  # (n_out, n_in)
     bias_mean: Tensor  # (n_out,)
-    row_factor: Tensor  # A, (n_out, a)
-    column_factor: Tensor  # B, (n_in + 1, b); the bias is last
+    row_factor: Tensor  # (n_out, a)
+    column_factor: Tensor  # (n_in + 1, b)
 
     def __post_init__(self) -> None:
         take(self, self.tensors)
@@ -46,7 +59,17 @@ class MatrixNormalLinear(DenseSizes):
     def of_covariances(
         cls, weight_mean: Tensor, bias_mean: Tensor, rows: Tensor, columns: Tensor
     ) -> MatrixNormalLinear:
-        """From the covariances of the rows (n_out, n_out) and of the columns with the bias (n_in + 1, n_in + 1)."""
+        """Create a layer from the covariances of its rows and columns.
+
+        Args:
+            weight_mean: Means of the weights, ``(n_out, n_in)``.
+            bias_mean: Means of the biases, ``(n_out,)``.
+            rows: Covariance of the rows, ``(n_out, n_out)``.
+            columns: Covariance of the columns and the bias, which is last, ``(n_in + 1, n_in + 1)``.
+
+        Returns:
+            The layer.
+        """
         return cls(weight_mean, bias_mean, factor_of(rows), factor_of(columns))
 
     def __repr__(self) -> str:

@@ -15,11 +15,19 @@ _Self = TypeVar("_Self", bound="Weightless")
 
 
 class Record(Protocol):
-    """One layer or activation; ``tensors`` and ``settings`` together name all that makes it."""
+    """The protocol of all layers and activations of a network.
+
+    ``tensors`` and ``settings`` together name all fields that define a record.
+
+    Examples:
+        >>> from bnndp.layers import LAYERS
+        >>> LAYERS["linear"].tensors
+        ('weight_mean', 'weight_std', 'bias_mean', 'bias_std')
+    """
 
     kind: ClassVar[str]  # its name in files and messages
     tensors: ClassVar[tuple[str, ...]]  # fields that are tensors
-    settings: ClassVar[tuple[str, ...]]  # the other fields, values that JSON knows
+    settings: ClassVar[tuple[str, ...]]  # the other fields, JSON-compatible values
 
     @property
     def random(self) -> bool:

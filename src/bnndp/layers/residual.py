@@ -15,9 +15,18 @@ __all__ = ["Residual"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:
-    """``z + f(z)`` for a chain f of layers and activations that keeps the shape of z.
+    """A residual block ``z + f(z)`` for a chain f of layers and activations that preserves the shape of z.
 
-    Layers of the block are independent of all others, as in a network.
+    The layers of the block are independent of all others, as in a network.
+
+    Args:
+        layers: The layers and activations of f, first to last.
+
+    Examples:
+        >>> from bnndp.activations import Relu
+        >>> from bnndp.layers import Linear
+        >>> Residual((Linear.fixed(torch.ones(2, 2)), Relu()))
+        Residual(linear relu)
     """
 
     kind: ClassVar[str] = "residual"

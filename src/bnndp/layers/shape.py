@@ -16,7 +16,12 @@ __all__ = ["AveragePool", "Flatten", "MaxPool"]
 
 @dataclass(frozen=True, slots=True)
 class Flatten(Weightless):
-    """Any shape as a vector, in the order of torch."""
+    """Reshapes its input to a vector, in the order of torch.
+
+    Examples:
+        >>> Flatten().out_shape((3, 4, 4))
+        (48,)
+    """
 
     kind: ClassVar[str] = "flatten"
 
@@ -47,13 +52,31 @@ class _Pool(Weightless):
 
 @dataclass(frozen=True, slots=True)
 class AveragePool(_Pool):
-    """The mean of each window of each channel."""
+    """Average pooling: the mean of each window of each channel.
+
+    Args:
+        size: Size of the window, an integer or a pair (rows, columns).
+        stride: Stride, an integer or a pair; the size of the window if None.
+
+    Examples:
+        >>> AveragePool(2).out_shape((3, 8, 8))
+        (3, 4, 4)
+    """
 
     kind: ClassVar[str] = "average_pool"
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPool(_Pool):
-    """The largest value of each window of each channel."""
+    """Max pooling: the largest value of each window of each channel.
+
+    Args:
+        size: Size of the window, an integer or a pair (rows, columns).
+        stride: Stride, an integer or a pair; the size of the window if None.
+
+    Examples:
+        >>> MaxPool(2, stride=1).out_shape((3, 8, 8))
+        (3, 7, 7)
+    """
 
     kind: ClassVar[str] = "max_pool"

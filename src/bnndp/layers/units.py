@@ -22,7 +22,7 @@ __all__ = ["divided", "in_outputs"]
 
 
 def divided(layer: Record, scale: Tensor, shape: tuple[int, ...]) -> Record:
-    """The layer that gives for z what ``layer`` gives for ``z / scale``; scale (n_in,) of inputs of this shape."""
+    """The layer ``z -> layer(z / scale)``, for a scale (n_in,) of inputs of this shape."""
     if isinstance(layer, Linear):
         return replace(layer, weight_mean=layer.weight_mean / scale, weight_std=layer.weight_std / scale)
     if isinstance(layer, CorrelatedLinear):
@@ -44,9 +44,9 @@ def divided(layer: Record, scale: Tensor, shape: tuple[int, ...]) -> Record:
 
 
 def in_outputs(layer: Record, offset: Tensor, factor: Tensor) -> Record:
-    """The layer that gives ``offset + factor * y`` in law where ``layer`` gives y; (n_out,) each, channels of an image.
+    """The layer with the law of ``offset + factor * layer(z)``; (n_out,) each, or one per channel of an image.
 
-    Deviations are multiplied by the size of the factor: a Gaussian of mean zero is symmetric.
+    Standard deviations are multiplied by the magnitude of the factor: a Gaussian of mean zero is symmetric.
     """
     rows = factor[:, None]
     if isinstance(layer, Linear | CorrelatedLinear):

@@ -22,7 +22,7 @@ __all__ = ["Tilted", "chernoff_constant", "chernoff_gaussian", "lipschitz", "log
 
 _SQRT1_2 = math.sqrt(0.5)
 _LOG_PEAK = math.log(INV_SQRT_2PI)
-_FAR = 4.0  # beyond so many deviations the quantiles of ``lipschitz`` are bounded by Mills' ratio
+_FAR = 4.0  # standard deviations beyond which the quantiles of ``lipschitz`` are bounded by Mills' ratio
 _RARE = -50.0  # logarithm of P below which its quantile is bounded too
 _LEAST = 1e-300
 _LARGE = 1e6  # |u| beyond it counts as this: the tail at either is zero
@@ -169,9 +169,9 @@ def _steepest(u: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], a: Tensor, c: 
     w_low = 1 / (1 - 2 * c * r[0] * r[0])
     low, high = _range_of_tilted_u(u, r, (a, a), c)
     odds, most = _log_odds(u, (low, high), r, c)
-    p, rest = torch.sigmoid(odds), torch.sigmoid(-odds)
+    p, complement = torch.sigmoid(odds), torch.sigmoid(-odds)
     quantile = torch.where(
-        p < 0.5, torch.special.ndtri(p.clamp_min(_LEAST)), -torch.special.ndtri(rest.clamp_min(_LEAST))
+        p < 0.5, torch.special.ndtri(p.clamp_min(_LEAST)), -torch.special.ndtri(complement.clamp_min(_LEAST))
     )
     log_p = torch.nn.functional.logsigmoid(odds)
     near = _LOG_PEAK - 0.5 * quantile.square() - log_p

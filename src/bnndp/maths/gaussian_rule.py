@@ -29,7 +29,7 @@ __all__ = [
     "WIDENED",
     "analytic_raw",
     "gaussian_mean",
-    "in_pieces",
+    "in_chunks",
     "levels",
     "nodes",
     "raw_error",
@@ -41,7 +41,7 @@ _CUT = 8.8125  # the last node; a multiple of all steps
 _TEMPORARY = 1 << 17  # numbers in one temporary tensor: they stay in the cache of a core (32 times as many on a GPU)
 
 SMALLEST = 1e-100
-"""Deviations below it are replaced by it: the moments in units of r differ by less than any rounding."""
+"""Smaller standard deviations are replaced by this one: the moments in units of r differ by less than any rounding."""
 
 STRIP = 1.5e-17
 """At least ``2 exp(0.72) / (exp(12.8 pi) - 1)``: error of the rule in units of ``kappa^k E(|xi| + 1.2)^k``."""
@@ -76,21 +76,21 @@ def analytic_raw(
     xi, weight = nodes(step, m)
 
     def sums(m: Tensor, r: Tensor) -> Tensor:
-        r = r.clamp_min(SMALLEST)[:, None]  # (piece, 1)
-        nu = difference(m[:, None], r * xi) / r  # (piece, nodes)
+        r = r.clamp_min(SMALLEST)[:, None]  # (chunk, 1)
+        nu = difference(m[:, None], r * xi) / r  # (chunk, nodes)
         power, found = nu, [nu @ weight]
         for _ in range(1, orders):
             power = power * nu
             found.append(power @ weight)
         return torch.stack(found)
 
-    return tuple(in_pieces(sums, m, r, len(xi)).unbind(0))
+    return tuple(in_chunks(sums, m, r, len(xi)).unbind(0))
 
 
 def gaussian_mean(function: Callable[[Tensor], Tensor], m: Tensor, r: Tensor) -> Tensor:  # (n,) each
     """E function(m + r xi), roughly: no bound rests on it."""
     xi, weight = nodes(2 * _STEPS[0], m)
-    return in_pieces(lambda m, r: function(m[:, None] + r[:, None] * xi) @ weight, m, r, len(xi))
+    return in_chunks(lambda m, r: function(m[:, None] + r[:, None] * xi) @ weight, m, r, len(xi))
 
 
 def raw_error(k: int, steepest: float, widened: float, rounding: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def raw_error(k: int, steepest: float, widened: float, rounding: Tensor) -> Tens
     return ELEMENTARY * rounding * (steepest**k * ABSOLUTE[k - 1]) + exact
 
 
-def in_pieces(function: Callable[[Tensor, Tensor], Tensor], m: Tensor, r: Tensor, width: int) -> Tensor:
+def in_chunks(function: Callable[[Tensor, Tensor], Tensor], m: Tensor, r: Tensor, width: int) -> Tensor:
     """Apply a function of flat tensors, (n,) to (..., n), so that ``n * width`` stays below the size of a temporary."""
     size, n = max(1, (_TEMPORARY << 5 if m.is_cuda else _TEMPORARY) // width), m.numel()
     first = function(m[:size], r[:size])

@@ -1,6 +1,6 @@
 r"""Means of logistic functions of a wide Gaussian, by the trapezoid rule on the side of the logistic density.
 
-For :math:`\sigma(t)=1/(1+e^{-t})` and X normal with mean m and deviation r, integration by parts swaps the roles:
+For :math:`\sigma(t)=1/(1+e^{-t})` and X normal with mean m and std r, integration by parts swaps the roles:
 
 .. math:: \mathbb E\,\sigma(X)=\int\sigma'(t)\,\Phi(\tfrac{m-t}r)\,dt,\quad
           \mathbb E\log(1+e^X)=\int\sigma'(t)\,g(m-t,r)\,dt,\quad
@@ -23,14 +23,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bnndp.maths.gaussian_rule import in_pieces
+from bnndp.maths.gaussian_rule import in_chunks
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, ratio
 
 __all__ = ["WIDE", "wide_density", "wide_sigmoid", "wide_silu_slope", "wide_softplus"]
 
 WIDE = 2.0
-"""The least deviation for which the functions of this module are meant."""
+"""The least standard deviation for which the functions of this module are meant."""
 
 _STEP = 15 / 32
 _COUNT = 80
@@ -63,4 +63,4 @@ def _swapped(kernel: Callable[[Tensor, Tensor, Tensor], Tensor], m: Tensor, r: T
     """The integral of ``sigma'(t) kernel(m - t, r, t)`` over t by the rule."""
     t = _STEP * torch.arange(-_COUNT, _COUNT + 1, dtype=m.dtype, device=m.device)  # (nodes,)
     weight = _STEP * torch.sigmoid(t) * torch.sigmoid(-t)
-    return in_pieces(lambda m, r: kernel(m[:, None] - t, r[:, None], t) @ weight, m, r, len(t))
+    return in_chunks(lambda m, r: kernel(m[:, None] - t, r[:, None], t) @ weight, m, r, len(t))

@@ -1,7 +1,7 @@
 r"""The standard normal law: density, distribution function, interval probabilities, quantiles of a rectangle.
 
 All tails are computed without cancellation. Rounding leaves an absolute error below ``2**-51`` in every probability and
-a relative one below ``(1 + t**2) * 2**-51`` in a tail at ``t``, down to where float64 underflows (about 37 deviations).
+a relative one below ``(1 + t**2) * 2**-51`` in a tail at ``t``, down to where float64 underflows (about 37 stds).
 """
 
 import math
@@ -15,7 +15,7 @@ __all__ = ["INV_SQRT_2PI", "cdf", "hazard", "interval_probability", "pdf", "rect
 
 INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT1_2 = math.sqrt(0.5)
-_SMALLEST = 1e-300  # below it the tail is no normal float64 number and loses digits
+_SMALLEST = 1e-300  # below it the tail is not a normal float64 number and loses digits
 
 
 def pdf(t: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ of a few units times :math:`(1+t)^3e^{-t^2/2}`. With ``E = maths.rounding.ELEMEN
 returned lies within ``E h**k + TINY`` of the k-th moment, within ``E r**2 + TINY`` of Var Z and within
 ``E (r h)**2 + TINY`` of Var Z^2 (ball arithmetic shows less than an eighth of E). Errors *relative* to a moment are
 larger in the left tail, where the moment itself vanishes: 1e-12 for the mean, 1e-9 for the second and 1e-4 for the
-fourth at 37 deviations.
+fourth at 37 standard deviations.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Moments:
 
 
 def ratio(m: Tensor, r: Tensor) -> Tensor:
-    """``m / r``, cut at +-1000 so that a zero deviation gives the deterministic limit (0 for ``m = r = 0``)."""
+    """``m / r``, cut at +-1000 so that r = 0 gives the deterministic limit (0 for ``m = r = 0``)."""
     info = torch.finfo(r.dtype)
     smallest = info.tiny * info.eps  # subnormal: a clamp at the smallest normal number would be wrong below it
     m = torch.where(r == 0, m * 2.0**60, m)  # a subnormal m would be no more than a few times the smallest r

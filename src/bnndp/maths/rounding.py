@@ -30,7 +30,7 @@ exact one, and divided by it not above; underflow is covered separately, by ``TI
 ELEMENTARY = 2.0**-44
 """Error granted to one evaluation of a function of ``maths``, relative to its scale (see maths/rectified.py).
 
-The tests hold every function to an eighth of it; the largest error seen is 1/37 of it (fourth moments)."""
+The tests hold every function to an eighth of it; the largest measured error is 1/37 of it (fourth moments)."""
 
 
 def gamma(n: int) -> float:

@@ -21,7 +21,7 @@ _LARGEST = 700.0  # exp of more overflows
 
 
 def _slack(classes: int) -> float:
-    """Relative error of the sums over classes below, with room for the functions in them."""
+    """Relative error of the sums over classes below, including those of the functions in them."""
     return gamma(4 * classes + 32)
 
 
@@ -57,16 +57,16 @@ def second_order_bound(rows: Tensor, mean: Tensor, variance: Tensor, reference: 
     sd = torch.where(own, 0.0, variance).sqrt()
     pairs = (sd[:, :, None] + sd[:, None, :]).square()  # Var(zeta_i - zeta_k) <= (sd D_i + sd D_k)^2
     pairs = pairs.masked_fill(torch.eye(classes, dtype=torch.bool, device=mean.device), 0.0)
-    rest = 0.125 * (rows.abs() * pairs.sum(-1)[:, None]).sum(-1) * (1 + slack)
-    return torch.where(rest < torch.inf, at_mean - rest, -torch.inf).nan_to_num(-torch.inf, neginf=-torch.inf)
+    remainder = 0.125 * (rows.abs() * pairs.sum(-1)[:, None]).sum(-1) * (1 + slack)
+    return torch.where(remainder < torch.inf, at_mean - remainder, -torch.inf).nan_to_num(-torch.inf, neginf=-torch.inf)
 
 
 def consistent(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # (batch, classes) each
     """Bounds of probabilities, tightened by their range [0, 1] and by their sum of one; NaN says nothing."""
     low, high = low.nan_to_num(0.0).clamp(0, 1), high.nan_to_num(1.0).clamp(0, 1)
     slack = _slack(low.shape[-1]) * low.shape[-1]
-    rest = 1 - low.sum(-1, keepdim=True) + low + slack
-    high = torch.minimum(high, rest)
-    rest = 1 - high.sum(-1, keepdim=True) + high - slack
-    low = torch.maximum(low, rest)
+    remaining = 1 - low.sum(-1, keepdim=True) + low + slack
+    high = torch.minimum(high, remaining)
+    remaining = 1 - high.sum(-1, keepdim=True) + high - slack
+    low = torch.maximum(low, remaining)
     return low.clamp(0, 1), high.clamp(0, 1)

@@ -22,19 +22,25 @@ from bnndp.network.network import BayesianNetwork, Layer, is_activation
 
 __all__ = ["Ensemble", "Posterior", "dense_structure"]
 
-_TOLERANCE = 1e-9  # of the sum of the weights as given: what is further off is no rounding
+_TOLERANCE = 1e-9  # of the sum of the weights as given: more than this is not rounding
 _ROUNDING = 2.0**-51  # of the sum of the weights as kept: dividing once reaches it, and it is not divided again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ensemble:
-    """A weighted mixture of networks with the same inputs, outputs and task; see the module.
+    """A weighted mixture of networks with the same inputs, outputs and task.
 
-    Weights are kept as given if their sum is one up to 2^-51, and else divided by it once.
+    One member is drawn according to the weights, then its parameters from its own posterior.
 
-    >>> member = BayesianNetwork((Linear.fixed(torch.ones(1, 2)),))
-    >>> Ensemble((member, member)).weights.tolist()
-    [0.5, 0.5]
+    Args:
+        members: The networks.
+        weights: Probabilities of the members, ``(members,)``; equal if not given. They are kept as given if their sum
+            is one up to 2^-51, and divided by it otherwise.
+
+    Examples:
+        >>> member = BayesianNetwork((Linear.fixed(torch.ones(1, 2)),))
+        >>> Ensemble((member, member)).weights.tolist()
+        [0.5, 0.5]
     """
 
     members: tuple[BayesianNetwork, ...]
@@ -68,7 +74,18 @@ class Ensemble:
         shift: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Ensemble:
-        """Deterministic dense networks from stacked weights and biases of each layer, with ReLU or ``activation``."""
+        """Create an ensemble of deterministic dense networks from stacked weights and biases.
+
+        Args:
+            samples: Weights ``(members, n_out, n_in)`` and biases ``(members, n_out)`` of each layer, first to last.
+            task: ``"regression"`` or ``"classification"``.
+            activation: The activation between each two layers; ReLU if not given.
+            shift: Subtracted from the inputs before the first layer, ``(n_in,)``.
+            weights: Probabilities of the members, ``(members,)``; equal if not given.
+
+        Returns:
+            The ensemble.
+        """
         between = Relu() if activation is None else activation
         counts = {tensor.shape[0] for pair in samples for tensor in pair}
         if len(counts) != 1:
@@ -128,7 +145,7 @@ class Ensemble:
 
     @property
     def plain(self) -> bool:
-        """Never: an ensemble is no chain of layers."""
+        """Always False: an ensemble is not a chain of layers."""
         return False
 
     @property
@@ -164,7 +181,7 @@ def _alike(members: tuple[BayesianNetwork, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def dense_structure(network: BayesianNetwork) -> object | None:
-    """What must agree for dense networks without variance to go together; None if it is no such network.
+    """What must agree for dense networks without variance to go together; None if it is not such a network.
 
     An activation with tensors of its own agrees only with itself.
     """
@@ -186,7 +203,7 @@ def _weights(given: Tensor | None, members: int) -> Tensor:
         return torch.full((members,), 1 / members, dtype=torch.float64)
     weights = parameter("weights", given)
     if weights.shape != (members,):
-        raise InputError(f"weights must have shape ({members},), one a member, got {tuple(weights.shape)}.")
+        raise InputError(f"weights must have shape ({members},), one per member, got {tuple(weights.shape)}.")
     if bool((weights < 0).any()):
         at = int((weights < 0).nonzero()[0, 0])
         raise InputError(f"weights[{at}] is {weights[at].item()}; weights must be >= 0.")

@@ -33,16 +33,22 @@ KINDS: dict[str, type[Any]] = LAYERS | ACTIVATIONS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BayesianNetwork:
-    """A chain of layers and activations, ending in a layer with weights (and a Flatten if that is a convolution).
+    """A chain of layers and activations with independent layers; the last one has weights.
 
-    Layers are independent of one another. Inputs are vectors of ``n_in`` numbers; ``input_shape`` says which image
-    (channels, height, width) they are, in the order of torch, and is found by itself for vectors. With ``shift`` the
-    first layer sees ``x - shift``: the part of a standardisation that cannot be folded into a layer with independent
-    weights (see :meth:`in_units`). Networks of Linear, Relu, ..., Linear are ``plain``.
+    A convolution at the end is followed by a Flatten. Networks of the form Linear, Relu, ..., Linear are ``plain``.
 
-    >>> layer = Linear(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))
-    >>> BayesianNetwork((layer,)).sizes
-    (2, 1)
+    Args:
+        layers: Layers of :mod:`bnndp.layers` and activations of :mod:`bnndp.activations`, first to last.
+        task: ``"regression"`` or ``"classification"``.
+        shift: Subtracted from the inputs before the first layer, ``(n_in,)``. It is the part of a standardisation that
+            cannot be folded into a layer with independent weights (see :meth:`in_units`).
+        input_shape: Shape ``(channels, height, width)`` of the images, which are given as vectors in the order of
+            torch. Not needed if the first layer is dense.
+
+    Examples:
+        >>> layer = Linear(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))
+        >>> BayesianNetwork((layer,)).sizes
+        (2, 1)
     """
 
     layers: tuple[Layer, ...]
@@ -69,7 +75,16 @@ class BayesianNetwork:
     def from_linears(
         cls, linears: Iterable[Linear], task: str = "regression", shift: Tensor | None = None
     ) -> BayesianNetwork:
-        """A network of these linear layers with a ReLU between each two."""
+        """Create a network from linear layers with a ReLU between each two of them.
+
+        Args:
+            linears: The linear layers, first to last.
+            task: ``"regression"`` or ``"classification"``.
+            shift: Subtracted from the inputs before the first layer, ``(n_in,)``.
+
+        Returns:
+            The network.
+        """
         layers: list[Layer] = []
         for linear in linears:
             layers += [Relu(), linear] if layers else [linear]
@@ -162,8 +177,8 @@ class BayesianNetwork:
         return x if self.shift is None else x - self.shift
 
     @property
-    def seen(self) -> tuple[Linear, ...]:
-        """The linear layers, for bounds on regions of what the first layer sees; refused where that is not x itself."""
+    def unshifted_linears(self) -> tuple[Linear, ...]:
+        """The linear layers of a plain network that does not shift its inputs; raises otherwise."""
         if self.shift is not None:
             raise InputError("this network shifts its inputs: bound network.unshifted() on box.moved(network.shift).")
         return self.linears
@@ -177,11 +192,21 @@ class BayesianNetwork:
         inputs: tuple[Tensor, Tensor],  # shift and scale, (n_in,) each
         outputs: tuple[Tensor, Tensor] | None = None,  # shift and scale, (n_out,) each
     ) -> BayesianNetwork:
-        """The network in the user's units, trained on ``(x - shift) / scale`` and on targets standardised alike.
+        """Convert a network trained on standardised data to the user's units.
 
-        The scale of the inputs goes into the weights of the first layer, scale and shift of the outputs into the last
-        layer; the shift of the inputs stays by itself, as it would make the bias depend on the weights. Refused where
-        a layer has no place for them (an activation first, a convolution with a scale for each pixel).
+        The network was trained on ``(x - shift) / scale``, with targets standardised in the same way. The scale of the
+        inputs is folded into the weights of the first layer, scale and shift of the outputs into the last layer. The
+        shift of the inputs stays separate, as it would make the bias depend on the weights.
+
+        Args:
+            inputs: Shift and scale of the inputs, ``(n_in,)`` each.
+            outputs: Shift and scale of the outputs, ``(n_out,)`` each; None leaves the outputs as they are.
+
+        Returns:
+            The network in the user's units.
+
+        Raises:
+            InputError: If a layer cannot take them: an activation first, or a convolution with a scale for each pixel.
         """
         if self.shift is not None:
             raise InputError("the network has its units already; standardise once.")
@@ -219,7 +244,7 @@ def is_activation(layer: Layer) -> TypeGuard[Activation]:
 
 
 def _check_kinds(layers: tuple[Layer, ...]) -> None:
-    """Refuse what is no known record, and a chain that does not end in a layer with weights."""
+    """Refuse what is not a known record, and a chain that does not end in a layer with weights."""
     _check_known(layers, "layer")
     last = next((layer for layer in reversed(layers) if not isinstance(layer, Flatten)), None)
     if not isinstance(last, WEIGHTED):
@@ -269,7 +294,7 @@ def _widest(layer: Layer, shape: tuple[int, ...]) -> int:
 
 
 def _description(layer: Layer) -> list[object]:
-    """Kind, settings and shapes of the tensors, in values that JSON knows."""
+    """Kind, settings and shapes of the tensors, in JSON-compatible values."""
     if isinstance(layer, Residual):
         return [layer.kind, [_description(inner) for inner in layer.layers]]
     settings = [getattr(layer, name) for name in layer.settings]

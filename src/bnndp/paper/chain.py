@@ -82,7 +82,7 @@ def links_of(network: BayesianNetwork, box: Box, mass: float) -> Chain:
     region = Region(box.lower[:, None], box.upper[:, None], box.centre[:, None])
     links: tuple[Link, ...] = ()
     outside, random = 0.0, False
-    for linear in network.seen[:-1]:
+    for linear in network.unshifted_linears[:-1]:
         layer = Layer.of(linear)
         ranges = _ranges(links, box, layer, region, 0.5 * mass)
         links = (*links, _link(layer, region, ranges, 0.5 * mass))

@@ -22,7 +22,7 @@ from bnndp.paper.layers import SLACK
 
 __all__ = ["dominated_sigmoid", "dominated_tail", "tail_quantile"]
 
-_FARTHEST = 37.0  # standard deviations: beyond it the tail is no normal float64 number
+_FARTHEST = 37.0  # standard deviations: beyond it the tail is not a normal float64 number
 _LINES = (0.0, 1.0, 2.0, 3.0, 4.5, 6.5)  # where the straight parts of the majorants touch the sigmoid, mirrored
 _FINE, _COARSE = 0.125, 0.5  # distances of the knots below and above 8
 _MARGIN = 2.0**-30  # relative, for the rounding of the tables; the tests hold it to ball arithmetic

@@ -46,8 +46,8 @@ def main_rectangle(ranges: Ranges, mass: float) -> Rectangle:
 
 
 def refine(
-    main: Rectangle,  # one cell a box
-    reach: Rectangle,  # one cell a box, not smaller
+    main: Rectangle,  # one cell per box
+    reach: Rectangle,  # one cell per box, not smaller
     weight: Tensor,  # (batch, n), what one unit of width of a neuron costs
     mean: Tensor,  # (batch, n), of a typical Gaussian on the rectangle
     std: Tensor,  # (batch, n)
@@ -69,7 +69,7 @@ def refine(
 
 
 def _cut(lower: Tensor, upper: Tensor, cell: Tensor, neuron: Tensor) -> tuple[Tensor, Tensor]:  # (2, batch, cells, n)
-    """Both halves of one cell a box; the right halves are appended."""
+    """Both halves of one cell per box; the right halves are appended."""
     rows = torch.arange(lower.shape[1], device=lower.device)
     a, b = lower[0, rows, cell, neuron], upper[0, rows, cell, neuron]
     middle = (0.5 * a.clamp_min(0) + 0.5 * b.clamp_min(0)).clamp(a, b)  # of a dead neuron one half is flat

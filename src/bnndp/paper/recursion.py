@@ -33,7 +33,7 @@ _NEXT_TO_NOTHING = 1e-9  # mass outside the rectangle to which the cells of a re
 class _Stage:
     """One hidden layer: where its outputs are expected, and the Gaussian at a typical input to place the cells by."""
 
-    rectangle: Rectangle  # leaves ``mass`` outside; one a box
+    rectangle: Rectangle  # leaves ``mass`` outside; one per box
     reach: Rectangle  # leaves next to nothing outside
     region: Region  # the image of ``rectangle``
     mean: Tensor  # (batch, n)
@@ -48,8 +48,8 @@ def bound(network: BayesianNetwork, box: Box, *, mass: float = 1e-3, cells: int 
     the complement. Both trade tightness only: the bounds hold for any value.
     """
     _check(network, box, mass, cells)
-    layers = [Layer.of(linear) for linear in network.seen[:-1]]
-    last = network.seen[-1]
+    layers = [Layer.of(linear) for linear in network.unshifted_linears[:-1]]
+    last = network.unshifted_linears[-1]
     matrix = torch.cat([last.weight_mean, -last.weight_mean])
     offset = torch.cat([last.bias_mean, -last.bias_mean])
     start = Region(box.lower[:, None], box.upper[:, None], box.centre[:, None])

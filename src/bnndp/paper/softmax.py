@@ -111,7 +111,7 @@ def least_average(values: Tensor, low: Tensor, high: Tensor) -> Tensor:  # each 
 
 def _differences(network: BayesianNetwork, chain: Chain, mass: float) -> _Differences:
     """The forms ``zeta_l - zeta_i`` of the last layer; the rounding of the differences of its rows is in the offset."""
-    last, n = network.seen[-1], network.n_out
+    last, n = network.unshifted_linears[-1], network.n_out
     layer, size = Layer.of(last), chain.end.magnitude[:, 0]
     matrix = (last.weight_mean[None] - last.weight_mean[:, None]).reshape(n * n, -1)
     offset = (last.bias_mean[None] - last.bias_mean[:, None]).reshape(n * n)
@@ -119,7 +119,7 @@ def _differences(network: BayesianNetwork, chain: Chain, mass: float) -> _Differ
     error = gamma(layer.n_in + 8) * (reach[:, None] + reach[:, :, None]).flatten(1)
     hidden = chain.form(matrix[None], offset + error)
     ranges = chain.ranges(layer, 0.5 * mass)
-    spent = 0.5 * mass * (any(is_random(linear) for linear in network.seen[:-1]) and is_random(last))
+    spent = 0.5 * mass * (any(is_random(linear) for linear in network.unshifted_linears[:-1]) and is_random(last))
     outside = (chain.outside + spent) * (1 + 4 * UNIT)
     centre = layer.point(chain.end.at[:, 0])[0]
     return _Differences(hidden, ranges.std_lower[:, 0], ranges.std_upper[:, 0], centre, outside)
@@ -142,7 +142,7 @@ def _by_rectangles(network: BayesianNetwork, known: _Differences, rows: Tensor, 
     """
     n = network.n_out
     chance = mass / max(n * (n - 1), 1)
-    random = [is_random(linear) for linear in network.seen]
+    random = [is_random(linear) for linear in network.unshifted_linears]
     whole = _pairs(_with_noise(known).within(chance))
     outside = (known.outside + mass * any(random)) * (1 + 4 * UNIT)
     found = _mean(rows, _minimum(whole[:, None], rows), torch.full_like(rows[:, :1, 0], 1 - outside))

@@ -32,7 +32,7 @@ class Cells:
 
     pieces: Affine  # matrix (batch, cells, rows, n), offset (batch, cells, rows)
     rectangles: Rectangle
-    reach: Rectangle  # one a box
+    reach: Rectangle  # one per box
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Value:
 
     outer: Outer  # on the whole orthant
     main: Affine  # (batch, rows, n): on the image of ``rectangle``, or everywhere where there is none
-    rectangle: Rectangle | None = None  # the main rectangle, one a box
+    rectangle: Rectangle | None = None  # the main rectangle, one per box
     cells: Cells | None = None
 
 

@@ -21,7 +21,15 @@ _NAMED = 5  # inputs that an error names
 
 
 class NotRobust(AssertionError):
-    """Fewer inputs are certified than were asked for; ``verdict`` holds the answer for each."""
+    """Raised by :func:`assert_robust` if fewer inputs are certified than were asked for.
+
+    Attributes:
+        verdict: The verdict on each input.
+
+    Examples:
+        >>> issubclass(NotRobust, AssertionError)
+        True
+    """
 
     def __init__(self, message: str, verdict: tuple[Verdict, ...]) -> None:
         super().__init__(message)
@@ -42,19 +50,34 @@ def assert_robust(  # noqa: PLR0913 (the question, and how hard to try)
 ) -> None:
     """Raise :class:`NotRobust`, an AssertionError, unless at least ``share`` of the inputs are certified.
 
-    A classifier is certified at x if its decision is provably the label on the whole ball of radius ``eps`` around x,
-    a regression network if its mean output provably changes by at most ``gamma`` there. What cannot be computed is not
-    certified. For use in tests; ``python -O`` does not switch it off.
+    A classifier is certified at x if its decision is provably the label on the whole ball around x, a regression
+    network if its mean output provably changes by at most ``gamma`` there. What cannot be computed is not certified.
+    The function is meant for tests; ``python -O`` does not switch it off.
 
-    >>> from bnndp.layers import Linear
-    >>> from bnndp.network import BayesianNetwork
-    >>> layer = Linear(torch.tensor([[2.0]]), torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
-    >>> network = BayesianNetwork.from_linears([layer])
-    >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.21)
-    >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.19)
-    Traceback (most recent call last):
-    bnndp.questions.assertions.NotRobust: 0 of 1 inputs certified, a share of 1 asked for: the mean output changes by \
-at most 0.19 on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
+    Args:
+        network: The network or ensemble.
+        x: The inputs, ``(n,)`` or ``(batch, n)``.
+        label: The labels of a classifier, one or ``(batch,)``; its own decisions at x if None.
+        eps: Radius of the balls.
+        gamma: For regression: the largest change of the mean output allowed.
+        share: The share of the inputs that must be certified, above 0 and at most 1.
+        norm: Norm of the balls: 1, 2 or ``math.inf``.
+        domain: Smallest and largest value that an input may take.
+        options: Method, effort and limits.
+
+    Raises:
+        NotRobust: If too few inputs are certified; the message names some that are not.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> layer = Linear(torch.tensor([[2.0]]), torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
+        >>> network = BayesianNetwork.from_linears([layer])
+        >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.21)
+        >>> assert_robust(network, torch.tensor([[0.5]]), eps=0.1, gamma=0.19)
+        Traceback (most recent call last):
+        bnndp.questions.assertions.NotRobust: 0 of 1 inputs certified, a share of 1 asked for: the mean output changes \
+by at most 0.19 on balls of radius 0.1. Input 0: falsified, changes by up to 0.2.
     """
     if not 0 < share <= 1:
         raise InputError(f"share must lie above 0 and be at most 1, got {share!r}.")

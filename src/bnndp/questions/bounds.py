@@ -16,16 +16,27 @@ __all__ = ["Bounds"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``lower <= E f(x) <= upper`` for every x of each box, over the whole posterior; E softmax for classifiers.
+    """Certified bounds for every x of each box, over the whole posterior.
 
-    ``affine`` holds on each whole box (regression only); ``cells`` are the pieces of a refinement (None after a single
-    pass). A bound that is not a number or crossed never reaches a caller: it is refused here.
+    They bound the mean output, the expected softmax of a classifier, or another quantity that was asked for. A bound
+    that is NaN or crossed is refused here and never reaches a caller.
+
+    Attributes:
+        lower: Lower bounds, ``(batch, outputs)``.
+        upper: Upper bounds, ``(batch, outputs)``.
+        affine: Affine bounds on each whole box; regression only.
+        method: For each box, the method that gave its interval.
+        cells: The cells of a refinement; None after a single pass.
+
+    Examples:
+        >>> Bounds(torch.tensor([[0.0]]), torch.tensor([[0.5]]), None, ("moment",)).width
+        tensor([[0.5000]])
     """
 
     lower: Tensor  # (batch, outputs)
     upper: Tensor  # (batch, outputs)
     affine: AffineBounds | None
-    method: tuple[str, ...]  # of each box: which method gave the interval
+    method: tuple[str, ...]
     cells: PiecewiseAffine | None = None
 
     def __post_init__(self) -> None:

@@ -68,7 +68,7 @@ class Bracket:
     def again_at(self, value: Tensor, active: Tensor) -> Bracket:
         """After a better bound found ``value`` (batch,) at the upper ends of the ``active`` inputs.
 
-        Where it holds there, nobody knows where it fails, and what the weaker bound has found is of no use.
+        Where it holds there, it is not known where it fails, and the results of the weaker bound are of no use.
         """
         good = active & (value > 0)
         unknown = torch.full_like(value, torch.nan)
@@ -103,7 +103,7 @@ class Bracket:
         return self.after(trial, found, active)
 
     def trial(self, upper: float, tolerance: float, *, bold: bool) -> Tensor:
-        """The radius to try next: (batch,); a ``bold`` one does not heed the log odds, which may mislead."""
+        """The radius to try next: (batch,); a ``bold`` one ignores the log odds, which may mislead."""
         low, high = self.low, self.high
         step = 1 + 0.999 * tolerance
         root = self._root()

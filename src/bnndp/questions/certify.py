@@ -39,38 +39,59 @@ QUANTITIES = ("mean", "variance", "noise")
 
 
 def certify(network: Posterior, box: Box, options: Options | None = None, *, quantity: str = "mean") -> Bounds:
-    """Bounds of the mean output of ``network`` for every x of each box, over the whole unbounded posterior.
+    """Bound the mean output of a network for every x of each box, over the whole posterior.
 
-    For a classifier the bounds are those of its expected softmax, one for each class. When ``options.time_limit`` is
-    over, or on Ctrl-C, what was reached after the first pass is the answer.
+    For a classifier the bounds are those of the expected softmax, one per class. When ``options.time_limit`` has
+    passed, or on Ctrl-C after the first pass, the answer is the best found so far.
 
-    Of a regression network there are bounds of other things by ``quantity``: ``"variance"``, Var f_j(x) of each output;
-    ``"noise"``, E exp(f_j(x)), which is the variance of the data where output j is its logarithm (the head of a
-    heteroscedastic network; of its other outputs it means nothing). The variance of a prediction is that of the mean
-    output plus the noise. Noise is refused where it is not known to be finite: if more is random than the last layer.
+    Args:
+        network: The network or ensemble.
+        box: The regions of inputs.
+        options: Method, effort and limits.
+        quantity: What to bound. ``"mean"`` is the default. For a regression network, ``"variance"`` is Var f_j(x) of
+            each output, and ``"noise"`` is E exp(f_j(x)), the variance of the data if output j is its logarithm (the
+            head of a heteroscedastic network). The variance of a prediction is the variance of the mean output plus the
+            noise. Noise is refused if anything but the last layer is random, as it may then be infinite.
 
-    >>> from bnndp.layers import Linear
-    >>> hidden = Linear(torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1))
-    >>> output = Linear(torch.tensor([[1.0, 1.0]]), torch.full((1, 2), 0.1), torch.zeros(1), torch.zeros(1))
-    >>> bounds = certify(BayesianNetwork.from_linears([hidden, output]), Box([[0.9]], [[1.1]]))
-    >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
-    (0.9, 1.1)
+    Returns:
+        The bounds of each box and output.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> hidden = Linear(
+        ...     torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.1), torch.zeros(2), torch.full((2,), 0.1)
+        ... )
+        >>> output = Linear(torch.tensor([[1.0, 1.0]]), torch.full((1, 2), 0.1), torch.zeros(1), torch.zeros(1))
+        >>> bounds = certify(BayesianNetwork.from_linears([hidden, output]), Box([[0.9]], [[1.1]]))
+        >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
+        (0.9, 1.1)
     """
     options = asked_options(options)
     return last(better_bounds(network, box, options, quantity=quantity), options.deadline)
 
 
 def probability(network: Posterior, box: Box, a: float, b: float, options: Options | None = None) -> Bounds:
-    """Bounds of P(a <= f_j(x) <= b) for each output of a regression network and every x of each box.
+    """Bound P(a <= f_j(x) <= b) for each output of a regression network and every x of each box.
 
-    From the bounds of mean and variance alone, by Cantelli's inequality and its kin; exact over their ranges where only
-    the last layer is random, for then the outputs are Gaussian. An end may be infinite.
+    The bounds follow from those of mean and variance, by inequalities of Cantelli's kind. If only the last layer is
+    random, the outputs are Gaussian, and the bounds are exact over the ranges of mean and variance.
 
-    >>> from bnndp.layers import Linear
-    >>> layer = Linear(torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1), torch.ones(1))
-    >>> bounds = probability(BayesianNetwork((layer,)), Box([[0.0]], [[0.1]]), -1.0, 1.0)
-    >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
-    (0.680274, 0.682689)
+    Args:
+        network: The network or ensemble.
+        box: The regions of inputs.
+        a: Lower end of the interval; may be ``-math.inf``.
+        b: Upper end of the interval; may be ``math.inf``.
+        options: Method, effort and limits.
+
+    Returns:
+        The bounds of each box and output.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> layer = Linear(torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1), torch.ones(1))
+        >>> bounds = probability(BayesianNetwork((layer,)), Box([[0.0]], [[0.1]]), -1.0, 1.0)
+        >>> round(bounds.lower.item(), 6), round(bounds.upper.item(), 6)
+        (0.680274, 0.682689)
     """
     options = asked_options(options)
     return last(better_probabilities(network, box, options, Between(a, b)), options.deadline)

@@ -29,21 +29,38 @@ _DRAWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Verdict on the decision of each region, with what proves or breaks it.
+    """Verdict on the decision in each region, with the evidence for it.
 
-    CERTIFIED is proved by ``bound``. FALSIFIED is shown by ``witness``: there the posterior, sampled anew, prefers
-    ``rival`` by ``-margin`` with a half-width of ``error`` at a confidence of 99.96 %; where ``proved`` is true the
-    bounds at that input prove it, too. What is certified is not attacked: there ``margin`` is NaN.
+    CERTIFIED is proved by ``bound``. FALSIFIED is shown by ``witness``: fresh samples of the posterior prefer ``rival``
+    there, with a confidence of 99.96 %. Certified regions are not attacked: their ``margin`` is NaN.
+
+    Attributes:
+        verdict: The verdict on each region.
+        label: The decision in question, ``(batch,)``.
+        bound: A lower bound of the lead of the label over every other class on the whole region, ``(batch,)``.
+        witness: The worst input found, ``(batch, n)``; x itself where nothing was searched.
+        margin: Estimated lead of the label over the rival at the witness, ``(batch,)``.
+        error: Half-width of the confidence interval of ``margin``, ``(batch,)``.
+        rival: The class that leads at the witness, ``(batch,)``; the label itself where nothing was searched.
+        proved: For each region, whether the bounds at the witness prove that the decision is different there.
+
+    Examples:
+        >>> import bnndp
+        >>> layer = bnndp.layers.Linear.fixed(torch.tensor([[1.0], [-1.0]]))
+        >>> network = bnndp.BayesianNetwork((layer,), "classification")
+        >>> found = robust_decision(network, [[0.3]], Box([[0.1]], [[0.5]]))
+        >>> found.label.tolist(), found.verdict[0].value
+        ([0], 'certified')
     """
 
     verdict: tuple[Verdict, ...]
-    label: Tensor  # (batch,): the decision in question
-    bound: Tensor  # (batch,): the label is ahead of every other class by at least this, on the whole region
-    witness: Tensor  # (batch, n): the worst input found; x itself where nothing was searched
-    margin: Tensor  # (batch,): estimated lead of the label over the rival at the witness
-    error: Tensor  # (batch,): half-width of the confidence interval of ``margin``
-    rival: Tensor  # (batch,): the class that is ahead at the witness; the label itself where nothing was searched
-    proved: tuple[bool, ...]  # whether the bounds at the witness alone prove that the decision is another one there
+    label: Tensor  # (batch,)
+    bound: Tensor  # (batch,)
+    witness: Tensor  # (batch, n)
+    margin: Tensor  # (batch,)
+    error: Tensor  # (batch,)
+    rival: Tensor  # (batch,)
+    proved: tuple[bool, ...]
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
@@ -57,7 +74,23 @@ class Decision:
 
 
 def decide(network: Posterior, x: Tensor, *, losses: Tensor | None = None, seed: int = 0) -> Tensor:
-    """The decision of the network at each x (batch, n), estimated from 4096 draws of the posterior: (batch,)."""
+    """Estimate the decision of the network at each input from 4096 draws of the posterior.
+
+    Args:
+        network: The classifier.
+        x: The inputs, ``(batch, n)``.
+        losses: Losses of misclassification, ``(classes, classes)``, decision by true class; if None, all are equal.
+        seed: Seed of the draws.
+
+    Returns:
+        The class with the largest expected probability, or with the smallest expected loss, ``(batch,)``.
+
+    Examples:
+        >>> import bnndp
+        >>> layer = bnndp.layers.Linear.fixed(torch.tensor([[1.0], [-1.0]]))
+        >>> decide(bnndp.BayesianNetwork((layer,), "classification"), [[0.3], [-0.3]])
+        tensor([0, 1])
+    """
     point = Box(x, x).lower
     if point.shape[1] != network.n_in:
         raise InputError(
@@ -94,16 +127,33 @@ def robust_decision(  # noqa: PLR0913 (two of them are for weighted losses and t
     options: Options | None = None,
     seed: int = 0,
 ) -> Decision:
-    """Whether the decision ``label`` (the network's own at x, if none is given) holds on each region around x.
+    """Decide whether the decision of a classifier is the same on each region around x.
 
-    ``seed`` is that of the attack.
+    Args:
+        network: The classifier.
+        x: The points, ``(n,)`` or ``(batch, n)``.
+        box: One region around each point.
+        label: The decision to prove, one or ``(batch,)``; the network's own decision at x if None.
+        losses: Losses of misclassification, ``(classes, classes)``, decision by true class; if None, all are equal.
+        options: Method, effort and limits.
+        seed: Seed of the attack.
+
+    Returns:
+        A verdict on each region. Only regions that are not certified are attacked.
+
+    Examples:
+        >>> import bnndp
+        >>> layer = bnndp.layers.Linear.fixed(torch.tensor([[1.0], [-1.0]]))
+        >>> network = bnndp.BayesianNetwork((layer,), "classification")
+        >>> robust_decision(network, [[0.3]], Box([[-0.1]], [[0.7]])).verdict[0].value
+        'falsified'
     """
     options = (options or Options()).started()
     expect_classifier(network)
     points = Box(x, x).lower
     if points.shape != box.lower.shape:
         raise InputError(
-            f"x has shape {tuple(points.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+            f"x has shape {tuple(points.shape)}, the regions {tuple(box.lower.shape)}; give one point per region."
         )
     if not bool(box.contains(points).all()):
         raise InputError("each point x must lie in its region; give the region around it.")

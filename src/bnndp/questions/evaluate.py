@@ -1,6 +1,6 @@
 r"""Robust accuracy over a test set: how many inputs keep their label on every ball of a radius, for any radius at once.
 
-One certified and one attacked radius an input give the whole curve. Balls of one centre lie in one another, so
+One certified and one attacked radius per input give the whole curve. Balls of one centre lie in one another, so
 
 * the decision is proved to be the label on the ball of radius :math:`\epsilon` if the certified radius is at least
   :math:`\epsilon` (a radius that is too small by the tolerance of the search only lowers the certified accuracy);
@@ -27,17 +27,29 @@ from bnndp.tighten.effort import last
 
 __all__ = ["Curve", "Evaluation", "better_evaluations", "evaluate"]
 
-_WATCHED = 64  # inputs a batch whose progress is shown
+_WATCHED = 64  # inputs per batch if progress is shown
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Numbers of inputs, of ``points`` in all, that are right: at the input, and on the ball of each radius."""
+    """Robust accuracy as a function of the radius, in numbers of inputs.
+
+    Attributes:
+        eps: The radii.
+        certified: For each radius, the number of inputs whose label is proved on the whole ball.
+        attacked: For each radius, the number of correct inputs that the attack did not break; None without attack.
+        correct: Number of inputs whose decision, estimated by sampling, is the label.
+        points: Number of all inputs.
+
+    Examples:
+        >>> Curve(eps=(0.0, 0.1), certified=(3, 2), attacked=None, correct=3, points=4).accuracy
+        0.75
+    """
 
     eps: tuple[float, ...]
-    certified: tuple[int, ...]  # for each radius: proved on the whole ball
-    attacked: tuple[int, ...] | None  # right at the input and not broken by the attack; None: nothing was attacked
-    correct: int  # at the input, by sampling
+    certified: tuple[int, ...]
+    attacked: tuple[int, ...] | None
+    correct: int
     points: int
 
     @property
@@ -55,15 +67,30 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of every input, as in ``Radius``, with the decision of the network at the input."""
+    """Certified and attacked radius of every input of a data set.
+
+    Attributes:
+        label: The labels, ``(points,)``.
+        decision: The decisions of the network at the inputs, estimated by sampling, ``(points,)``.
+        radius: Certified radii, ``(points,)``; NaN where nothing is certified, not even at the input.
+        attack: Attacked radii, ``(points,)``; infinite where no attack succeeded, NaN without attack.
+        upper: The largest radius that was tried.
+        witness: The inputs found by the attack, ``(points, n)``; None if not kept.
+        rival: The class that leads at each witness, ``(points,)``; None if not kept.
+
+    Examples:
+        >>> label = torch.tensor([0, 1])
+        >>> Evaluation(label, label, torch.tensor([0.1, 0.3]), torch.tensor([0.2, 0.4]), upper=1.0).certified(0.2)
+        tensor([False,  True])
+    """
 
     label: Tensor  # (points,)
-    decision: Tensor  # (points,), by sampling
-    radius: Tensor  # (points,): certified; NaN where nothing is, not even at the input
-    attack: Tensor  # (points,): infinite where no attack succeeded, NaN where none was asked for
-    upper: float  # the largest radius that was tried
-    witness: Tensor | None = None  # (points, n): of the attack, as in Radius; None: not known
-    rival: Tensor | None = None  # (points,): the class that is ahead there
+    decision: Tensor  # (points,)
+    radius: Tensor  # (points,)
+    attack: Tensor  # (points,)
+    upper: float
+    witness: Tensor | None = None  # (points, n)
+    rival: Tensor | None = None  # (points,)
 
     def __getitem__(self, part: slice) -> Evaluation:
         """The results of some inputs."""
@@ -146,20 +173,32 @@ def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
     options: Options | None = None,
     progress: Callable[[Sequence[slice]], Iterable[slice]] | None = None,
 ) -> Evaluation:
-    """Certified and attacked radius of every input, and from them the robust accuracy at any radius up to the largest.
+    """Find the certified and the attacked radius of every input, and with them the robust accuracy at any radius.
 
-    When ``options.time_limit`` is over, or on Ctrl-C, what was reached after the search by one pass is the answer.
-    ``progress`` goes through batches of the inputs and shows how far it is, as ``tqdm.auto.tqdm`` or
-    ``rich.progress.track`` do; each batch then has its share of the time, and the witnesses are not kept.
+    When ``options.time_limit`` has passed, or on Ctrl-C after the first pass, the answer is the best found so far.
 
-    >>> from bnndp.layers import Linear
-    >>> from bnndp.network import BayesianNetwork
-    >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
-    >>> network = BayesianNetwork.from_linears([layer], "classification")
-    >>> found = evaluate(network, torch.tensor([[0.3], [-0.1], [0.6]]), torch.tensor([0, 0, 0]))
-    >>> curve = found.curve([0.0, 0.2, 0.5])
-    >>> curve.correct, curve.certified, curve.attacked
-    (2, (2, 2, 1), (2, 2, 1))
+    Args:
+        network: The classifier.
+        x: The inputs, ``(points, n)``.
+        label: The labels, ``(points,)``; the network's own decisions if None.
+        domain: Smallest and largest value that an input may take.
+        search: Norm, largest radius and precision.
+        options: Method, effort and limits.
+        progress: Iterates over batches of the inputs and shows the progress, such as ``tqdm.auto.tqdm`` or
+            ``rich.progress.track``. Each batch then has its share of the time, and the witnesses are not kept.
+
+    Returns:
+        The radii; :meth:`Evaluation.curve` gives the accuracies.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> layer = Linear(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2))
+        >>> network = BayesianNetwork.from_linears([layer], "classification")
+        >>> found = evaluate(network, torch.tensor([[0.3], [-0.1], [0.6]]), torch.tensor([0, 0, 0]))
+        >>> curve = found.curve([0.0, 0.2, 0.5])
+        >>> curve.correct, curve.certified, curve.attacked
+        (2, (2, 2, 1), (2, 2, 1))
     """
     options = options or Options()
     if progress is None:
@@ -174,7 +213,7 @@ def evaluate(  # noqa: PLR0913 (the question, how hard to try, and who is told)
     return Evaluation.joined(found)
 
 
-def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on from)
+def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to start from)
     network: Posterior,
     x: Tensor,  # (points, n)
     label: Tensor | None = None,  # (points,); None: the network's own decisions
@@ -186,7 +225,7 @@ def better_evaluations(  # noqa: PLR0913 (those of evaluate, and where to go on 
 ) -> Iterator[Evaluation]:
     """The answers of :func:`evaluate` as they get better, as those of :func:`bnndp.questions.radius.better_radii` do.
 
-    With ``known``, an earlier answer to the same question, they go on from there.
+    With ``known``, an earlier answer to the same question, they continue from there.
     """
     search = search or Search()
     expect_classifier(network)

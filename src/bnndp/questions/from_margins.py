@@ -55,15 +55,15 @@ def class_interval(margins: Margins, tails: Tensor | None = None) -> Interval:
 
 
 def _second_order(margins: Margins, itself: Tensor) -> Interval:
-    """Probabilities at the mean logits, widened by the second-order rest: (batch, classes)."""
+    """Probabilities at the mean logits, widened by the second-order remainder: (batch, classes)."""
     slack = _SLACK * itself.shape[0]
-    rest = 0.125 * margins.variance.masked_fill(itself, 0.0).sum(-1) * (1 + slack) + slack
+    remainder = 0.125 * margins.variance.masked_fill(itself, 0.0).sum(-1) * (1 + slack) + slack
     least = torch.softmax(_with_own(margins.mean, itself), -1)
     low = least.diagonal(dim1=1, dim2=2) * (1 - slack)
     # D of i against k is at most minus the least D of k against i.
     most = torch.softmax(_with_own(-margins.mean.mT, itself), -1)
     high = most.diagonal(dim1=1, dim2=2) * (1 + slack)
-    return Interval((low - rest).nan_to_num(0.0), (high + rest).nan_to_num(1.0))
+    return Interval((low - remainder).nan_to_num(0.0), (high + remainder).nan_to_num(1.0))
 
 
 def _with_own(margin: Tensor, itself: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def _cantelli(distance: Tensor, most: Tensor) -> Tensor:
 
 
 def _gaussian(mean: Interval, spread: Interval, between: Between) -> tuple[Tensor, Tensor]:
-    r"""The least and the largest :math:`P(a\le N(m,r^2)\le b)` over a rectangle of means and deviations.
+    r"""The least and the largest :math:`P(a\le N(m,r^2)\le b)` over a rectangle of means and standard deviations.
 
     In m it rises up to the middle of [a, b] and falls after it, for every r: the least is at an end, the largest at the
     middle cut to the means. In r it falls if m is within [a, b], and else rises up to

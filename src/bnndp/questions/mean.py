@@ -53,8 +53,8 @@ def one_pass(network: Posterior, box: Box, options: Options) -> tuple[AffineBoun
         least, affine = known(found.least), sides(found.affine, passes.box)
         lower[part], upper[part] = least[:, :n], -least[:, n:]
         methods += found.method
-        for whole, piece in ((bounds.lower, affine.lower), (bounds.upper, affine.upper)):
-            whole.matrix[part], whole.offset[part] = piece.matrix, piece.offset
+        for whole, own in ((bounds.lower, affine.lower), (bounds.upper, affine.upper)):
+            whole.matrix[part], whole.offset[part] = own.matrix, own.offset
     methods += ["none"] * (box.batch - len(methods))
     return bounds, Interval(lower, upper), tuple(methods)
 

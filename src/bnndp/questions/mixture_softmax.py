@@ -138,7 +138,7 @@ def margin_planes(part: Part, reference: Tensor, classes: int) -> MarginPlanes: 
 
 
 def _on_box(plane: Affine, known: Margins, own: Tensor, box: Box) -> MarginPlanes:
-    """Ranges of the planes (batch, references * classes) on the box; zero planes where anything is no number."""
+    """Ranges of the planes (batch, references * classes) on the box; zero planes where anything is NaN."""
     size = plane_size(plane, box)
     fine = size.isfinite()
     if not bool(fine.all()):

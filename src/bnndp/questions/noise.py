@@ -37,7 +37,7 @@ def _noise(network: Posterior, law: Law) -> Interval:
     if not law.gaussian:
         raise UnsupportedLayerError(
             f"the noise E exp(f) of {network!r} is not known to be finite: something before its last layer is random, "
-            "so that the output is no Gaussian; make only the last layer random, or use an ensemble of such networks."
+            "so the output is not Gaussian; make only the last layer random, or use an ensemble of such networks."
         )
     low = law.mean.lower + 0.5 * law.variance.lower
     high = law.mean.upper + 0.5 * law.variance.upper

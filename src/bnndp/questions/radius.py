@@ -38,11 +38,19 @@ _BEGIN = 0.8  # of the linearised radius: where the search begins
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """Which balls are asked about and how finely: ``tolerance`` is relative to the radius, ``upper`` the largest tried.
+    """Options of a search for certified radii.
 
-    ``attack`` also looks for the smallest radius at which the decision changes. ``losses`` are those of a
-    misclassification, decision by true class (see :mod:`bnndp.questions.decision`); None: all alike. ``seed`` is that
-    of the attack.
+    Args:
+        norm: Norm of the balls: 1, 2 or ``math.inf``.
+        upper: The largest radius tried.
+        tolerance: Relative precision of the radius.
+        attack: Whether to look for the smallest radius at which the decision changes as well.
+        losses: Losses of misclassification, ``(classes, classes)``, decision by true class; if None, all are equal.
+        seed: Seed of the attack.
+
+    Examples:
+        >>> Search(norm=2, attack=False).upper
+        1.0
     """
 
     norm: float = math.inf
@@ -61,21 +69,29 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Radius:
-    """For each input: the decision is ``label`` on the ball of ``radius``, proved; ``attack`` found a change.
+    """Certified and attacked radius of each input.
 
-    ``radius`` is 0 where the decision is proved at the input only, and NaN where not even that: then nothing is
-    certified. ``attack`` is infinite where no attack succeeded up to the largest radius, or could, as it is certified;
-    0 where the network decides otherwise at the input itself, NaN where none was asked for. ``witness`` lies in the
-    ball of that radius.
+    Attributes:
+        label: The decision in question, ``(batch,)``.
+        radius: The decision is proved on the ball of this radius, ``(batch,)``. It is 0 if the decision is proved at
+            the input only, and NaN if not even that is proved.
+        attack: The smallest radius at which an attack changed the decision, ``(batch,)``. It is infinite if none
+            succeeded up to the largest radius, 0 if the network decides otherwise at the input itself, and NaN if there
+            was no attack.
+        witness: The input that changes the decision, in the ball of that radius, ``(batch, n)``.
+        rival: The class that leads at the witness, ``(batch,)``; the label if nothing was searched, None without
+            attack.
+
+    Examples:
+        >>> Radius(torch.tensor([0]), torch.tensor([0.1]), torch.tensor([0.2]), torch.zeros(1, 2)).ratio
+        tensor([0.5000])
     """
 
     label: Tensor  # (batch,)
     radius: Tensor  # (batch,)
     attack: Tensor  # (batch,)
     witness: Tensor  # (batch, n)
-    rival: Tensor | None = (
-        None  # (batch,): the class ahead at the witness, the label if nothing was searched; None: no attack
-    )
+    rival: Tensor | None = None  # (batch,)
 
     @property
     def ratio(self) -> Tensor:
@@ -100,17 +116,36 @@ def certified_radius(
     search: Search | None = None,
     options: Options | None = None,
 ) -> Radius:
-    """The largest radius certified for each x, within the tolerance of the search, and the attack's.
+    """Find the largest radius around each input for which the decision is certified, and the smallest attacked one.
 
-    When ``options.time_limit`` is over what was reached by then is the answer: an input whose search had not begun has
-    no radius (NaN), one whose attack had not ended none of the attack. On Ctrl-C it is what was reached after the
-    search by one pass.
+    When ``options.time_limit`` has passed, the answer is what was found by then: an input whose search had not begun
+    has the radius NaN, and so has an attack that had not ended. On Ctrl-C after the first pass the answer is the best
+    found so far.
+
+    Args:
+        network: The classifier.
+        x: The inputs, ``(n,)`` or ``(batch, n)``.
+        label: The decision to prove, one or ``(batch,)``; the network's own decisions if None.
+        domain: Smallest and largest value that an input may take.
+        search: Norm, largest radius and precision.
+        options: Method, effort and limits.
+
+    Returns:
+        The radii, to the tolerance of the search.
+
+    Examples:
+        >>> import bnndp
+        >>> layer = bnndp.layers.Linear.fixed(torch.tensor([[1.0], [-1.0]]))
+        >>> network = bnndp.BayesianNetwork((layer,), "classification")
+        >>> found = certified_radius(network, [[0.3]])
+        >>> bool(0.29 < found.radius <= 0.3 <= found.attack)
+        True
     """
     options = (options or Options()).started()
     return last(better_radii(network, x, label, domain, search=search, options=options), options.deadline)
 
 
-def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go on from)
+def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to start from)
     network: Posterior,
     x: Tensor,  # (n,) or (batch, n)
     label: Tensor | int | None = None,  # (batch,), or one for all; None: the network's own decisions
@@ -138,7 +173,7 @@ def better_radii(  # noqa: PLR0913 (those of certified_radius, and where to go o
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Balls:
-    """The balls around the inputs of which a search asks whether the decision is the same on them."""
+    """The balls around the inputs on which a search tests the decision."""
 
     network: Posterior
     points: Tensor  # (batch, n)
@@ -148,7 +183,7 @@ class _Balls:
     search: Search
 
     def of(self, radius: Tensor, at: Tensor) -> Box:
-        """Those of the inputs ``at`` (some,)."""
+        """The balls around the inputs ``at`` (some,)."""
         return Box.ball(self.points[at], radius, domain=self.domain, norm=self.search.norm)
 
 

@@ -22,17 +22,29 @@ __all__ = ["Robustness", "adversarial_robustness"]
 
 @dataclass(frozen=True, slots=True)
 class Robustness:
-    """Answer to Definition ``def:AdversarialRObustness`` for a batch of points and regions.
+    """Verdict on the change of the mean output in each region (Definition ``def:AdversarialRObustness`` of the paper).
 
-    ``change`` is a proved upper bound of the change of the mean output within each region, ``found`` a proved lower
-    bound of the largest change, attained at ``witness``. What is certified is not attacked: there ``found`` is 0 and
-    ``witness`` the point itself.
+    Certified regions are not attacked: there ``found`` is 0 and ``witness`` is the point itself.
+
+    Attributes:
+        verdict: The verdict on each region.
+        change: A proved upper bound of the change within the region, ``(batch,)``.
+        found: A proved lower bound of the change between the point and ``witness``, ``(batch,)``.
+        witness: The input of the region at which that change was found, ``(batch, n)``.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> network = BayesianNetwork((Linear.fixed([[2.0]]),))
+        >>> found = adversarial_robustness(network, [[0.5]], Box([[0.4]], [[0.6]]), gamma=0.25)
+        >>> round(found.change.item(), 6)
+        0.2
     """
 
     verdict: tuple[Verdict, ...]
-    change: Tensor  # (batch,): the mean output changes by at most this within the region
-    found: Tensor  # (batch,): it provably changes by at least this between x* and ``witness``; 0 where it was certified
-    witness: Tensor  # (batch, n): the input of the region at which that change was found, x* itself where certified
+    change: Tensor  # (batch,)
+    found: Tensor  # (batch,)
+    witness: Tensor  # (batch, n)
 
 
 def adversarial_robustness(
@@ -44,10 +56,29 @@ def adversarial_robustness(
     norm: float = math.inf,
     options: Options | None = None,
 ) -> Robustness:
-    """Whether ``|| y(x') - y(x) ||_norm <= gamma`` for the mean output y and every x' of the region around each x.
+    """Decide whether the mean output changes by at most ``gamma`` within each region around x.
 
-    CERTIFIED and FALSIFIED are both proved: the first by the bounds on the region, the second by the bounds at the
-    point and at an input found by attack. Only what is not certified is attacked.
+    The claim is ``||y(x') - y(x)|| <= gamma`` for the mean output y and every x' of the region. CERTIFIED and FALSIFIED
+    are both proved: the first by the bounds on the region, the second by the bounds at the point and at an input found
+    by an attack. Only regions that are not certified are attacked.
+
+    Args:
+        network: A regression network or ensemble.
+        x: The points, ``(n,)`` or ``(batch, n)``.
+        box: One region around each point.
+        gamma: The largest change allowed.
+        norm: Order of the norm of the outputs, at least 1.
+        options: Method, effort and limits.
+
+    Returns:
+        A verdict on each region, with bounds of the change.
+
+    Examples:
+        >>> from bnndp.layers import Linear
+        >>> from bnndp.network import BayesianNetwork
+        >>> network = BayesianNetwork((Linear.fixed([[2.0]]),))
+        >>> adversarial_robustness(network, [[0.5]], Box([[0.4]], [[0.6]]), gamma=0.25).verdict[0].value
+        'certified'
     """
     if not gamma >= 0:
         raise InputError(f"gamma must be >= 0, got {gamma!r}.")
@@ -60,7 +91,7 @@ def adversarial_robustness(
     point = Box(x, x)
     if point.lower.shape != box.lower.shape:
         raise InputError(
-            f"x has shape {tuple(point.lower.shape)}, the regions {tuple(box.lower.shape)}; give one point a region."
+            f"x has shape {tuple(point.lower.shape)}, the regions {tuple(box.lower.shape)}; give one point per region."
         )
     if not bool(box.contains(point.lower).all()):
         raise InputError("each point x must lie in its region; give the region around it.")

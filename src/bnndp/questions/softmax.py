@@ -44,7 +44,7 @@ class _Asked:
     label: Tensor  # (batch,): the class whose margins are used, the largest where the rows should hold
 
     def __getitem__(self, index: Tensor | slice) -> _Asked:
-        """Those of some boxes."""
+        """The same for some of the boxes."""
         return _Asked(self.rows[index], self.label[index])
 
 
@@ -85,7 +85,7 @@ def bound_rows(
 ) -> Tensor:  # (batch, rows)
     """Lower bounds of ``rows . E softmax`` for every x of each box; minus infinity where nothing is known.
 
-    An effort above low is spent only on boxes of which a row is not positive yet, stage by stage.
+    An effort above low is spent only on boxes with a row that is not positive yet, stage by stage.
     """
     _expect_classes(network)
     asked, options = _Asked(rows, label), options.started()
@@ -131,7 +131,7 @@ def one_pass_rows(
     *,
     costly: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`bound_rows` of one pass, and boxes (batch,) of which more would be known by what is ``costly``.
+    """:func:`bound_rows` of one pass, and the boxes (batch,) for which ``costly`` bounds would be tighter.
 
     Exponential moments through two hidden layers cost many times a pass, and least if they are asked for many boxes at
     once; a search may leave them out at first.

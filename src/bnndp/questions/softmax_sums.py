@@ -5,7 +5,7 @@ With planes :math:`\pi_i(x)\le\mathbb ED_i(x)` of its margins (``softmax_lines.p
 (``maths/softmax.py``), and the better one is taken for each row:
 
 * **union**: with lines above :math:`\mathbb E\sigma(-D_i)`.
-* **second order**: :math:`A\cdot\mathbb Ep\ge\varphi(\pi)-r` with a constant rest r from the variances. With
+* **second order**: :math:`A\cdot\mathbb Ep\ge\varphi(\pi)-r` with a constant remainder r from the variances. With
   :math:`u_i=e^{-\pi_i}`, :math:`N=A_c-\sum_i(A_i)_-u_i` and :math:`S=1+\sum_iu_i`, :math:`\varphi` is N / S where
   :math:`N\ge0` and N where :math:`N\le0`. Let 1 mark the corner where all planes are least. For :math:`N_1\ge0`
   the tangent there is below: :math:`N/S\ge N(2S_1-S)/S_1^2` and :math:`(N-N_1)(S_1-S)\ge0`. For :math:`N_1<0`,
@@ -138,15 +138,15 @@ def _second_order(rows: Tensor, own: Tensor, known: MarginPlanes) -> Combination
     start = torch.where(n1 >= 0, n1 / s1, n1)
     constant = start[..., 0] - (weight * (top - u)).sum(-1)
     size = start.abs()[..., 0] + first.abs()[..., 0] + (weight * (top.abs() + u)).sum(-1) + (beta * u).sum(-1)
-    rest = 0.0 if not known.random else _row_rest(rows, known.variance.masked_fill(own[:, None], 0.0))
-    constant = torch.where(powers.fine, constant - rest - ELEMENTARY * size, -torch.inf)
+    remainder = 0.0 if not known.random else _row_remainder(rows, known.variance.masked_fill(own[:, None], 0.0))
+    constant = torch.where(powers.fine, constant - remainder - ELEMENTARY * size, -torch.inf)
     return Combination(constant, weight * fall, size)
 
 
-def _row_rest(rows: Tensor, variance: Tensor) -> Tensor:
+def _row_remainder(rows: Tensor, variance: Tensor) -> Tensor:
     r""":math:`\tfrac18\sum_i|A_i|\sum_{k\ne i}\operatorname{Var}(\zeta_i-\zeta_k)`: (batch, rows).
 
-    The deviation of a difference of two logits is at most the sum of the deviations of their margins.
+    The standard deviation of a difference of two logits is at most the sum of those of their margins.
     """
     sd = variance.sqrt()[:, 0]  # (batch, classes)
     pairs = (sd[:, :, None] + sd[:, None, :]).square()
@@ -163,7 +163,7 @@ def lower_classes(known: MarginPlanes, lines: Lines, share: float) -> Combinatio
     s1 = 1 + powers.largest.sum(-1)  # (batch, c)
     weight = s1[..., None] ** -2
     size = 1 + weight[..., 0] * (powers.top.abs() + powers.largest).sum(-1)
-    constant = 1 / s1 - weight[..., 0] * (powers.top - powers.largest).sum(-1) - _class_rest(known, itself, -1)
+    constant = 1 / s1 - weight[..., 0] * (powers.top - powers.largest).sum(-1) - _class_remainder(known, itself, -1)
     constant = torch.where(powers.fine, constant - ELEMENTARY * size, -torch.inf)
     zero = torch.zeros_like(s1)
     flat = Combination(zero, torch.zeros_like(at), zero)
@@ -194,7 +194,7 @@ def upper_classes(known: MarginPlanes, lines: Lines, share: float) -> Combinatio
     beta = 1 / ((1 + t1) * (1 + t2))
     constant = 1 / (1 + t1) + beta * t1 - beta * (power * (1 - d)).sum(-1)
     size = 2 + beta * (power * (1 + d.abs())).sum(-1)
-    constant = constant + _class_rest(known, itself, -2) + ELEMENTARY * size
+    constant = constant + _class_remainder(known, itself, -2) + ELEMENTARY * size
     every = Combination(torch.where(fine, -constant, -torch.inf), beta[..., None] * power, size)
     minus = torch.full_like(t1, -1.0)
     return _best(Combination(minus, torch.zeros_like(slope), -minus), (one, every), at)
@@ -205,6 +205,6 @@ def _itself(known: MarginPlanes) -> Tensor:
     return torch.eye(known.least.shape[-1], dtype=torch.bool, device=known.least.device)
 
 
-def _class_rest(known: MarginPlanes, itself: Tensor, axis: int) -> Tensor | float:
+def _class_remainder(known: MarginPlanes, itself: Tensor, axis: int) -> Tensor | float:
     r""":math:`\tfrac18\sum_k\operatorname{Var}(\zeta_i-\zeta_k)`."""
     return 0.125 * known.variance.masked_fill(itself, 0.0).sum(axis) * (1 + ELEMENTARY) if known.random else 0.0

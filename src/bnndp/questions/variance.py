@@ -60,7 +60,7 @@ def _difference(each: AffineBounds, whole: AffineBounds) -> Interval:
 
 
 def _square(d: Interval) -> Interval:
-    """Range of the square; infinite above and zero below where an end is no number."""
+    """Range of the square; infinite above and zero below where an end is NaN."""
     least = torch.maximum(d.lower, -d.upper).nan_to_num(0.0).clamp_min(0)
     most = d.magnitude.nan_to_num(torch.inf, posinf=torch.inf)
     return Interval(least.square() * (1 - gamma(4)), most.square() * (1 + gamma(4)) + TINY)

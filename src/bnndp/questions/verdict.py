@@ -6,7 +6,14 @@ __all__ = ["Verdict", "judge"]
 
 
 class Verdict(enum.Enum):
-    """The answer to a claim. It has no truth value: compare it by name."""
+    """The answer to a claim.
+
+    It has no truth value: compare it by name.
+
+    Examples:
+        >>> Verdict("certified") is Verdict.CERTIFIED
+        True
+    """
 
     CERTIFIED = "certified"
     """Proved for every input of the region."""

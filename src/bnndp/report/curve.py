@@ -17,7 +17,7 @@ _STEPS = 400  # of the curves
 
 
 def curve_table(curve: Curve) -> Table:
-    """One line a radius; certified accuracy is rounded down and attacked accuracy up, so that what is printed holds."""
+    """One line per radius; certified accuracy is rounded down and attacked accuracy up, so the printed values hold."""
     title = f"{curve.points} inputs, accuracy {100 * curve.accuracy:.1f} %"
     table = Table("eps", "certified accuracy", title=title)
     if curve.attacked is not None:

@@ -14,7 +14,7 @@ __all__ = ["box_table"]
 
 
 def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
-    """One line a box of a network with one input and one output; the last line has the means."""
+    """One line per box of a network with one input and one output; the last line has the means."""
     table = Table("box", "certified", "from inside", "ratio", title="E f(x) over each box")
     certified, found = bounds.width[:, 0], inside.width[:, 0]
     for i in range(box.batch):

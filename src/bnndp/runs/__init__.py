@@ -1,1 +1,1 @@
-"""Long runs: every answer is kept in a folder as soon as it is there, and an interrupted run goes on from there."""
+"""Long runs: every answer is kept in a folder as soon as it is there, and an interrupted run continues from there."""

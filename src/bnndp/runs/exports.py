@@ -27,7 +27,7 @@ from bnndp.runs.sealed_lines import numbers
 __all__ = ["EXPORTS", "Export", "Row", "npz", "open_exports", "whole_file", "write_summary"]
 
 Row: TypeAlias = Mapping[str, Any]
-"""What is known of one input, in values that JSON knows; all rows of a run have the same keys (runs/columns.py)."""
+"""What is known of one input, in JSON-compatible values; all rows of a run have the same keys (runs/columns.py)."""
 
 Export: TypeAlias = Callable[[Row, Row], None]
 """Adds a row, and its witness: that of the row, or that of the entries which are given beside it."""
@@ -58,7 +58,7 @@ def write_summary(folder: Path, summary: Row) -> None:
 
 @contextlib.contextmanager
 def open_exports(folder: Path) -> Iterator[Export]:
-    """Write rows and witnesses into the files of a run folder, which are renamed at a good end.
+    """Write rows and witnesses into the files of a run folder, which are renamed on success.
 
     Whatever else happens, older files stay as they were. A .parquet file needs pyarrow.
     """
@@ -89,8 +89,8 @@ def _faults_of(folder: Path) -> Iterator[None]:
     except (OSError, ModelFileError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise RunStateError(
-            f"{folder}: its tables cannot be written: {cause}; every answer is kept; make room and give the same "
-            "command again."
+            f"{folder}: its tables cannot be written: {cause}; every answer is kept; free some disk space and give "
+            "the same command again."
         ) from error
 
 
@@ -103,7 +103,7 @@ def whole_file(path: Path) -> Iterator[io.TextIOWrapper]:
 
 @contextlib.contextmanager
 def _table(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Rows as comma-separated values: a list takes a column an entry, null is empty."""
+    """Rows as comma-separated values: a list takes one column per entry, null is empty."""
     with whole_file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         names: list[str] = []
@@ -169,7 +169,7 @@ def _schema(pa: Any, row: Row) -> Any:
 
 @contextlib.contextmanager
 def _witnesses(path: Path) -> Iterator[Callable[[int, int, np.ndarray], None]]:
-    """Takes inputs with their numbers and rivals, which are an .npz file at a good end; without any there is none.
+    """Collects witnesses with their numbers and rivals, and writes an .npz file on success if there are any.
 
     They are not kept in memory, but in a temporary file of the same folder, which is gone with the process.
     """

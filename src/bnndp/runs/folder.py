@@ -40,7 +40,7 @@ _ELSEWHERE = "choose another folder"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """How a run was asked for: the entry ``made`` of ``run.json``, in values that JSON knows, and its inputs."""
+    """How a run was asked for: the entry ``made`` of ``run.json``, in JSON-compatible values, and its inputs."""
 
     made: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arrays of inputs.npz
@@ -91,7 +91,7 @@ def _expect_folder(folder: Path) -> None:
 
 
 def _is_scratch(path: Path) -> bool:
-    """Whether it is what a process that was killed has left of a file it was writing."""
+    """Whether it is a partial file left by a process that was killed."""
     return any(path.name.startswith(f".{name}.") for name in OWN)
 
 
@@ -130,7 +130,9 @@ def _expect_same(folder: Path, found: dict[str, Any] | None, identity: Identity)
     if found is None:
         raise RunStateError(f"{folder / RESULTS}: its first line is damaged; {_ELSEWHERE}.")
     if found.get("format") != FORMAT:
-        raise RunStateError(f"{folder}: has the format {found.get('format')!r}, known is {FORMAT!r}; {_ELSEWHERE}.")
+        raise RunStateError(
+            f"{folder}: has the format {found.get('format')!r}, this version reads {FORMAT!r}; {_ELSEWHERE}."
+        )
     changed = identity.differences(found)
     if changed:
         raise RunStateError(

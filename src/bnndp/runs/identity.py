@@ -33,17 +33,17 @@ class Identity:
     command: str
     model: str  # SHA-256
     data: str  # SHA-256
-    options: Mapping[str, Any]  # in values that JSON knows
+    options: Mapping[str, Any]  # in JSON-compatible values
     version: Mapping[str, str]
     points: int
     stages: tuple[str, ...]  # the levels that are completed one after the other
 
     def record(self) -> dict[str, Any]:
-        """All of it in values that JSON knows."""
+        """All of it in JSON-compatible values."""
         return json.loads(json.dumps(asdict(self), allow_nan=False))
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """What another record says otherwise, in words: what it says, then what this one does."""
+        """The differences to another record, in words: its value, then this one's."""
         own = self.record()
         changed = [name for name, value in own.items() if other.get(name) != value]
         told = [name for name in changed if name not in _FOLLOW] or changed

@@ -5,7 +5,7 @@ A line names its point, by number, and its stage (see :mod:`bnndp.runs.work`); l
 is better than that of the stage before, or than none; the next time its stage begins anew. Of two whole answers to the
 same question the first counts, which is how nothing is done twice.
 
-In memory there are a few bytes a point: where its lines stand. The answers themselves stay in the file.
+In memory there are a few bytes per point: where its lines stand. The answers themselves stay in the file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bnndp.runs.sealed_lines import seal, unseal
 __all__ = ["Answer", "Journal"]
 
 Answer: TypeAlias = Mapping[str, Any]
-"""What is known of a point, in values that JSON knows."""
+"""What is known of a point, in JSON-compatible values."""
 
 # A process that is killed loses no line; to outlast a power cut the disk must be asked. That is done every second, or
 # as seldom as is needed for it to take a five hundredth of the time.
 _SYNC_SECONDS, _SYNC_SHARE = 1.0, 0.002
 _IN_MEMORY = 2**22  # bytes of a journal that nobody keeps, before it goes to a temporary file
-_ADVICE = "make room for it and give the same command again"
+_ADVICE = "free some disk space and give the same command again"
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Journal:
     def index(self, lines: Iterator[bytes]) -> None:
         """Take up lines that stand in the file from ``end`` on; those after the last whole one are left behind.
 
-        Whole lines after a broken one are no trace of an interruption, and are refused.
+        Whole lines after a broken one are not left by an interruption, and are refused.
         """
         torn: int | None = None
         position = self.end
@@ -126,7 +126,7 @@ class Journal:
             elif torn is not None:
                 raise RunStateError(
                     f"{self.name}: line {torn} is damaged, but whole lines follow, so no interruption did this; delete "
-                    "that line, for its point to be computed again, or begin anew in another folder."
+                    "that line, for its point to be computed again, or start again in another folder."
                 )
             else:
                 self._take(record, number, position, len(line))
@@ -152,7 +152,9 @@ class Journal:
         except KeyError:
             fits = False
         if not fits:
-            raise RunStateError(f"{self.name}: line {line} is not an answer of this run; begin anew in another folder.")
+            raise RunStateError(
+                f"{self.name}: line {line} is not an answer of this run; start again in another folder."
+            )
         self._put(_rank(stage, whole=whole), point, start, length)
 
     def _put(self, rank: int, point: int, start: int, length: int) -> None:
@@ -178,7 +180,7 @@ class Journal:
         return record["answer"]
 
     def _append(self, payload: bytes) -> int:
-        """Write at the end, all or nothing, and give back where."""
+        """Write at the end, all or nothing, and return where."""
         start = self.end
         with self._one_line():
             self.file.truncate(start)

@@ -45,7 +45,7 @@ def unseal(line: bytes) -> dict[str, Any] | None:
 
 
 def exact(values: Iterable[float]) -> list[float | str]:
-    """Floats as values that JSON knows, without loss.
+    """Floats as JSON-compatible values, without loss.
 
     >>> exact([0.1, float("-inf")])
     [0.1, '-inf']
@@ -64,7 +64,7 @@ def numbers(values: Iterable[float | str]) -> list[float]:
 
 
 def json_values(value: Any) -> Any:
-    """A value, or lists of values, as JSON knows them: floats by :func:`exact`."""
+    """A value, or lists of values, as JSON-compatible values: floats by :func:`exact`."""
     if isinstance(value, float):
         return exact([value])[0]
     return [json_values(part) for part in value] if isinstance(value, list | tuple) else value

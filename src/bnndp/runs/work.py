@@ -1,6 +1,6 @@
 """Going through all points of a job, stage by stage, from what a journal has to what was asked for.
 
-The first stage gives every point an answer; each later one goes on from the answers of the stage before. A part of
+The first stage gives every point an answer; each later one continues from the answers of the stage before. A part of
 which only some answers were kept is computed whole, and the missing ones are added.
 """
 
@@ -24,7 +24,7 @@ class Advance(Protocol):
     """Moves a progress on."""
 
     def __call__(self, points: int, certified: int | None = None, *, known: bool = False) -> None:
-        """By so many points, so many of them certified (None: that is not asked); ``known``: they took no time."""
+        """Add finished points and how many of them are certified (None: not asked); ``known`` ones took no time."""
 
 
 Show = Callable[[str, int], contextlib.AbstractContextManager[Advance]]

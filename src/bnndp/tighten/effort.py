@@ -20,14 +20,14 @@ __all__ = ["Stage", "last", "stages"]
 Answer = TypeVar("Answer")
 
 _ONE_PASS: dict[str, Any] = {"refine": 1, "optimise": 0, "branch": 1}
-_FEW_INPUTS = 8  # up to so many inputs cells of the box pay for a classifier; beyond, signs of neurons
+_FEW_INPUTS = 8  # classifiers with at most this many inputs are split into cells of the box, others by signs of neurons
 _REGRESSION: dict[str, dict[str, Any]] = {"medium": {"refine": 6}, "high": {"refine": 48}}
 _SMALL: dict[str, dict[str, Any]] = {"medium": {"refine": 8}, "high": {"refine": 96}}
 _LARGE: dict[str, dict[str, Any]] = {
     "medium": {"optimise": 10, "branch": 4},
     "high": {"optimise": 10, "branch": 64},
 }
-_DEPTH = 3  # from so many hidden layers on the partition method may certify more of a classifier
+_DEPTH = 3  # hidden layers from which on the partition method may certify more of a classifier
 _DEEP: dict[str, Any] = {"method": "best"}
 
 

@@ -23,9 +23,9 @@ RowBound = Callable[[Box, Tensor], Tensor]
 
 
 def halve(bound: RowBound, box: Box, whole: Tensor, cells: int, deadline: Deadline) -> Tensor:  # whole (batch, rows)
-    """Lower bounds (batch, rows) from at most ``cells`` cells a box, at least ``whole``, which holds on whole boxes.
+    """Lower bounds (batch, rows) from at most ``cells`` cells per box, at least ``whole``, which holds on whole boxes.
 
-    Boxes of which all rows are positive are left alone. A box is given up when its next round would need more cells, or
+    Boxes whose rows are all positive are left alone. A box is given up when its next round would need more cells, or
     when the bound at the centre of one of them is not positive: no cut can help there. So are all when the deadline
     passes.
     """

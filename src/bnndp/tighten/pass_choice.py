@@ -42,7 +42,7 @@ def plan(network: Posterior, options: Options) -> tuple[Stage, ...]:
 
 
 def chunked(network: Posterior, box: Box, options: Options, rows: int) -> Iterator[tuple[slice, Mixture]]:
-    """The passes over chunks of the boxes that fit the memory, of which about ``rows`` rows are asked.
+    """The passes over chunks of the boxes that fit the memory, if about ``rows`` rows are asked for.
 
     Nothing more comes when the deadline of the options has passed.
     """
@@ -94,7 +94,7 @@ def _sloped(bounds: Climbable, options: Options) -> Pass:
 
 
 def _mixture(network: Posterior, box: Box, options: Options, size: int, memory: int) -> Mixture:
-    """The passes over all members on boxes of which ``size`` fit the memory.
+    """The passes over all members on boxes, ``size`` of which fit the memory.
 
     Where boxes are fewer, several members that are alike go together: on a CPU no more than its caches hold, more or
     less, as larger batches are slower (docs/layers.md, section 9). The partition method takes them one by one.
@@ -131,7 +131,7 @@ def _stacked(members: list[BayesianNetwork], box: Box, options: Options) -> Pass
 
 
 def _footprint(network: BayesianNetwork, options: Options, rows: int) -> int:
-    """About the bytes of the intermediate tensors of one box, of which ``rows`` rows are asked.
+    """Estimated bytes of the intermediate tensors of one box, if ``rows`` rows are asked for.
 
     Rows of the hidden layers are carried to the inputs a few boxes at a time (``dense/backward.py``, ``certain.py``,
     and ``general/forward.py`` by itself); those that are asked all at once, as they are the answer.

@@ -69,14 +69,14 @@ def _choose(cells: _Cells, options: Options) -> Tensor:
     high = _excess(cells.interval.upper - ceiling[cells.owner], high_gap[cells.owner], options.tolerance)
     score = torch.maximum(low, high).amax(-1)  # (cells,), positive where the cell is worth splitting
     score = torch.where((region.upper > region.lower).any(-1), score, 0.0)
-    room = options.refine - torch.bincount(cells.owner, minlength=cells.boxes)
+    spare = options.refine - torch.bincount(cells.owner, minlength=cells.boxes)
     order = torch.argsort(score, descending=True, stable=True)
     order = order[torch.argsort(cells.owner[order], stable=True)]  # by box, worst first
     counts = torch.bincount(cells.owner, minlength=cells.boxes)
     first = torch.cumsum(counts, 0) - counts
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=order.device) - first[cells.owner[order]]
-    return (score > 0) & (rank < room[cells.owner])
+    return (score > 0) & (rank < spare[cells.owner])
 
 
 def _reach(cells: _Cells) -> Interval:

@@ -4,7 +4,7 @@ The lower plane of a neuron may touch at any point, and on a cell of known signs
 (``engine/protocol.Slopes``). The lower bound of a row at the worst x of its box is a function of all of them. It is
 climbed by Adam from the planes of one pass, all rows and boxes at once, with the upper planes and the ranges of the
 means as they are (the slopes of alpha-CROWN, Xu et al. 2021, in the smooth setting). Whatever the search finds is a
-bound: every choice holds, and the best value seen is kept.
+bound: every choice holds, and the best value found is kept.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def layer_specs(  # noqa: PLR0913 (all that decides the layers)
 ) -> tuple[LayerSpec, ...]:
     """The layers of weights, first to last.
 
-    ``gaussian`` says which have variances: all, none, or dense: only those that are no convolutions. Dropout comes
+    ``gaussian`` says which have variances: all, none, or dense: only those that are not convolutions. Dropout comes
     after every layer without variances but the last; with ``dropout_last`` after the last of these alone.
     """
     phi = ACTIVATIONS[activation]()

@@ -126,7 +126,7 @@ def scores(
     points: int = _LABELLED_POINTS,
     draws: int | None = None,
 ) -> Scores:
-    """Scores on the first ``points`` of ``data``; 128 draws a point, or 16 of images."""
+    """Scores on the first ``points`` of ``data``; 128 draws per point, 16 for images."""
     x, labels = data.x[:points], data.y[:points]
     draws = draws or (_LABELLED_DRAWS if len(network.input_shape or ()) == 1 else _SLOW_DRAWS)
     found = predict(network, x, draws=draws)

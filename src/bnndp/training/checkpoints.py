@@ -1,7 +1,7 @@
 """Checkpoints of a training: safetensors with, in its metadata, what the training is of.
 
-A training goes on from a checkpoint only with the options and data that it began with. The file is replaced as a whole,
-so that an interruption at any time leaves the one before.
+A training continues from a checkpoint only with the options and data that it began with. The file is replaced as a
+whole, so that an interruption at any time leaves the previous one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def identity(
     options: TrainingOptions,
     held_out: Data | None,
 ) -> dict[str, Any]:
-    """What two trainings have to share for one to go on from the other's checkpoint, as JSON gives it back."""
+    """What two trainings have to share for one to continue from the other's checkpoint, as JSON gives it back."""
     watched = held_out if options.stopping is not None else None
     found = {
         "format": FORMAT,

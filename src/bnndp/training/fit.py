@@ -146,7 +146,7 @@ class Parts:
 
     @classmethod
     def load(cls, plan: Plan, folder: str | os.PathLike[str] | Store | None = None) -> Parts:
-        """Those of the plan; ``folder`` is that of :func:`bnndp.data.load`."""
+        """The data of the plan; ``folder`` as in :func:`bnndp.data.load`."""
         return cls(*(load(plan.data, part, folder=folder, fold=plan.fold) for part in ("train", "test")))
 
 
@@ -197,13 +197,13 @@ def fit(
     parts = parts or Parts.load(plan)
     data, test = parts.train, parts.test
     units = DataStandardisation.fit(data) if plan.standardised else None
-    seen = data if units is None else units.apply(data)
-    rest, held_out = hold_out(seen, min(_MOST_HELD_OUT, max(1, seen.points // 10)), seed=plan.seed)
+    scaled = data if units is None else units.apply(data)
+    training, held_out = hold_out(scaled, min(_MOST_HELD_OUT, max(1, scaled.points // 10)), seed=plan.seed)
     options = plan.options()
     if isinstance(data, RegressionData):
         noise = _given_noise(plan, units)
-        options = replace(options, noise_std=_residuals(plan, rest, held_out, watcher) if noise is None else noise)
-    fitted = rest if plan.stop_early else seen
+        options = replace(options, noise_std=_residuals(plan, training, held_out, watcher) if noise is None else noise)
+    fitted = training if plan.stop_early else scaled
     trained = [
         train(
             fitted,
@@ -243,10 +243,10 @@ def _given_noise(plan: Plan, units: DataStandardisation | None) -> float | None:
     return None if plan.first_steps else _SINE_NOISE
 
 
-def _residuals(plan: Plan, rest: Data, held_out: Data, watcher: Watcher | None) -> float:
+def _residuals(plan: Plan, training: Data, held_out: Data, watcher: Watcher | None) -> float:
     """The noise in standardised units, by the first pass of the module's text."""
     options = replace(plan.options(), noise_std=_FIRST_NOISE, steps=plan.first_steps, stopping=None)
-    first = train(rest, options, progress=_progress(watcher, "noise"))
+    first = train(training, options, progress=_progress(watcher, "noise"))
     mean = estimate(first.network, held_out.x, draw_noise(first.network, _DRAWS, seed=0)).mean
     found = float((mean - held_out.y).square().mean().sqrt())
     return min(_MOST_NOISE, max(_LEAST_NOISE, found))

@@ -30,7 +30,7 @@ class Stage:
     after: tuple[Fixed, ...] = ()
     stride: tuple[int, int] = (1, 1)  # of a convolution
     padding: tuple[int, int] = (0, 0)
-    image: tuple[int, int, int] | None = None  # (channels, rows, columns) that the vector before it is seen as
+    image: tuple[int, int, int] | None = None  # (channels, rows, columns) into which the vector before it is reshaped
 
     def as_image(self, z: Tensor) -> Tensor:
         """The inputs (points, ...) in the shape that the layer takes."""

@@ -1,6 +1,6 @@
 r"""How targets depend on a network's outputs: Gaussian noise for regression, the softmax of logits for classes.
 
-A likelihood gives, one number a point, the log-probability of the targets given the outputs, and its expectation when
+A likelihood gives, one number per point, the log-probability of the targets given the outputs, and its expectation when
 the outputs are independent Gaussians, as those of a mean-field last layer are; and, for the methods of natural
 gradients, its gradient with respect to the outputs and targets drawn from the model.
 """
@@ -95,7 +95,7 @@ class Categorical:
         y: Tensor,  # (points,)
         generator: torch.Generator,
     ) -> Tensor:
-        """The log-softmax of the right class at one draw of the logits a point: unbiased."""
+        """The log-softmax of the right class at one draw of the logits per point: unbiased."""
         return self.log_probability(draw(mean, variance, generator), y)
 
     def output_gradient(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Trained:
     epochs: float  # the same in passes over the data
 
     def record(self, data: str) -> dict[str, Any]:
-        """All of it but the network, in values that JSON knows, for ``bnndp.save(..., card=...)``.
+        """All of it but the network, in JSON-compatible values, for ``bnndp.save(..., card=...)``.
 
         ``data`` is the name of the training set.
         """
@@ -152,14 +152,14 @@ def train(
 
     ``progress`` is told the number of each step and an estimate of the objective: the log-likelihood of the batch
     before the step, less the KL term after it. ``held_out`` is for the card, and for early stopping if
-    ``options.stopping`` asks for it: points used for that are no test set any more.
+    ``options.stopping`` asks for it: points used for that are no longer a test set.
 
     ``checkpoint`` names a file that is written every ten seconds and after the last step. With ``resume`` a training
-    whose checkpoint is there goes on from it, to the result that it would have had without the interruption, bit for
+    whose checkpoint is there continues from it, to the result that it would have had without the interruption, bit for
     bit. The file is left to the caller, who may remove it once the posterior is saved.
     """
     if options.stopping is not None and held_out is None:
-        raise InputError(f"stopping={options.stopping} needs held_out points; hold_out(data, points) parts some off.")
+        raise InputError(f"stopping={options.stopping} needs held_out points; hold_out(data, points) splits some off.")
     run = _begin(data, options, held_out)
     own = checkpoints.identity(data, options, held_out) if checkpoint is not None else {}
     if checkpoint is not None and resume:

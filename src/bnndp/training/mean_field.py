@@ -210,7 +210,7 @@ def output_moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the outputs given drawn hidden layers: (points * draws, n_out) each.
 
-    Draws of a point follow one another. What the first layer gives is the same for all of them and computed once.
+    The draws of a point are adjacent. The output of the first layer is the same for all of them and computed once.
     """
     if draws > 1 and any(layer.is_convolution and not layer.fixed for layer in layers):
         drawn = [output_moments(layers, x, generator) for _ in range(draws)]  # with kernels drawn anew each time

@@ -39,7 +39,7 @@ class NaturalGradient:
 
     momentum: float = 0.9  # beta_1
     decay: float = 0.999  # beta_2: of the moving average of the curvature
-    samples: int = 1  # draws of the weights a step
+    samples: int = 1  # draws of the weights per step
     damping: float | None = None  # added to the curvature where it divides the gradient; not part of the posterior
     curvature: str | None = None
 
@@ -111,7 +111,7 @@ class TrainingOptions:
     steps: int = 2000
     batch: int | None = None  # points of a step; None: all of them
     learning_rate: float = 1e-2
-    sampling: str = "local"  # of bbb: local reparametrisation, or one draw of all weights a step
+    sampling: str = "local"  # of bbb: local reparametrisation, or one draw of all weights per step
     schedule: str = "cosine"  # constant; cosine: down to zero; warm_cosine: the same after a rise
     warm_up: float = 0.0  # share of the steps in which the weight of the KL term rises to ``temperature``
     seed: int = 0
@@ -169,7 +169,7 @@ class TrainingOptions:
             )
 
     def layer_specs(self, n_in: int, n_out: int) -> tuple[LayerSpec, ...]:
-        """The layers of weights of a network with so many inputs and outputs."""
+        """The weight layers of a network with these numbers of inputs and outputs."""
         gaussian = "none" if self.inference == "map" else "all" if self.dropout is None else "dense"
         return layer_specs(
             n_in,

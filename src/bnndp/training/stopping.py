@@ -45,7 +45,7 @@ class EarlyStopping:
 
     @property
     def step(self) -> int:
-        """Number of steps after which the best posterior was seen."""
+        """Number of steps after which the best posterior was found."""
         return self._step
 
     def update(self, step: int, layers: Sequence[FreeLayer], task: str) -> None:
@@ -67,7 +67,7 @@ class EarlyStopping:
         return [layer.with_parameters([next(values) for _ in layer.parameters]) for layer in layers]
 
     def state(self) -> dict[str, Tensor]:
-        """All that was seen."""
+        """The current state as tensors, for a checkpoint."""
         numbers = {"loss": torch.tensor(self._loss, dtype=torch.float64)}
         numbers |= {"failures": torch.tensor(self._failures), "step": torch.tensor(self._step)}
         return numbers | {f"best.{i}": tensor for i, tensor in enumerate(self._best)}

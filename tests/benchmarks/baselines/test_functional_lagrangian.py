@@ -58,8 +58,8 @@ def test_one_hidden_layer_on_one_input_needs_no_solver(
 ) -> None:
     network, box = random_network((1, 6, 1), seed), Box([[-0.6]], [[0.9]])
     hidden, last = network.linears
-    seen, row = propagate(network, box, cut)[0], last.weight_mean[0]
-    low, high = seen.lower[0], seen.upper[0]
+    shifted, row = propagate(network, box, cut)[0], last.weight_mean[0]
+    low, high = shifted.lower[0], shifted.upper[0]
     # For given x every activation is best at its least or largest value; what is left is piecewise linear in x, with
     # breaks where a mean pre-activation is zero.
     breaks = -hidden.bias_mean / hidden.weight_mean[:, 0]

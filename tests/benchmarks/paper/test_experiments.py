@@ -178,7 +178,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     monkeypatch.setattr(experiments, "fill", stop)
     result = reproduce("table-1a", *SMALL, "--out", tmp_path)
     assert result.status == 130
-    assert result.stderr.endswith("the same command goes on from what is measured.\n")
+    assert result.stderr.endswith("the same command continues from what is measured.\n")
 
 
 @pytest.mark.parametrize(

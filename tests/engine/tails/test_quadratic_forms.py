@@ -214,12 +214,12 @@ def test_shift_contains_the_tilted_mean(kind: str) -> None:
         x = points(case.box, 300, Dice(seed))
         m, _ = gaussian(case.layer, x)
         off = (shifts(case, x) - shift.gain * (m[:, :, None] - case.base.m) - shift.middle).abs()
-        assert (off <= shift.rest).all(), seed
-        used.append((off.amax(0) / shift.rest).max().item())
+        assert (off <= shift.remainder).all(), seed
+        used.append((off.amax(0) / shift.remainder).max().item())
     if kind in ("wide", "l2"):
         assert max(used) > 0.5
     if kind == "point":
-        assert shift.rest.max() < 1e-7
+        assert shift.remainder.max() < 1e-7
 
 
 @pytest.mark.parametrize("v", [-3.0, -0.7, 0.0, 0.7, 3.0])
@@ -230,7 +230,7 @@ def test_shift_between_the_spots(v: float, q: float) -> None:
         case = one_source((1.0, 0.0), (0.0, 1.0), (start, start + wide), v, q)
         shift, x = shift_of(case), along(case, 1201)
         off = (shifts(case, x) - shift.gain * (x[..., None] - case.base.m) - shift.middle)[..., 0]
-        assert (off.abs() <= shift.rest[..., 0]).all(), (start, wide)
+        assert (off.abs() <= shift.remainder[..., 0]).all(), (start, wide)
 
 
 def rectangles(count: int, seed: int, *, wide: float = 0.5) -> tuple[subject.Ends, subject.Ends, Tensor, Tensor]:
@@ -262,9 +262,9 @@ def test_slope_of_the_tilted_mean_in_r(wide: float) -> None:
         x, y = within(m, dice), within(r, dice)
         h = 1e-5 * y
         slope = (tilted(x, y + h, v, q).mean - tilted(x, y - h, v, q).mean) / (2 * h)
-        room = 1e-6 * (1 + slope.abs() + (v * y).square())  # of the difference
-        assert (slope.abs() <= bound + room).all()
-        least = min(least, (bound / (slope.abs() + room)).min().item())
+        slack = 1e-6 * (1 + slope.abs() + (v * y).square())  # of the difference
+        assert (slope.abs() <= bound + slack).all()
+        least = min(least, (bound / (slope.abs() + slack)).min().item())
     assert least < 1.6
 
 
@@ -315,7 +315,7 @@ def objective(case: Case, problem: subject._Problem, p: Tensor, x: Tensor) -> Te
     """What ``_largest`` bounds, with the worst of the corners of the rest."""
     shift = problem.shift
     m, _ = gaussian(case.layer, x)
-    d = shift.gain * (m[:, :, None] - case.base.m) + shift.middle + corners(shift.rest)[:, None]
+    d = shift.gain * (m[:, :, None] - case.base.m) + shift.middle + corners(shift.remainder)[:, None]
     form = torch.einsum("cpbrj,brjk,cpbrk->cpbr", d, p, d)
     return values(case, problem.above, x) + 0.5 * form.amax(0)
 
@@ -334,20 +334,22 @@ def climb(case: Case, problem: subject._Problem, p: Tensor, x: Tensor) -> Tensor
 
 
 @pytest.mark.parametrize("kind", slow_but(KINDS[:-1], "flat", "wide", "l1"))
-@pytest.mark.parametrize("rest", [1.0, 30.0])
-def test_largest_value_of_the_parabolas_and_the_form(kind: str, rest: float) -> None:
+@pytest.mark.parametrize("factor", [1.0, 30.0])
+def test_largest_value_of_the_parabolas_and_the_form(kind: str, factor: float) -> None:
     gaps = []
     for seed in range(6):
         case = make(kind, seed, sources=4)
         problem = problem_of(case)
-        problem = replace(problem, shift=replace(problem.shift, rest=rest * problem.shift.rest + 0.002 * (rest - 1)))
+        problem = replace(
+            problem, shift=replace(problem.shift, remainder=factor * problem.shift.remainder + 0.002 * (factor - 1))
+        )
         p, _ = random_matrix(case, seed)
         found = subject._largest(problem, p)
         x = points(case.box, 60, Dice(seed))
         truth = torch.maximum(objective(case, problem, p, x).amax(0), climb(case, problem, p, x[:5]).amax(0))
         assert (found >= truth - 1e-12).all(), seed
         gaps.append((found - truth).min().item())
-    assert min(gaps) < {"point": 0.02, "flat": 0.2, "narrow": 0.02}.get(kind, 0.5) * (1 + rest / 10)
+    assert min(gaps) < {"point": 0.02, "flat": 0.2, "narrow": 0.02}.get(kind, 0.5) * (1 + factor / 10)
 
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])

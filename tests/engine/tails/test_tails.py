@@ -130,7 +130,7 @@ def test_huge_parameters_give_no_small_bound(part: str, value: float, which: int
     assert lie_above_draws(got + 1e-3, tuple(layers), box.centre, label, count=1000)
 
 
-def test_pieces_and_pairs_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_pairs_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     layers, box, label = make((4, 8, 6, 3), 2, margin=3.0), regions(4, 0.05, 1), torch.tensor([0, 1, 2])
     whole = tails(layers, box, label, trials=1)
     wanted = torch.tensor([[True, False, True], [False] * 3, [True] * 3])

@@ -206,4 +206,4 @@ def test_what_describes_no_run_is_refused(run: Path, change: dict[str, object]) 
     head = json.loads(lines[0])
     del head["crc"]
     (run / "results.jsonl").write_bytes(seal(head | change) + b"".join(lines[1:]))
-    assert "make it anew" in refused(run)
+    assert "start it again" in refused(run)

@@ -166,7 +166,7 @@ def test_killed_interrupted_and_killed_again_a_run_ends_as_if_nothing_had_been(
     assert before < done < POINTS
     said = err.splitlines()[-1]
     assert said.startswith(f"bnndp: stopped before the end; no output file was written; {done} of {POINTS} answers are")
-    assert f"--engine ray --address {address}` goes on from there" in said
+    assert f"--engine ray --address {address}` continues from there" in said
     with begun(files, "ray", "--address", address, "--out", "-") as process:
         wait_for(lambda: not busy_workers(ancestor), process)  # nothing is computed for nobody
         wait_for(lambda: lines(run) > done, process)

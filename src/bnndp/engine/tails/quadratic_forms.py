@@ -29,7 +29,7 @@ from bnndp.maths.rounding import ELEMENTARY, TINY, UP, gamma, up
 __all__ = ["Base", "Form", "base_at", "log_mean_of_form", "worst_base"]
 
 _CELLS, _PARTS = 12, 12  # of the range of m in a box: for the sub-Gaussian constants, for the tilted means
-_FAR = 4.5  # deviations of delta within which the smaller sub-Gaussian constants hold
+_FAR = 4.5  # standard deviations of delta within which the smaller sub-Gaussian constants hold
 _EVEN = 2.0  # of the weights of the inputs: the part that follows the norms of their columns
 _USUAL = 0.25  # d^T P d at the worst x, about; it only balances two errors
 _FLAT = 1e-9  # relative width below which a chord's slope is not worth its rounding error
@@ -60,11 +60,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """``d_j = gain_j (m_j - m0_j) + middle_j +- rest_j`` on the box; (batch, rows, sources) each."""
+    """``d_j = gain_j (m_j - m0_j) + middle_j +- remainder_j`` on the box; (batch, rows, sources) each."""
 
     gain: Tensor
     middle: Tensor
-    rest: Tensor
+    remainder: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def log_mean_of_form(layer: Linear, box: Box, ranges: Ranges, form: Form, base: 
 
 
 def _spans(ranges: Ranges, base: Base) -> tuple[Ends, Ends]:
-    """Ranges of m and r that hold the base, too: L is expanded there, and in a ball it may not be."""
+    """Ranges of m and r that include the base, where L is expanded: it may lie outside of a ball."""
     m, r = ((end.lower[:, None], end.upper[:, None]) for end in (ranges.m, ranges.r))
     m = torch.minimum(m[0], base.m), torch.maximum(m[1], base.m)
     return m, (torch.minimum(r[0], base.r), torch.maximum(r[1], base.r))
@@ -221,10 +221,10 @@ def _shift(layer: Linear, box: Box, ranges: Ranges, base: Base, form: Form, ell:
         here = at[k].mean - gain * (spots[k] - base.m) - form.centre
         high = torch.maximum(high, here + ((steepest - gain) * width).clamp_min(0))
         low = torch.minimum(low, here + ((flattest - gain) * width).clamp_max(0))
-    rest = 0.5 * (high - low) + 0.5 * (r[1] - r[0]) * _slope_in_r(m, r, form, ell)
+    remainder = 0.5 * (high - low) + 0.5 * (r[1] - r[0]) * _slope_in_r(m, r, form, ell)
     size = up(apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs(), box.n)[:, None]
     lost = 1e-9 * (r[1] + m[1] - m[0]) + (16 * ELEMENTARY + gamma(2 * box.n + 8)) * size
-    return _Shift(gain, 0.5 * (high + low), rest + 4 * lost)
+    return _Shift(gain, 0.5 * (high + low), remainder + 4 * lost)
 
 
 def _slope_in_r(m: Ends, r: Ends, form: Form, ell: Tensor) -> Tensor:
@@ -287,16 +287,16 @@ def _largest_eigenvalue(weights: _Weights, core: Tensor, curvature: Tensor) -> T
 def _largest(problem: _Problem, p: Tensor) -> Tensor:
     r"""Largest value on the box of ``above`` plus :math:`\tfrac12d^TPd`: (batch, rows).
 
-    With :math:`d=y+b+\rho`, y linear in :math:`x-x_0`, b the middle and :math:`|\rho|` at most the rest, and any
+    With :math:`d=y+b+\rho`, y linear in :math:`x-x_0`, b the middle and :math:`|\rho|` at most the remainder, and any
     :math:`\eta>0`, :math:`d^TPd\le(1+\eta)(y+b)^TP(y+b)+(1+1/\eta)\rho^TP\rho`. The quadratic parts in x lie below a
     diagonal one, so that every coordinate of x takes its largest value at an end of its range.
     """
     layer, box, base = problem.layer, problem.box, problem.base
     above, shift, weights = problem.above, problem.shift, problem.weights
-    rest = _form(p.abs(), shift.rest)
-    eta = (rest / _USUAL).sqrt().clamp(1e-3, 2)
+    remainder = _form(p.abs(), shift.remainder)
+    eta = (remainder / _USUAL).sqrt().clamp(1e-3, 2)
     moved = (p @ shift.middle[..., None])[..., 0]
-    fixed = 0.5 * (1 + eta) * (shift.middle * moved).sum(-1) + 0.5 * (1 + 1 / eta) * rest
+    fixed = 0.5 * (1 + eta) * (shift.middle * moved).sum(-1) + 0.5 * (1 + 1 / eta) * remainder
     slope = (1 + eta)[..., None] * shift.gain * moved
     extra = slope @ layer.weight_mean
     core = (1 + eta)[..., None, None] * shift.gain[..., None] * p * shift.gain[..., None, :]
@@ -328,7 +328,7 @@ def _largest(problem: _Problem, p: Tensor) -> Tensor:
 def _largest_form(problem: _Problem, reach: Ends, p: Tensor) -> Tensor:
     r"""Upper bound over the box of :math:`d^TPd`: (batch, rows); ``reach`` bounds m - m(base) on either side."""
     box, base, shift, weights = problem.box, problem.base, problem.shift, problem.weights
-    fixed = shift.middle.abs() + shift.rest
+    fixed = shift.middle.abs() + shift.remainder
     plain = _form(p.abs(), shift.gain * torch.maximum(*reach).clamp_min(0) + fixed)
     core = shift.gain[..., None] * p * shift.gain[..., None, :]
     far = torch.maximum((box.upper[:, None] - base.x).square(), (box.lower[:, None] - base.x).square())

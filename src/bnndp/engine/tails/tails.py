@@ -24,9 +24,9 @@ __all__ = ["hoped_tails", "margin_tails", "useful_tails"]
 
 _WORTH = 1e-3  # what two moments must have to spare over a margin without variance
 _GAIN = 0.05  # of the variance: tails gained up to 0.035 of it on random networks, 0.013 on trained ones
-_PROBES, _SAYS = 2, 0.99  # values of lambda in a probe, and below what it says something
+_PROBES, _SAYS = 2, 0.99  # values of lambda in a probe, and the value below which it is informative
 _LIKELY = 0.5  # of the variance, in the guess of what exponential moments may reach
-_MOST_NUMBERS = 2**23  # in the largest tensor of a piece of the pairs: what the caches of a CPU hold, more or less
+_MOST_NUMBERS = 2**23  # in the largest tensor of a chunk of the pairs: what the caches of a CPU hold, more or less
 
 
 def margin_tails(
@@ -81,7 +81,7 @@ def hoped_tails(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _of_pairs(linears: Sequence[Linear], box: Box, label: Tensor, rival: Tensor, mean: Tensor, trials: int) -> Tensor:
-    """One pair of classes a box: (batch,) each."""
+    """One pair of classes per box: (batch,) each."""
     ranges, label, rival = first_ranges(linears[0], box), label[:, None], rival[:, None]
     if len(linears) == 2:
         return one_layer((linears[0], linears[1]), box, ranges, label, rival)[:, 0]

@@ -36,7 +36,7 @@ _LAMBDA, _RANGE = 0.35, (0.03, 1.0)  # the first lambda, its range
 _CAUTION = 0.9  # the exponent grows faster than a parabola
 _STEPS = 1  # of the iteration for the expansion point, after the first
 _FEW = 16  # inputs
-_ROOM = 6.0  # theta >= _ROOM c s keeps 2 c s / theta below 1/3 where theta may be so large
+_FACTOR = 6.0  # theta >= _FACTOR c s keeps 2 c s / theta below 1/3, where theta may be that large
 _MOST = 0.98
 _TOUCH = 1.5  # where the parabolas of harmful neurons touch, in units of the usual size of m - m0
 _PRICE = 0.9  # of a source kept in S, relative to its share of the trace
@@ -237,7 +237,7 @@ def _shares(rows: Rows, m: Tensor, r: Tensor, top: Tensor) -> Tensor:
     The loss is about :math:`\theta a^2\operatorname{Var}Z/2+c^2\operatorname{Var}Z^2/(2\theta)`.
     """
     x = 4 * rows.square * (m.clamp_min(0) + r) / rows.linear.abs().clamp_min(1e-12)
-    return torch.maximum(x / (1 + x), _ROOM * rows.square * top).clamp(1e-6, _MOST)
+    return torch.maximum(x / (1 + x), _FACTOR * rows.square * top).clamp(1e-6, _MOST)
 
 
 def _helpful(m0: Tensor, r0: Tensor, a: Tensor) -> _Neuron:

@@ -70,7 +70,7 @@ class Frame:
         return f"M{left:.1f} {bottom:.1f}H{right:.1f}V{top:.1f}H{left:.1f}Z"
 
     def svg(self, label: str, *parts: Child) -> Markup:
-        """The chart as a part of a page; ``label`` says in words what is to be seen."""
+        """The chart as a part of a page; ``label`` describes it in words."""
         return self.chart(label, *parts).inline()
 
     def chart(self, label: str, *parts: Child) -> Chart:

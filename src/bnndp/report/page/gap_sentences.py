@@ -43,7 +43,7 @@ def _radii_gap(outcome: Radii) -> list[str]:
     )
     sentences += [f"For {counted(count, 'input')} {text}" for count, text in counts if count]
     if not outcome.attacked:
-        sentences.append("No attack was asked for, so that nothing is known of how tight the radii are.")
+        sentences.append("No attack was requested, so it is not known how tight the radii are.")
     return sentences
 
 
@@ -56,9 +56,7 @@ def _interval_gap(outcome: Intervals) -> list[str]:
             "attack found inside. At 1 nothing would be left to win."
         )
     elif inside is None and outcome.claims is None:
-        sentences.append(
-            "No range from inside was asked for (--attack), so that nothing is known of how tight the bounds are."
-        )
+        sentences.append("No range from inside was requested (--attack), so it is not known how tight the bounds are.")
     beyond = int(outcome.beyond.sum())
     if beyond:
         sentences.append(

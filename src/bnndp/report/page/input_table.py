@@ -48,7 +48,7 @@ class Table:
 
 
 def table_of(record: Record, outcome: Outcome, eps: float | None) -> Table:
-    """One row an input."""
+    """One row per input."""
     found = _radii(outcome, eps or 0.0) if isinstance(outcome, Radii) else _intervals(outcome)
     columns: list[tuple[Column, Sequence[Cell]]] = [(Column("input", "number"), list(record.index)), *found]
     columns.append((Column("effort", "text", title="the last level that was completed"), list(record.levels)))

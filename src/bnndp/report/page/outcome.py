@@ -146,7 +146,7 @@ class _Columns:
             raise self.fault(self.index[int(np.flatnonzero(~rows)[0])], what)
 
     def fault(self, at: int, what: str) -> RunStateError:
-        return RunStateError(f"{self.name}: the answer for input {at} {what}; the run cannot be shown: make it anew.")
+        return RunStateError(f"{self.name}: the answer for input {at} {what}; the run cannot be shown: start it again.")
 
 
 def _radii(columns: _Columns, largest: float) -> Radii:
@@ -162,7 +162,7 @@ def _radii(columns: _Columns, largest: float) -> Radii:
 def _intervals(columns: _Columns) -> Intervals:
     lower, upper = _matrix(columns, "lower"), _matrix(columns, "upper")
     if lower.shape != upper.shape:
-        raise columns.fault(columns.index[0], "has not as many lower as upper ends")
+        raise columns.fault(columns.index[0], "does not have as many lower as upper ends")
     columns.expect((lower <= upper) & (lower < np.inf) & (upper > -np.inf), "has an interval that is none")
     inside: list[np.ndarray] = []
     if columns.answers[0].get("inside_lower") is not None:

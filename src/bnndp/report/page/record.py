@@ -134,13 +134,13 @@ def _identity(path: Path, found: dict[str, Any] | None) -> dict[str, Any]:
     """The first line of a journal, if it is one."""
     if found is None or found.get("format") != FORMAT:
         fault = "is damaged" if found is None else f"has the format {found.get('format')!r:.60}, known is {FORMAT!r}"
-        raise RunStateError(f"{path}: its first line {fault}; make the run anew.")
+        raise RunStateError(f"{path}: its first line {fault}; start the run again.")
     stages = found.get("stages")
     fits = found.get("command") in COMMANDS and type(found.get("points")) is int and 0 < found["points"] <= _MAX_POINTS
     fits = fits and isinstance(stages, list) and 0 < len(stages) < 100 and all(isinstance(s, str) for s in stages)
     fits = fits and all(isinstance(found.get(name), Mapping) for name in ("options", "version"))
     if not (fits and all(isinstance(found.get(name), str) for name in ("model", "data"))):
-        raise RunStateError(f"{path}: its first line does not describe a run that this version knows; make it anew.")
+        raise RunStateError(f"{path}: its first line does not describe a run that this version knows; start it again.")
     return found
 
 
@@ -151,7 +151,7 @@ def _metadata(path: Path, identity: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise RunStateError(f"{path}: is not JSON: {error}; delete it, or make the run anew.") from error
+        raise RunStateError(f"{path}: is not JSON: {error}; delete it, or start the run again.") from error
     changed = [name for name, value in identity.items() if not isinstance(found, dict) or found.get(name) != value]
     if changed:
         raise RunStateError(f"{path}: is of another run than {RESULTS} ({', '.join(changed)}); delete it.")
@@ -190,7 +190,9 @@ def _inputs(path: Path, identity: Mapping[str, Any], answers: Sequence[Answer]) 
     labels = [label, None, *_one_label(answers, identity["points"])]
     box = _box(lower, upper, identity, points=names == ("x", "x"))
     if box is None or not any(_digest(box, one, identity) == identity["data"] for one in labels):
-        raise RunStateError(f"{path}: has not the digest of the data of this run; it is of other inputs: delete it.")
+        raise RunStateError(
+            f"{path}: does not have the digest of the data of this run; it belongs to other inputs: delete it."
+        )
     x = lower if names == ("x", "x") else 0.5 * lower + 0.5 * upper
     return Inputs(x, box.lower.numpy(), box.upper.numpy(), shape)
 

@@ -42,7 +42,7 @@ def open_crew(job: Job[Any], address: str | None = None) -> Iterator[Crew]:
 
 
 def _width(ray: Any, threads: int) -> int:
-    """How many workers the cluster has room for."""
+    """How many workers fit on the cluster."""
     cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     width = sum(count // threads for count in cpus)
     if width == 0:

@@ -41,7 +41,7 @@ class Parcel:
         found = hashlib.sha256(self.content).hexdigest()
         if found != self.sha256:
             raise RunStateError(
-                f"a worker on {socket.gethostname()} was given a job with SHA-256 {found[:12]}, sent was "
+                f"a worker on {socket.gethostname()} received a job with SHA-256 {found[:12]} instead of "
                 f"{self.sha256[:12]}; give the same command again."
             )
         return pickle.loads(self.content)  # noqa: S301 (made by this command, and known by its digest)
