@@ -13,7 +13,8 @@ from rich.console import Console
 
 from bnndp.errors import InputError
 from bnndp.questions.evaluate import Curve, Evaluation
-from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
+from bnndp.report.curve import curve_rows, curve_table, draw_curve
+from bnndp.report.figure import expect_picture
 
 
 def lines_of(curve: Curve) -> list[list[str]]:

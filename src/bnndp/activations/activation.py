@@ -27,8 +27,6 @@ from bnndp.geometry.bounds import Interval
 from bnndp.layers.record import Weightless
 from bnndp.maths.rounding import TINY
 
-__all__ = ["Activation", "Central", "Elementwise", "Shape"]
-
 _PEAK = 0.39894228040143276  # phi(0), rounded up
 _PEAK1 = 0.24197072451914340  # phi(1), rounded up
 _HERMITE_2 = 0.9678828980765736  # E |xi^2 - 1| = 4 phi(1), rounded up

@@ -18,8 +18,6 @@ from bnndp.maths.panels import NODES, SIXTEEN, panels
 from bnndp.maths.rectified import expected_relu, ratio, relu_probability
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["Elu"]
-
 _SQRT1_2 = math.sqrt(0.5)
 _CUT = 8.8125  # standard deviations; beyond is less than 9e-15 of any moment, see gaussian_rule
 _LIMIT = 2.0  # largest r for which central moments are computed

@@ -14,8 +14,6 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.normal_difference import cdf_difference
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["Gelu"]
-
 _STEEPEST = 1.1289043  # Phi(x) + x phi(x) at x = sqrt 2, rounded up
 
 

@@ -16,8 +16,6 @@ from bnndp.maths.normal import interval_probability
 from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["HardTanh"]
-
 
 @dataclass(frozen=True, slots=True)
 class HardTanh(Elementwise):

@@ -11,8 +11,6 @@ from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UNIT
 
-__all__ = ["Identity"]
-
 
 @dataclass(frozen=True, slots=True)
 class Identity(Elementwise):

@@ -15,8 +15,6 @@ from bnndp.activations.settings import finite
 from bnndp.maths.rectified import expected_relu, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["LeakyRelu"]
-
 
 @dataclass(frozen=True, slots=True)
 class LeakyRelu(Elementwise):

@@ -25,18 +25,6 @@ from bnndp.maths.hinge import hinge_raw
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
 
-__all__ = [
-    "Analytic",
-    "analytic_central",
-    "central_of",
-    "fields",
-    "hinged_central",
-    "lipschitz_central",
-    "perturbed",
-    "record",
-    "split",
-]
-
 _Rule = Callable[[Tensor, Tensor], Tensor]
 
 _SLACK = 1 + 2.0**-46

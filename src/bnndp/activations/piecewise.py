@@ -31,8 +31,6 @@ from bnndp.maths.normal import cdf, pdf, tail
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP
 
-__all__ = ["PiecewiseAffine"]
-
 Function = Callable[[Tensor], Tensor]
 
 _ROUNDED = (3.0, 10.0, 50.0, 200.0)  # at least (2a)^k (1 + a^2) phi(a), k = 1 to 4: rounding of one piece, see _raw

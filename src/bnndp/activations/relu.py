@@ -14,8 +14,6 @@ from bnndp.activations.moments import hinged_central
 from bnndp.maths.rectified import expected_relu, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["Relu"]
-
 
 @dataclass(frozen=True, slots=True)
 class Relu(Elementwise):

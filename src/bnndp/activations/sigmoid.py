@@ -14,8 +14,6 @@ from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["Sigmoid", "sigmoid_difference"]
-
 
 def sigmoid_difference(m: Tensor, delta: Tensor) -> Tensor:
     r""":math:`\sigma(m+\delta)-\sigma(m)=\tfrac12\tanh\tfrac\delta2\,(1-\tanh\tfrac{m+\delta}2\tanh\tfrac m2)`."""

@@ -15,8 +15,6 @@ from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid, wide_silu_slope
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["Silu"]
-
 _STEEPEST = 1.0998394  # sigma + x sigma' at x = 2.3994, where 2 sigma' + x sigma'' is zero; rounded up
 
 

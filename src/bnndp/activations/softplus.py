@@ -14,8 +14,6 @@ from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_sigmoid, wide_softplus
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["Softplus"]
-
 
 @dataclass(frozen=True, slots=True)
 class Softplus(Elementwise):

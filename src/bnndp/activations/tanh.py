@@ -14,8 +14,6 @@ from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["Tanh"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tanh(Elementwise):

@@ -37,8 +37,6 @@ from bnndp.layers import (
 )
 from bnndp.network import BayesianNetwork, Layer, Posterior, flat
 
-__all__ = ["Chain", "Drawn", "affine", "convolve", "device_of", "draw_networks", "evaluate", "plain_step", "stacked"]
-
 MEMORY = 2**26
 """Bytes of intermediate tensors at a time."""
 

@@ -22,8 +22,6 @@ from bnndp.geometry.box import Box
 from bnndp.maths.sobol import MOST_DIMENSIONS, sobol_points
 from bnndp.network import Posterior
 
-__all__ = ["CONFIDENCE", "Inside", "Objective", "candidates", "climb", "extreme", "inside_range"]
-
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Value (points, batch, 1) and gradient (points, batch, n) at points (points, batch, n) of a batch of regions."""
 

@@ -17,8 +17,6 @@ from bnndp.attack.draws import Chain
 from bnndp.errors import InputError
 from bnndp.maths.sobol import sobol_points
 
-__all__ = ["REPLICATES", "LayerNoise", "LayerPart", "Noise", "Part", "gaussian_noise"]
-
 REPLICATES = 32
 """Independent scrambles of the Sobol points; the standard error has ``REPLICATES - 1`` degrees of freedom."""
 

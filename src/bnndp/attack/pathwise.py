@@ -29,8 +29,6 @@ from bnndp.layers import DENSE, WEIGHTED, Conv2d, CorrelatedLinear, Dropout, Lin
 from bnndp.maths.normal import cdf, pdf
 from bnndp.network import Layer
 
-__all__ = ["breadth", "integrated", "marginals", "noise_width", "step", "symmetric"]
-
 _NO_VARIANCE = 1e-300  # stands for zero under a square root, whose slope at zero would make NaN of 0 * inf
 
 

@@ -29,10 +29,6 @@ from bnndp.attack.sampler import MEMORY, Estimate, chunk_size, draw, gather, sam
 from bnndp.engine.chunks import cache_size
 from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = [
-    "MEAN_SOFTMAX", "draw_softmax_noise", "estimate_softmax", "log_means", "log_odds", "mean_path", "odds_direction",
-]  # fmt: skip
-
 _NO_WEIGHT = -1e4  # stands for log 0: a row without positive or without negative weights still has a gradient
 
 

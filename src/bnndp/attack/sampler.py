@@ -20,8 +20,6 @@ from bnndp.engine.chunks import cache_size
 from bnndp.errors import InputError
 from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["MEMORY", "Estimate", "Sampler", "chunk_size", "draw", "gather", "sampled", "sampled_at"]
-
 MEMORY = 2**23
 """Bytes of intermediate tensors at a time on a CPU; small, so that they stay in the cache (measured fastest)."""
 

@@ -35,8 +35,6 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten
 from bnndp.network import BayesianNetwork, Layer, Posterior, is_activation
 
-__all__ = ["MEAN_OUTPUT", "ascent_direction", "draw_noise", "estimate", "is_exact"]
-
 _QUICK = ("relu", "leaky_relu", "hard_tanh", "elu", "gelu")  # activations whose mean is a few elementary functions
 
 

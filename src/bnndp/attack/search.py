@@ -33,8 +33,6 @@ from bnndp.attack.sampled_softmax import (
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 
-__all__ = ["NARROW", "Task", "choose", "in_chunks", "many_draws", "margin_at", "search"]
-
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
 

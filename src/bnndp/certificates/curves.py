@@ -30,8 +30,6 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, relu_probability
 
-__all__ = ["RELU", "Curve", "Lines", "curve_of"]
-
 _PIECES = 8  # of a range of means, as in the checker
 _SLACK = 2.0**-38  # of the sizes of all terms: far above the rounding of either program
 

@@ -18,8 +18,6 @@ from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 
-__all__ = ["Issued", "Office", "interval_claim", "probability_claim"]
-
 _CHUNK = 16  # boxes proved at a time
 
 

@@ -20,8 +20,6 @@ from bnndp.certificates.moment import moment_lower
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["Claim", "Proof", "prove", "prove_decision", "prove_mean", "proved_radius"]
-
 _MEAN_EXPONENTS = (28.0, 40.0, 64.0)
 _SOFTMAX_EXPONENTS = (10.0, 12.0, 16.0)
 _STEPS = 10  # of bisection

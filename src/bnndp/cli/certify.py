@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from bnndp.network import Posterior
 
-__all__ = ["certify"]
-
 
 def certify(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,

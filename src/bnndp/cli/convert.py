@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bnndp.layers import Record
     from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["convert"]
-
 _MOST = 40  # layers, or remarks, that are printed
 
 

@@ -10,8 +10,6 @@ import typer.core
 
 from bnndp.cli import parameters as p
 
-__all__ = ["SeveralRadii", "evaluate"]
-
 
 class SeveralRadii(typer.core.TyperCommand):
     """A command whose --eps takes all numbers that follow: ``--eps 0.01 0.02`` is ``--eps 0.01 --eps 0.02``."""
@@ -97,7 +95,8 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     from bnndp.errors import InputError
     from bnndp.options import Options
     from bnndp.questions.radius import Search
-    from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
+    from bnndp.report.curve import curve_rows, curve_table, draw_curve
+    from bnndp.report.figure import expect_picture
     from bnndp.runs.work import work
 
     messages = Messages(json, quiet, rows=out == STDOUT)

@@ -17,8 +17,6 @@ from bnndp.files.posterior import FORMAT, ModelFile
 from bnndp.layers import WEIGHTED, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear, Residual
 from bnndp.network import BayesianNetwork, Ensemble, Layer, Posterior, flat, is_activation
 
-__all__ = ["inspected"]
-
 
 def inspected(path: Path, found: ModelFile) -> dict[str, Any]:
     """Everything that ``bnndp inspect`` says."""

@@ -10,8 +10,6 @@ import typer
 from bnndp.cli import parameters as p
 from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
 
-__all__ = ["radius"]
-
 
 def _positive(value: float) -> float:
     if not p.finite(value) or value < 0:

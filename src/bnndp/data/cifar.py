@@ -24,8 +24,6 @@ from bnndp.data.folder import Folder, Store, open_store
 from bnndp.data.records import ClassificationData, check_split
 from bnndp.errors import InputError
 
-__all__ = ["ARCHIVE", "BATCHES", "CLASSES", "POINTS", "SHAPE", "SUBSET", "SUBSET_POINTS", "cifar10", "cifar10_subset"]
-
 SHAPE, CLASSES = (3, 32, 32), 10
 PIXELS = 3 * 32 * 32
 BATCH = 10_000

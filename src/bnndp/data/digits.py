@@ -16,8 +16,6 @@ import torch
 
 from bnndp.data.records import ClassificationData, check_fold, check_split
 
-__all__ = ["CLASSES", "FOLDS", "NAME", "POINTS", "SHA256", "SIDE", "digits"]
-
 NAME = "digits.csv.gz"
 SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
 POINTS, SIDE, CLASSES, FOLDS = 1797, 8, 10, 5

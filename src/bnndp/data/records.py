@@ -10,8 +10,6 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["SPLITS", "ClassificationData", "Data", "RegressionData", "check_fold", "check_split"]
-
 SPLITS = ("train", "test")
 """The parts of a data set."""
 

@@ -22,8 +22,6 @@ from bnndp.data.sine import POINTS, noisy_sine
 from bnndp.data.uci import FOLDS, TABLES, Table, uci
 from bnndp.errors import InputError
 
-__all__ = ["NAMES", "Description", "describe", "load"]
-
 _SEEDS = 2**31
 _TESTS = 1000  # points of the test part of a generated set
 

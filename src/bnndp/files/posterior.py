@@ -25,11 +25,6 @@ from bnndp.files.container import HEADER_LIMIT, content_digest, expect_known, pa
 from bnndp.files.entries import expect_few, read_chain, write_chain
 from bnndp.network import TASKS, Ensemble, Posterior
 
-__all__ = [
-    "FORMAT", "ModelFile", "load", "model_of", "read_model", "replacing", "save", "training_card",
-    "write_whole",
-]  # fmt: skip
-
 FORMAT = "bnndp-posterior-1"
 _ENTRY = "bnndp"  # of the metadata
 _WEIGHTS = "weights"  # the tensor of an ensemble

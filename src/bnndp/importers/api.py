@@ -19,8 +19,6 @@ from bnndp.importers.registry import importer_for
 from bnndp.importers.samples import join_members
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 
-__all__ = ["from_samples", "from_tensors"]
-
 
 def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     tensors: Mapping[str, object],

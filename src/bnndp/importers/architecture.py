@@ -23,8 +23,6 @@ from bnndp.files.regular import read_regular
 from bnndp.importers.prefixes import strip_prefixes
 from bnndp.network import KINDS, TASKS, BayesianNetwork
 
-__all__ = ["Architecture", "merge_architecture", "read_architecture", "read_settings"]
-
 _WHAT = "description of a network"
 _LONGEST = 2**22  # bytes of a file of settings
 _KEYS = {"task", "input_shape", "layers"}

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bnndp.files.posterior import ModelFile
     from bnndp.importers.architecture import Architecture
 
-__all__ = ["ConvertOptions", "convert"]
-
 _OWN = "bnndp"  # the metadata entry of our own files
 
 

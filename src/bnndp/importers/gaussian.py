@@ -22,11 +22,6 @@ from bnndp.importers.sites import Layer, SiteTable, by_role, layers_of
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64
 
-__all__ = [
-    "LARGEST", "REAL_PRIORS", "Law", "correlation_error", "expect_joint_shapes", "expect_scales", "expect_size",
-    "fixed_beside", "inverse_factor", "layer_factor", "site_shapes", "split_sites", "to_layers",
-]  # fmt: skip
-
 LARGEST = 2**25  # numbers in the factor of one layer: 256 MiB
 REAL_PRIORS = "weights are taken to have priors on all real numbers, such as normal ones; the file does not say"
 _ASYMMETRY = 1e-5  # of a precision that was summed up in float32, relative to its largest entry

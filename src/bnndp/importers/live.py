@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from bnndp.importers.foreign import Imported
     from bnndp.network import Posterior
 
-__all__ = [
-    "Describe",
-    "TraceOptions",
-    "any_known",
-    "describe_calls",
-    "describe_network",
-    "describe_samples",
-    "posterior_of_live",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:

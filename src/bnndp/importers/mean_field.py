@@ -13,8 +13,6 @@ from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.prefixes import network_names, network_tensors, optimisers
 from bnndp.importers.tables import FIXED, Row, Table, layer_tensors
 
-__all__ = ["OWN_NAMES", "OWN_TABLE", "STATE_DICT", "by_table", "is_stacked", "read_table"]
-
 _KEYS = ("tensors", "formula")
 _STATE_DICT = Table("state_dict", "weight_mean = weight, bias_mean = bias or 0, all std = 0", FIXED, ())
 _SETTINGS = tuple(each.name for each in fields(Row) if each.init)

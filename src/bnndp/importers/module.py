@@ -21,11 +21,6 @@ from bnndp.importers.trace import FLATTEN, Call, Functions, chain_of_calls, repe
 from bnndp.layers import WEIGHTED, AveragePool, BatchNorm, Conv2d, Dropout, Flatten, Linear, MaxPool, Record
 from bnndp.network import TASKS, BayesianNetwork
 
-__all__ = [
-    "CONVERTERS", "FUNCTIONS", "expect_not_other", "from_module", "leaf_modules", "probe", "stride_and_padding",
-    "to_record",
-]  # fmt: skip
-
 _BATCH = 4  # inputs to run the module on
 _Settings = Mapping[str, tuple[object, ...]]
 FUNCTIONS: Functions = {

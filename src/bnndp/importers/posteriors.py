@@ -36,8 +36,6 @@ from bnndp.importers.values import to_float64, to_std
 from bnndp.layers.correlated import factor_of
 from bnndp.network import Posterior
 
-__all__ = ["POSTERIORS", "from_posteriors"]
-
 _TORCH = {"weight": "out_in"}
 _DIAGONAL = {"log_sd_diag": "exp", "prec_diag": "rsqrt", "sd_diag": "none"}
 _DENSE = ("L_factor", "prec", "cov")

@@ -40,8 +40,6 @@ from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, 
 from bnndp.importers.sites import site_table
 from bnndp.importers.values import to_float64, to_std
 
-__all__ = ["PYRO", "TYXE"]
-
 _RAW = "_unconstrained"  # how a guide's state_dict marks values under a constraint
 _STORE = "constraints."  # how values of a ParamStore begin
 _MODULE = "$$$"  # of pyro.module: "net$$$0.weight" is a parameter without variance

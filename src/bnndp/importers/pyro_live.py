@@ -33,8 +33,6 @@ from bnndp.importers.sites import ignored_names
 from bnndp.importers.trace import FLATTEN, Snapshot, calls_of, record_run
 from bnndp.network import Posterior
 
-__all__ = ["from_pyro"]
-
 _AROUND = (distributions.Normal, distributions.StudentT, distributions.Laplace)
 _OF_LOGITS = (distributions.Categorical, distributions.OneHotCategorical)
 

@@ -20,8 +20,6 @@ from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, take
 from bnndp.layers.linear import DenseSizes
 
-__all__ = ["CorrelatedLinear", "factor_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CorrelatedLinear(DenseSizes):

@@ -11,8 +11,6 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, take
 
-__all__ = ["DenseSizes", "Linear"]
-
 
 class DenseSizes:
     """What all dense layers share: the sizes of their ``weight_mean`` (n_out, n_in), and the shapes they map."""

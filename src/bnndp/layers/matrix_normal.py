@@ -17,8 +17,6 @@ from bnndp.layers.checks import expect_shapes, take
 from bnndp.layers.correlated import factor_of
 from bnndp.layers.linear import DenseSizes
 
-__all__ = ["MatrixNormalLinear"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixNormalLinear(DenseSizes):

@@ -9,8 +9,6 @@ import torch
 
 from bnndp.errors import InputError
 
-__all__ = ["Record", "Weightless", "chain_shapes"]
-
 _Self = TypeVar("_Self", bound="Weightless")
 
 

@@ -10,8 +10,6 @@ import torch
 from bnndp.errors import InputError
 from bnndp.layers.record import Record, chain_shapes
 
-__all__ = ["Residual"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:

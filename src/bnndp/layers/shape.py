@@ -11,8 +11,6 @@ from bnndp.layers.checks import positive
 from bnndp.layers.convolution import window_shape
 from bnndp.layers.record import Weightless
 
-__all__ = ["AveragePool", "Flatten", "MaxPool"]
-
 
 @dataclass(frozen=True, slots=True)
 class Flatten(Weightless):

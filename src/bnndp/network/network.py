@@ -20,8 +20,6 @@ from bnndp.layers.checks import parameter
 from bnndp.layers.record import chain_shapes
 from bnndp.layers.units import divided, in_outputs
 
-__all__ = ["KINDS", "TASKS", "BayesianNetwork", "Layer", "flat", "is_activation"]
-
 TASKS = ("regression", "classification")
 
 Layer = Record

@@ -24,8 +24,6 @@ from bnndp.files.posterior import replacing, write_whole
 from bnndp.runs.columns import COLUMNS, Kind
 from bnndp.runs.sealed_lines import numbers
 
-__all__ = ["EXPORTS", "Export", "Row", "npz", "open_exports", "whole_file", "write_summary"]
-
 Row: TypeAlias = Mapping[str, Any]
 """What is known of one input, in JSON-compatible values; all rows of a run have the same keys (runs/columns.py)."""
 

@@ -21,8 +21,6 @@ from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.protocol import Branchable, Margins, Slopes
 from bnndp.tighten.slopes import climb
 
-__all__ = ["Branching", "branch"]
-
 _ROWS = 3  # margins of a cell that are bounded anew: the least ones of the cell it was cut from
 
 Value = Callable[[Margins, Tensor], Tensor]

@@ -29,8 +29,6 @@ from bnndp.paper.paper_pass import PaperPass
 from bnndp.tighten.effort import Stage, stages
 from bnndp.tighten.slopes import Sloped
 
-__all__ = ["chunked", "pass_over", "plan"]
-
 _FLOATS_PER_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix: `make bench` measures the peak
 _CACHED = 2**27  # bytes by the same estimate: measured, the best for networks of 8 and of 784 inputs
 

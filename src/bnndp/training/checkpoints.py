@@ -23,8 +23,6 @@ from bnndp.files.container import read_container
 from bnndp.files.posterior import write_whole
 from bnndp.training.options import TrainingOptions
 
-__all__ = ["FORMAT", "identity", "read", "write"]
-
 FORMAT = "bnndp-training-1"
 _AGAIN = "give another checkpoint, or resume=False to begin again"
 

@@ -26,8 +26,6 @@ from bnndp.training.options import DTYPES, TrainingOptions
 from bnndp.training.stopping import EarlyStopping
 from bnndp.training.vogn import Vogn
 
-__all__ = ["METHODS", "Batches", "Trained", "train"]
-
 METHODS: dict[str, Callable[[Data, TrainingOptions, torch.Generator], Method]] = {
     "bbb": BayesByBackprop,
     "vogn": Vogn.begin,

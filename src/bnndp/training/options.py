@@ -11,8 +11,6 @@ from bnndp.errors import InputError
 from bnndp.layers import Dropout
 from bnndp.training.architecture import NAMED_ACTIVATIONS, LayerSpec, layer_specs, parse
 
-__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Robust", "Stopping", "TrainingOptions"]
-
 INFERENCES = ("bbb", "vogn", "noisy-adam", "map")
 MODIFIERS = ("dropout", "ensemble", "laplace")  # they go with map
 CURVATURES = ("examples", "batch", "fisher")

@@ -20,8 +20,6 @@ from bnndp.activations import Relu
 from bnndp.training.forward import Stage, affine, apply_fixed
 from bnndp.training.likelihoods import Likelihood
 
-__all__ = ["BatchGradients", "batch_gradients"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchGradients:

@@ -17,8 +17,6 @@ from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import rounded, short
 
-__all__ = ["Column", "Table", "table_markup", "table_of"]
-
 _FIRST = 25  # rows that are there without the script
 _SEVERAL = 3  # outputs up to which each has its own columns
 

@@ -13,8 +13,6 @@ import unicodedata
 from collections.abc import Iterable
 from typing import TypeAlias
 
-__all__ = ["Child", "Markup", "data_script", "escaped", "joined", "tag"]
-
 
 class Markup(str):
     """Text that is HTML already."""
