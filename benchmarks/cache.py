@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from bnndp.errors import InputError
 from bnndp.files.posterior import load, save, training_card
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.training.fit import Parts, Plan, checkpoint_paths, fit
-from bnndp.training.options import options_for_digest
+from bnndp.training.options import TrainingOptions
 
-__all__ = ["FOLDER", "NetworkCache", "Trained", "architecture_of", "file_name", "size_of"]
+__all__ = ["FOLDER", "NetworkCache", "Trained", "architecture_of", "file_name", "options_for_digest", "size_of"]
+
+_LATER_OPTIONS = ("activation", "conv", "image", "dropout", "dropout_last", "robust")
 
 FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "networks"
 
@@ -99,3 +101,12 @@ def architecture_of(plan: Plan) -> str:
     """
     parts = (plan.conv.replace(",", "-"), size_of(plan.hidden), "" if plan.activation == "relu" else plan.activation)
     return "-".join(part for part in parts if part)
+
+
+def options_for_digest(options: TrainingOptions) -> dict[str, Any]:
+    """The options by name, without those younger than the first networks where they have their defaults.
+
+    Files of trained networks are named by a digest of this; a new option must not give old networks new names.
+    """
+    usual = {field.name: field.default for field in fields(options) if field.name in _LATER_OPTIONS}
+    return {name: value for name, value in asdict(options).items() if name not in usual or value != usual[name]}

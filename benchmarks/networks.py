@@ -52,7 +52,7 @@ import torch
 
 import bnndp.data.demo
 import bnndp.files.posterior
-from benchmarks.cache import FOLDER, NetworkCache
+from benchmarks.cache import FOLDER, NetworkCache, options_for_digest
 from bnndp.data import ClassificationData, RegressionData, describe, mnist, noisy_sine
 from bnndp.errors import InputError
 from bnndp.files.posterior import training_card
@@ -60,7 +60,6 @@ from bnndp.layers import Dropout
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 from bnndp.training import Robust, TrainingOptions, train
 from bnndp.training.fit import Plan
-from bnndp.training.options import options_for_digest
 
 __all__ = ["ACTIVATIONS", "COLD", "MNIST_NAMES", "NAMES", "PLANS", "authors", "network", "path_of", "posterior", "vogn"]
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from benchmarks.tightness.sources import ALL, Breakdown, Source, broken_down, sources_of
 from benchmarks.tightness.substitute import Substituted
-from benchmarks.tightness.truth import Truth, sample
+from benchmarks.tightness.truth import Truth, draw, sample
 from bnndp.attack import decision_rows
-from bnndp.attack.sampling import gaussian_noise
 from bnndp.engine.dense.output import OutputRows, output_rows
 from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.protocol import Margins
@@ -50,7 +49,7 @@ def break_down(network: BayesianNetwork, claim: Claim, *, draws: int = 4096, poi
     if network.shift is not None:
         claim = Claim(claim.box.moved(network.shift), claim.label, claim.x - network.shift)
         network = network.unshifted()
-    noise = gaussian_noise(network.linears, draws, seed=7, replicates=1, antithetic=True)
+    noise = draw(network, draws, seed=7)
     single = sources_of(network.depth, classification=True, point=point)
     step = max(1, _NUMBERS // (noise.draws * max(network.sizes[1:])))
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from benchmarks.tightness.sources import ALL, Breakdown, Source, broken_down, sources_of
 from benchmarks.tightness.substitute import Substituted
-from benchmarks.tightness.truth import Truth, sample
+from benchmarks.tightness.truth import Truth, draw, sample
 from bnndp.attack.inside import Inside
-from bnndp.attack.sampling import Noise, gaussian_noise
+from bnndp.attack.noise import LayerNoise
 from bnndp.engine.protocol import both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
@@ -32,7 +32,7 @@ def break_down(network: BayesianNetwork, box: Box, inside: Inside, *, draws: int
     if network.shift is not None:
         x_low, x_high, box = x_low - network.shift, x_high - network.shift, box.moved(network.shift)
         network = network.unshifted()
-    noise = gaussian_noise(network.linears, draws, seed=7, replicates=1, antithetic=True)
+    noise = draw(network, draws, seed=7)
     single = sources_of(network.depth, classification=False)
     step = max(1, _NUMBERS // (2 * noise.draws * max(network.sizes[1:])))
 
@@ -43,7 +43,7 @@ def break_down(network: BayesianNetwork, box: Box, inside: Inside, *, draws: int
 
 
 def _widths(
-    network: BayesianNetwork, box: Box, ends: tuple[Tensor, Tensor], noise: Noise, single: Collection[Source]
+    network: BayesianNetwork, box: Box, ends: tuple[Tensor, Tensor], noise: LayerNoise, single: Collection[Source]
 ) -> dict[str, Tensor]:
     """Widths (batch,) of the chunk: certified, from inside, without each source, without all."""
     count = box.batch

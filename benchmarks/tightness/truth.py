@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bnndp.attack.sampling import Noise, pre_activation
+from bnndp.attack.noise import LayerNoise, gaussian_noise
+from bnndp.attack.pathwise import marginals
 from bnndp.layers import Linear
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import moments
+from bnndp.network import BayesianNetwork
 
-__all__ = ["FirstTruth", "LayerTruth", "Steps", "Truth", "mean_relu", "sample"]
+__all__ = ["FirstTruth", "LayerTruth", "Steps", "Truth", "draw", "mean_relu", "sample"]
 
 _TINY = 1e-300
 
@@ -130,10 +132,16 @@ class Truth:
     draws: Tensor  # (batch, draws, n_out): draws of the outputs
 
 
-def sample(layers: Sequence[Linear], x: Tensor, noise: Noise) -> Truth:  # x (batch, n)
+def draw(network: BayesianNetwork, draws: int, *, seed: int) -> LayerNoise:
+    """One replicate of antithetic noise of all linear layers."""
+    widths = [layer.n_out if layer.random else 0 for layer in network.linears]
+    return gaussian_noise(widths, draws, seed=seed, replicates=1, antithetic=True)
+
+
+def sample(layers: Sequence[Linear], x: Tensor, noise: LayerNoise) -> Truth:  # x (batch, n)
     """Run the network at x (as its first layer sees it); ``noise`` has one part with all linear layers."""
     eps = noise.part(0)
-    mean, std = pre_activation(layers[0], x[:, None])  # (batch, 1, n)
+    mean, std = marginals(layers[0], x[:, None])  # (batch, 1, n)
     first = FirstTruth(x, mean[:, 0], std[:, 0])
     z, given = _draw(mean, std, eps[0]), moments(mean, std)
     hidden = []
@@ -143,7 +151,7 @@ def sample(layers: Sequence[Linear], x: Tensor, noise: Noise) -> Truth:  # x (ba
         variance = layer.weight_std.square()
         spread = given.second @ variance.T + layer.bias_std.square()  # E[s | y]
         inner = given.square_variance @ variance.square().T  # Var(s | y)
-        mean, std = pre_activation(layer, z)
+        mean, std = marginals(layer, z)
         z, given = _draw(mean, std, own), moments(mean, std)
         hidden.append(
             LayerTruth(
@@ -156,7 +164,7 @@ def sample(layers: Sequence[Linear], x: Tensor, noise: Noise) -> Truth:  # x (ba
                 output=given.mean.mean(1),
             )
         )
-    mean, std = pre_activation(layers[-1], z)
+    mean, std = marginals(layers[-1], z)
     z_mean = given.mean.mean(1)
     output = z_mean @ layers[-1].weight_mean.T + layers[-1].bias_mean
     draws = mean if eps[-1] is None else mean + std * eps[-1]

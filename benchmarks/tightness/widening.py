@@ -21,10 +21,9 @@ from torch import Tensor
 
 from benchmarks.tightness.regression import break_down
 from benchmarks.tightness.suite import posterior
-from benchmarks.tightness.truth import sample
+from benchmarks.tightness.truth import draw, sample
 from bnndp import Options, certify
 from bnndp.attack.inside import Inside
-from bnndp.attack.sampling import gaussian_noise
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
@@ -131,7 +130,7 @@ def random_posterior(width: int, seed: int, std: float, x: Tensor) -> BayesianNe
 
 def predictive_std(network: BayesianNetwork, x: Tensor, draws: int = 1024) -> Tensor:  # x (points, n)
     """Standard deviation of the first output over the posterior, sampled: (points,)."""
-    noise = gaussian_noise(network.linears, draws, seed=11, replicates=1, antithetic=True)
+    noise = draw(network, draws, seed=11)
     with torch.no_grad():
         truth = sample(network.linears, network.centred(x), noise)
         last = network.linears[-1]

@@ -18,8 +18,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-__all__ = ["NEVER", "Deadline"]
-
 
 @dataclass(frozen=True, slots=True)
 class Deadline:

@@ -8,8 +8,6 @@ from typing import Any
 from bnndp.deadline import NEVER, Deadline
 from bnndp.errors import InputError
 
-__all__ = ["LEVELS", "METHODS", "Options"]
-
 METHODS = ("auto", "moment", "partition", "best")
 LEVELS = ("low", "medium", "high")
 

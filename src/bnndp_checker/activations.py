@@ -15,8 +15,6 @@ from flint import arb
 from bnndp_checker.ball_arithmetic import ONE, ZERO, cdf, g, larger, pdf, require, smaller, sq
 from bnndp_checker.read_model import Layer
 
-__all__ = ["RELU", "Activation", "activation"]
-
 _PIECES = 8  # of a range of means, on which lines are compared
 
 

@@ -10,11 +10,6 @@ from functools import reduce
 
 from flint import arb, ctx
 
-__all__ = [
-    "ONE", "ZERO", "Rejected", "cdf", "g", "larger", "parts", "pdf", "require", "smaller", "sq", "upper_root",
-    "use_precision",
-]  # fmt: skip
-
 BITS = 96
 ZERO, ONE = arb(0), arb(1)
 

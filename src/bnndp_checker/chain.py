@@ -24,8 +24,6 @@ from bnndp_checker.strict_json import expect
 from bnndp_checker.tilted import Ends, line
 from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
 
-__all__ = ["Chain", "Form", "chain", "over_squares"]
-
 
 @dataclass
 class Form:

@@ -19,8 +19,6 @@ from bnndp_checker.read_model import Model, read_model
 from bnndp_checker.strict_json import Unreadable, fields
 from bnndp_checker.vectors import Vector, dot, minus, plus
 
-__all__ = ["PROOFS", "Verdict", "check", "main"]
-
 PROOFS = {("mean", "chain"): mean_bounds, ("mean", "moment"): moment_bounds, ("softmax", "chain"): softmax_bounds}
 _USAGE = """usage: bnndp-check CERTIFICATE MODEL
 

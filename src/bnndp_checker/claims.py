@@ -21,8 +21,6 @@ from bnndp_checker.read_model import ACTIVATIONS, Layer, out_shape
 from bnndp_checker.strict_json import expect
 from bnndp_checker.vectors import Vector, absolute, dot, matrix, minus, plus, product
 
-__all__ = ["Lower", "mean_bounds", "softmax_bounds"]
-
 Shape = tuple[int, ...]
 
 

@@ -18,8 +18,6 @@ from bnndp_checker.ball_arithmetic import ONE, ZERO, larger, sq, upper_root
 from bnndp_checker.read_model import Layer, out_shape
 from bnndp_checker.vectors import Vector, absolute, dot, matrix, plus, product, times
 
-__all__ = ["Box", "Gaussian", "gaussian", "groups"]
-
 
 @dataclass(frozen=True)
 class Box:

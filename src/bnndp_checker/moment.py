@@ -22,8 +22,6 @@ from bnndp_checker.read_model import Layer
 from bnndp_checker.strict_json import expect
 from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
 
-__all__ = ["moment_bounds"]
-
 Rows = tuple[list[Vector], Vector]  # with constants
 
 

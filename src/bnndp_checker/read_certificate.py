@@ -12,8 +12,6 @@ from flint import arb
 
 from bnndp_checker.strict_json import Unreadable, expect, fields, parse
 
-__all__ = ["number", "numbers", "read_certificate"]
-
 
 def read_certificate(path: Path) -> dict[str, Any]:
     """The certificate, with its own digest checked."""

@@ -19,8 +19,6 @@ from flint import arb
 
 from bnndp_checker.strict_json import expect, fields, parse
 
-__all__ = ["ACTIVATIONS", "WEIGHTED", "Layer", "Model", "Tensor", "out_shape", "read_model"]
-
 Shape = tuple[int, ...]
 _FORMATS = {"F64": ("d", 8), "F32": ("f", 4), "F16": ("e", 2), "BF16": ("f", 2)}
 _HEADER = {"format", "sha256", "task", "input_shape", "layers", "members", "source", "training", "origin"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["Unreadable", "expect", "fields", "parse"]
-
 
 class Unreadable(Exception):
     """A file that is not what it should be, in one line."""

@@ -10,8 +10,6 @@ from flint import arb
 
 from bnndp_checker.ball_arithmetic import ZERO, cdf, larger, pdf, sq
 
-__all__ = ["Ends", "line"]
-
 Ends = tuple[arb, arb]
 
 

@@ -8,8 +8,6 @@ from flint import arb, arb_mat
 
 from bnndp_checker.ball_arithmetic import ZERO
 
-__all__ = ["Vector", "absolute", "dot", "matrix", "minus", "plus", "product", "times"]
-
 Vector = list[arb]
 
 

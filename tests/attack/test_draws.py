@@ -152,7 +152,7 @@ def fixed(seed: int, activation: Any = None) -> BayesianNetwork:
 
 def test_networks_of_one_structure_are_stacked() -> None:
     members = [fixed(seed) for seed in range(5)]
-    chain = stacked(members)
+    chain = stacked(Ensemble(tuple(members)))
     assert chain is not None
     x = normal(6, 4, seed=9)
     want = torch.stack([evaluate(draw_networks(member, 1, seed=0), x)[0] for member in members])
@@ -160,6 +160,6 @@ def test_networks_of_one_structure_are_stacked() -> None:
 
 
 def test_networks_of_other_structure_or_with_variance_are_not() -> None:
-    assert stacked([fixed(0), fixed(3, Relu())]) is None
-    assert stacked([fixed(0), fixed(0).unshifted()]) is None
-    assert stacked([BayesianNetwork((linear(2, 4, 0),))]) is None
+    assert stacked(Ensemble((fixed(0), fixed(3, Relu())))) is None
+    assert stacked(Ensemble((fixed(0), fixed(0).unshifted()))) is None
+    assert stacked(Ensemble((BayesianNetwork((linear(2, 4, 0),)),) * 2)) is None

@@ -12,6 +12,7 @@ from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.attack.noise import Noise
 from bnndp.attack.sampled_softmax import (
     draw_softmax_noise,
     estimate_softmax,
@@ -85,7 +86,7 @@ def test_hidden_layers_agree_with_samples_of_whole_networks(sizes: tuple[int, ..
     below = Linear.fixed(first.weight_mean, first.bias_mean) if quiet else first
     network, x = BayesianNetwork.from_linears([below, *rest], "classification"), points(3, 2)
     noise = draw_softmax_noise(network, 4096, seed=0)
-    assert (noise.layers[0] is None) is quiet
+    assert (noise.members[0].part(0)[0] is None) is quiet
     result, (other, spread) = estimate_softmax(network, x, noise), sampled_softmax(network, x, 50_000, seed=9)
     assert ((result.mean - other).abs() <= 5 * (result.std_error.square() + spread.square()).sqrt()).all()
     assert (result.std_error < 4 * spread).all()  # 12 times fewer draws: no worse than plain sampling
@@ -98,12 +99,18 @@ def test_a_narrow_posterior_has_hardly_any_error() -> None:
     assert error.max() < 1e-6  # what is linear in the noise, about 1e-3 / sqrt(256), cancels in pairs
 
 
+def layers_of(noise: Noise) -> list[Tensor]:
+    """The noise of every random layer of a network: (replicates, draws, width)."""
+    (member,) = noise.members
+    parts = zip(*(member.part(index) for index in range(noise.replicates)), strict=True)
+    return [torch.stack([each for each in part if each is not None]) for part in parts if part[0] is not None]
+
+
 def test_noise_comes_in_pairs_and_is_determined_by_the_seed() -> None:
     network = make_network((2, 3, 4, 5))
-    first, again, other = (draw_softmax_noise(network, 256, seed=seed, replicates=4) for seed in (1, 1, 2))
-    assert [layer.shape for layer in first.layers if layer is not None] == [(4, 64, 3), (4, 64, 4), (4, 64, 5)]
-    for a, b, c in zip(first.layers, again.layers, other.layers, strict=True):
-        assert b is not None
+    first, again, other = (layers_of(draw_softmax_noise(network, 256, seed=seed, replicates=4)) for seed in (1, 1, 2))
+    assert [layer.shape for layer in first] == [(4, 64, 3), (4, 64, 4), (4, 64, 5)]
+    for a, b, c in zip(first, again, other, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a[:, :32], -a[:, 32:])
         assert not torch.isin(a.abs(), c.abs()).any()

@@ -13,7 +13,8 @@ from support.networks import make_network
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.attack.sampling import Noise, ascent_direction, draw_noise, estimate, is_exact
+from bnndp.attack.noise import Noise
+from bnndp.attack.sampling import ascent_direction, draw_noise, estimate, is_exact
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
@@ -103,19 +104,23 @@ def test_three_hidden_layers_agree_with_samples_of_whole_networks() -> None:
     assert (result.std_error < 3 * spread).all()  # 5 times fewer draws, yet comparable
 
 
+def first_layer(noise: Noise) -> Tensor:
+    """The noise of the first layer of a network: (replicates, draws, width)."""
+    (member,) = noise.members
+    parts = [member.part(index)[0] for index in range(noise.replicates)]
+    return torch.stack([part for part in parts if part is not None])
+
+
 def test_noise_is_determined_by_the_seed() -> None:
     network = make_network((1, 3, 3, 1))
-    first, again, other = (draw_noise(network, 256, seed=seed).layers[0] for seed in (1, 1, 2))
-    assert again is not None
-    assert other is not None
+    first, again, other = (first_layer(draw_noise(network, 256, seed=seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.isin(first, other).any()
     assert not torch.isin(first[0], first[1]).any()  # replicates do not share draws either
 
 
 def test_noise_is_standard_gaussian() -> None:
-    (layer,) = draw_noise(make_network((1, 3, 3, 1)), 2**16, seed=0).layers
-    flat = layer.flatten()
+    flat = first_layer(draw_noise(make_network((1, 3, 3, 1)), 2**16, seed=0)).flatten()
     assert flat.dtype == torch.float64
     assert flat.isfinite().all()
     assert abs(float(flat.mean())) < 1e-3
@@ -132,5 +137,6 @@ def test_gradients_are_finite_without_variance() -> None:
 
 
 def test_no_noise_is_needed_where_nothing_is_random() -> None:
-    assert draw_noise(make_network((2, 3, 1)), 64, seed=0).layers == ()
-    assert draw_noise(make_network((2, 3, 3, 1), std=0.0), 64, seed=0) == Noise((None,))
+    for sizes, std in (((2, 3, 1), 1.0), ((2, 3, 3, 1), 0.0)):
+        (part,) = draw_noise(make_network(sizes, std=std), 64, seed=0).part(0)
+        assert all(each is None for each in part)

@@ -18,9 +18,9 @@ from bnndp.attack import AttackBudget, Reach, attack_radius, evade
 from bnndp.attack import noise as noise_module
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.attack.inside import inside_range
-from bnndp.attack.noise import Mixture, Seeded
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax, log_means, mean_path, odds_direction
-from bnndp.attack.sampling import ascent_direction, draw_noise, estimate, expected_output, is_exact
+from bnndp.attack.sampler import sampled_at
+from bnndp.attack.sampling import MEAN_OUTPUT, ascent_direction, draw_noise, estimate, is_exact
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear
@@ -142,7 +142,6 @@ def test_members_without_variance_are_exact(alike: bool) -> None:
     ensemble, x = Ensemble(members, weights), normal(6, 4, seed=9)
     each = torch.stack([evaluate(draw_networks(member, 1, seed=0), x)[0] for member in members])
     noise = draw_noise(ensemble, 4096, seed=0)
-    assert isinstance(noise, Mixture)
     assert (noise.chain is not None) is alike
     assert noise.replicates == 1
     found = estimate(ensemble, x, noise)
@@ -170,7 +169,6 @@ def test_members_have_noise_of_their_own() -> None:
     network = NETWORKS["tanh"]
     assert isinstance(network, BayesianNetwork)
     noise = draw_noise(Ensemble((network, network)), 256, seed=0)
-    assert isinstance(noise, Mixture)
     first, second = (member.part(0)[0] for member in noise.members)
     assert first.shape == second.shape
     assert (first != second).all()
@@ -188,7 +186,7 @@ def test_noise_that_is_not_held_is_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         with monkeypatch.context() as patch:
             patch.setattr(noise_module, "_HELD", 0)
             noise = draw(network, 128, seed=4)
-            assert isinstance(noise, Seeded)
+            assert not noise.members[0].held
             assert torch.equal(value(network, x, noise).replicates, held.replicates)
         assert noise.replicates * noise.draws >= 128
 
@@ -256,8 +254,8 @@ def test_a_draw_of_every_layer_is_shared_by_all_points() -> None:
     network = NETWORKS["tanh"]
     noise = draw_noise(network, 4, seed=0, replicates=1).part(0)
     x = normal(3, 4, seed=1)
-    together = expected_output(network, x, noise)
-    torch.testing.assert_close(together[1:2], expected_output(network, x[1:2], noise), rtol=1e-12, atol=1e-12)
+    together = sampled_at(MEAN_OUTPUT, network, x, noise)
+    torch.testing.assert_close(together[1:2], sampled_at(MEAN_OUTPUT, network, x[1:2], noise), rtol=1e-12, atol=1e-12)
 
 
 # Attacks that do not know the kind

@@ -17,7 +17,7 @@ from benchmarks.tightness.__main__ import main
 from benchmarks.tightness.report import markdown, sections
 from benchmarks.tightness.sources import ALL, Breakdown, Source, sources_of
 from benchmarks.tightness.suite import CLASSIFICATION, QUICK, REGRESSION
-from benchmarks.tightness.truth import mean_relu, sample
+from benchmarks.tightness.truth import draw, mean_relu, sample
 from benchmarks.tightness.widening import growth, predictive_std, random_posterior
 from support.dice import Dice
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch import Tensor
 from bnndp import Options, certify
 from bnndp.attack import decision_rows
 from bnndp.attack.inside import inside_range
-from bnndp.attack.sampling import Noise, gaussian_noise
+from bnndp.attack.noise import LayerNoise
 from bnndp.engine.margins import margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -56,8 +56,8 @@ def judge_of(network: BayesianNetwork, box: Box, draws: int) -> Any:
     return classification._Judge.make(network, claim, truth)
 
 
-def noise_of(network: BayesianNetwork, draws: int) -> Noise:
-    return gaussian_noise(network.linears, draws, seed=3, replicates=1, antithetic=True)
+def noise_of(network: BayesianNetwork, draws: int) -> LayerNoise:
+    return draw(network, draws, seed=3)
 
 
 @pytest.mark.parametrize("sizes", [(2, 8, 1), (2, 8, 7, 1), (3, 8, 7, 6, 1)])

@@ -17,9 +17,8 @@ from torch import Tensor
 from bnndp.activations import PiecewiseAffine, Softplus
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.certificates.certificate import file_digest
-from bnndp.certificates.decisions import prove_decision, proved_radius
 from bnndp.certificates.issue import Office, interval_claim, probability_claim
-from bnndp.certificates.prove import Claim, Proof, prove, prove_mean
+from bnndp.certificates.prove import Claim, Proof, prove, prove_decision, prove_mean, proved_radius
 from bnndp.files.posterior import save
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear

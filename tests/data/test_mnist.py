@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from bnndp.data import ClassificationData, fashion_mnist, mnist
-from bnndp.data.folder import Store
-from bnndp.data.mnist import FILES, VARIABLE
+from bnndp.data.folder import VARIABLE, Store
+from bnndp.data.mnist import FILES
 from bnndp.errors import InputError
 
 if TYPE_CHECKING:

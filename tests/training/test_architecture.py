@@ -13,7 +13,7 @@ from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool
 from bnndp.network import BayesianNetwork
 from bnndp.training.architecture import Convolution, Pooling, layer_specs, parse
 from bnndp.training.mean_field import free_layers, freeze, initial_layers
-from bnndp.training.options import Robust, TrainingOptions, options_for_digest
+from bnndp.training.options import Robust, TrainingOptions
 
 IMAGE = (2, 9, 9)
 
@@ -135,12 +135,3 @@ def test_convolutions_that_do_not_fit(conv: str, image: tuple[int, int, int] | N
 def test_robust_refuses(eps: float, share: float) -> None:
     with pytest.raises(InputError, match="must be"):
         Robust(eps, share)
-
-
-def test_new_options_leave_old_names_alone() -> None:
-    """Networks are found again by a digest of this."""
-    plain = options_for_digest(TrainingOptions())
-    assert not {"activation", "conv", "image", "dropout", "dropout_last", "robust"} & set(plain)
-    changed = options_for_digest(TrainingOptions(conv="4x3", image=IMAGE, activation="tanh"))
-    assert {"activation", "conv", "image"} <= set(changed)
-    assert {name for name in plain if plain[name] != changed[name]} == set()

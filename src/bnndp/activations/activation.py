@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from bnndp.geometry.bounds import Interval
+from bnndp.layers.record import Weightless
 from bnndp.maths.rounding import TINY
-
-__all__ = ["Activation", "Central", "Shape"]
 
 _PEAK = 0.39894228040143276  # phi(0), rounded up
 _PEAK1 = 0.24197072451914340  # phi(1), rounded up
@@ -115,6 +114,16 @@ class Activation(Protocol):
     def central(self, m: Tensor, r: Tensor) -> Central:
         """Central moments at (m, r); never looser than those of ``r * steepest`` times a Gaussian."""
         ...
+
+
+class Elementwise(Weightless):
+    """What all records of activations share: a function of each value by itself."""
+
+    __slots__ = ()
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The same shape."""
+        return shape
 
 
 def _least(r: Tensor, plain: float, smooth: float, power: int) -> Tensor:

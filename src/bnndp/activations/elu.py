@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, fields, lipschitz_central, record
 from bnndp.activations.settings import finite
 from bnndp.maths.gaussian_rule import ABSOLUTE, SMALLEST, in_chunks
@@ -18,8 +17,6 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.panels import NODES, SIXTEEN, panels
 from bnndp.maths.rectified import expected_relu, ratio, relu_probability
 from bnndp.maths.rounding import ELEMENTARY
-
-__all__ = ["Elu"]
 
 _SQRT1_2 = math.sqrt(0.5)
 _CUT = 8.8125  # standard deviations; beyond is less than 9e-15 of any moment, see gaussian_rule

@@ -8,14 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.normal_difference import cdf_difference
 from bnndp.maths.rounding import ELEMENTARY, TINY
-
-__all__ = ["Gelu"]
 
 _STEEPEST = 1.1289043  # Phi(x) + x phi(x) at x = sqrt 2, rounded up
 

@@ -9,15 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, lipschitz_central
 from bnndp.maths.hinge import clipped_raw
 from bnndp.maths.normal import interval_probability
 from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import ELEMENTARY
-
-__all__ = ["HardTanh"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UNIT
-
-__all__ = ["Identity"]
 
 
 @dataclass(frozen=True, slots=True)

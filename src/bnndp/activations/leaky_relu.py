@@ -9,14 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
-from bnndp.activations.hinged import hinged_central
+from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.moments import hinged_central
 from bnndp.activations.settings import finite
 from bnndp.maths.rectified import expected_relu, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY
-
-__all__ = ["LeakyRelu"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ from torch import Tensor
 from bnndp.activations.activation import Central
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
-from bnndp.maths.rounding import TINY, UNIT
+from bnndp.maths.hinge import hinge_raw
+from bnndp.maths.rectified import ratio
+from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
 
-__all__ = ["Analytic", "analytic_central", "central_of", "fields", "lipschitz_central", "perturbed", "record"]
+_Rule = Callable[[Tensor, Tensor], Tensor]
 
 _SLACK = 1 + 2.0**-46
 _THIRD = 1.5957691216057308 * _SLACK  # 2 sqrt(2 / pi)
@@ -122,6 +124,32 @@ def analytic_central(phi: Analytic, m: Tensor, r: Tensor, rounding: Tensor) -> C
         errors = [raw_error(k, phi.steepest, phi.widened, flat_rounding[at]) for k in range(1, 5)]
         found[:, at] = torch.stack(fields(central_of(values, errors, flat_r[at], record(found[:, at]))))
     return record(found.reshape(5, *m.shape))
+
+
+def split(m: Tensor, r: Tensor, limit: float, narrow: _Rule, wide: _Rule) -> Tensor:
+    """``narrow(m, r)`` where r is at most the limit, ``wide(m, r)`` elsewhere; the rules take flat tensors."""
+    flat_m, flat_r = m.flatten(), r.flatten()
+    near = flat_r <= limit
+    if bool(near.all()):
+        return narrow(flat_m, flat_r).reshape(m.shape)
+    found = torch.empty_like(flat_m)
+    found[near] = narrow(flat_m[near], flat_r[near])
+    found[~near] = wide(flat_m[~near], flat_r[~near])
+    return found.reshape(m.shape)
+
+
+def hinged_central(slope: float, m: Tensor, r: Tensor) -> Central:  # number, (...), (...)
+    r"""Central moments of the function with one kink at zero, this slope on the left and one on the right.
+
+    :math:`(\varphi(m+r\xi)-\varphi(m))/r` has, with :math:`t=|m|/r`, the law of :math:`a\xi+(1-a)(\xi-t)_+` for m < 0,
+    and of :math:`-\xi+(1-a)(\xi-t)_+` for :math:`m\ge0` (write :math:`-\xi` for :math:`\xi`).
+    """
+    bend = 1 - slope
+    line = torch.where(m >= 0, -torch.ones_like(m), torch.full_like(m, slope))
+    values = hinge_raw(line, bend, ratio(m, r).abs())
+    size = line.abs() + abs(bend)
+    errors = [ELEMENTARY * size**k for k in range(1, 5)]
+    return central_of(values, errors, r, lipschitz_central(r + 0 * m, max(1.0, abs(slope))))
 
 
 def fields(central: Central) -> list[Tensor]:

@@ -22,8 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
+from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, lipschitz_central, perturbed
 from bnndp.activations.settings import finite, vector
 from bnndp.errors import InputError
@@ -31,8 +30,6 @@ from bnndp.maths.gaussian_rule import SMALLEST, in_chunks
 from bnndp.maths.normal import cdf, pdf, tail
 from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP
-
-__all__ = ["PiecewiseAffine"]
 
 Function = Callable[[Tensor], Tensor]
 

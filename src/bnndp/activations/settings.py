@@ -8,8 +8,6 @@ import torch
 
 from bnndp.errors import InputError
 
-__all__ = ["finite", "vector"]
-
 
 def finite(record: object, field: str, least: float = -1e6, most: float = 1e6) -> None:
     """Replace a field of a frozen record by a float, or refuse it with its value."""

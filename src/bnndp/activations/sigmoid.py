@@ -8,15 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
-from bnndp.activations.moments import Analytic, analytic_central
-from bnndp.activations.narrow_or_wide import split
+from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.moments import Analytic, analytic_central, split
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid
 from bnndp.maths.rounding import ELEMENTARY
-
-__all__ = ["Sigmoid", "sigmoid_difference"]
 
 
 def sigmoid_difference(m: Tensor, delta: Tensor) -> Tensor:

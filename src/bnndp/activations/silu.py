@@ -8,16 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
-from bnndp.activations.moments import Analytic, analytic_central
-from bnndp.activations.narrow_or_wide import split
+from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.moments import Analytic, analytic_central, split
 from bnndp.activations.sigmoid import sigmoid_difference
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid, wide_silu_slope
 from bnndp.maths.rounding import ELEMENTARY
-
-__all__ = ["Silu"]
 
 _STEEPEST = 1.0998394  # sigma + x sigma' at x = 2.3994, where 2 sigma' + x sigma'' is zero; rounded up
 

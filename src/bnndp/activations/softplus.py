@@ -8,15 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Shape
-from bnndp.activations.elementwise import Elementwise
-from bnndp.activations.moments import Analytic, analytic_central
-from bnndp.activations.narrow_or_wide import split
+from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.moments import Analytic, analytic_central, split
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_sigmoid, wide_softplus
 from bnndp.maths.rounding import ELEMENTARY
-
-__all__ = ["Softplus"]
 
 
 @dataclass(frozen=True, slots=True)

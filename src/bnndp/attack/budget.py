@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from bnndp.deadline import NEVER, Deadline
 from bnndp.errors import InputError
 
-__all__ = ["BUDGET", "AttackBudget"]
-
 
 @dataclass(frozen=True, slots=True)
 class AttackBudget:

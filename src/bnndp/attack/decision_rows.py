@@ -13,8 +13,6 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["decision_rows"]
-
 
 def decision_rows(label: Tensor, classes: int, losses: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the rows whose means are all non-negative exactly where the decision is the label.

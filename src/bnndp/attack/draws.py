@@ -35,9 +35,7 @@ from bnndp.layers import (
     MaxPool,
     Residual,
 )
-from bnndp.network import BayesianNetwork, Ensemble, Layer, flat
-
-__all__ = ["Chain", "Drawn", "convolve", "draw_networks", "evaluate", "plain_step", "stacked"]
+from bnndp.network import BayesianNetwork, Layer, Posterior, flat
 
 MEMORY = 2**26
 """Bytes of intermediate tensors at a time."""
@@ -46,17 +44,10 @@ _MOST = 2**28  # numbers that may be drawn at once: 2 GB
 
 
 @dataclass(frozen=True, slots=True)
-class _Dense:
-    weight: Tensor  # (draws or 1, n_out, n_in)
+class _Weights:
+    layer: Layer  # one of WEIGHTED
+    weight: Tensor  # (draws or 1, *shape of the weight)
     bias: Tensor  # (draws or 1, n_out)
-
-
-@dataclass(frozen=True, slots=True)
-class _Convolution:
-    weight: Tensor  # (draws or 1, channels out, channels in, height, width)
-    bias: Tensor  # (draws or 1, channels out)
-    stride: tuple[int, int]
-    padding: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ class _Block:
     steps: tuple[_Step, ...]  # of a residual block
 
 
-_Step: TypeAlias = "_Dense | _Convolution | _Factor | _Block | Layer"
+_Step: TypeAlias = "_Weights | _Factor | _Block | Layer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +86,37 @@ class Drawn:
         return sum(chain.draws for chain in self.chains)
 
 
-def draw_networks(network: BayesianNetwork | Ensemble, draws: int, *, seed: int) -> Drawn:
+def draw_networks(network: Posterior, draws: int, *, seed: int) -> Drawn:
     """Draw whole networks from the posterior, independent and determined by ``seed``."""
     if draws < 1:
         raise InputError(f"draws must be at least 1, got {draws}.")
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(network, BayesianNetwork):
-        return Drawn((_chain(network, draws, generator),))
-    picked = torch.multinomial(network.probabilities.cpu(), draws, replacement=True, generator=generator)
-    counts = torch.bincount(picked, minlength=len(network.members)).tolist()
+    counts = [draws]
+    if len(network.members) > 1:
+        picked = torch.multinomial(network.probabilities.cpu(), draws, replacement=True, generator=generator)
+        counts = torch.bincount(picked, minlength=len(network.members)).tolist()
     pairs = zip(network.members, counts, strict=True)
     return Drawn(tuple(_chain(member, count, generator) for member, count in pairs if count))
 
 
-def stacked(members: Sequence[BayesianNetwork]) -> Chain | None:
-    """Networks without variance and of one structure as the draws of one chain; None if they are not such."""
-    first = members[0]
-    alike = all(not member.random and _structure(member) == _structure(first) for member in members)
-    if not alike:
+def stacked(network: Posterior) -> Chain | None:
+    """The members of an ensemble as the draws of one chain; None unless they are dense, without variance and alike."""
+    members = network.members
+    if len(members) == 1 or len(network.alike) > 1:
         return None
-    chains = [_chain(member, 1, torch.Generator()) for member in members]
-    steps = tuple(_joined(parts) for parts in zip(*(chain.steps for chain in chains), strict=True))
-    shifts = [chain.shift for chain in chains if chain.shift is not None]
-    shift = torch.cat(shifts) if shifts else None
-    return Chain(steps, len(members), first.shapes[0], shift, first.widest)
+    first = members[0]
+    steps = tuple(map(_joined, zip(*(member.layers for member in members), strict=True)))
+    shifts = [member.shift for member in members if member.shift is not None]
+    return Chain(steps, len(members), first.shapes[0], torch.stack(shifts)[:, None] if shifts else None, first.widest)
+
+
+def _joined(layers: Sequence[Layer]) -> _Step:
+    """The same layer of several networks, stacked."""
+    linears = [layer for layer in layers if isinstance(layer, Linear)]
+    if not linears:
+        return layers[0]
+    weight, bias = (torch.stack([getattr(each, name) for each in linears]) for name in ("weight_mean", "bias_mean"))
+    return _Weights(linears[0], weight, bias)
 
 
 def evaluate(drawn: Drawn | Chain, x: Tensor, *, memory: int = MEMORY) -> Tensor:
@@ -141,10 +139,8 @@ def _steps(steps: Sequence[_Step], z: Tensor) -> Tensor:  # (draws or 1, points,
     for step in steps:
         if isinstance(step, _Block):
             z = z + _steps(step.steps, z)
-        elif isinstance(step, _Dense):
-            z = z @ step.weight.mT + step.bias[:, None]
-        elif isinstance(step, _Convolution):
-            z = convolve(z, step.weight, step.stride, step.padding) + step.bias[:, None, :, None, None]
+        elif isinstance(step, _Weights):
+            z = affine(step.layer, z, step.weight, step.bias)
         elif isinstance(step, _Factor):
             z = z * step.factor
         else:
@@ -165,6 +161,13 @@ def plain_step(layer: Layer, z: Tensor) -> Tensor:
     return layer(z)  # type: ignore[operator]
 
 
+def affine(layer: Layer, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A layer with these weights (draws or 1, ...) and biases (draws or 1, n_out) on z (draws or 1, points, *shape)."""
+    if isinstance(layer, Conv2d):
+        return convolve(z, weight, layer.stride, layer.padding) + bias[:, None, :, None, None]
+    return z @ weight.mT + bias[:, None]
+
+
 def convolve(z: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
     """Images z (draws or 1, points, channels, height, width) with kernels (draws or 1, out, channels, h, w)."""
     draws, count = z.shape[0], weight.shape[0]
@@ -179,11 +182,17 @@ def convolve(z: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[
 
 
 def _chain(network: BayesianNetwork, draws: int, generator: torch.Generator) -> Chain:
-    source = _Source(draws, generator, next(layer for layer in flat(network.layers) if layer.tensors))
+    source = _Source(draws, generator, device_of(network))
     pairs = zip(network.layers, network.shapes[:-1], strict=True)
     steps = tuple(_drawn(layer, shape, source) for layer, shape in pairs)
     shift = None if network.shift is None else network.shift[None, None]
     return Chain(steps, draws, network.shapes[0], shift, network.widest)
+
+
+def device_of(network: BayesianNetwork) -> torch.device:
+    """The device of its tensors."""
+    layer = next(layer for layer in flat(network.layers) if layer.tensors)
+    return getattr(layer, layer.tensors[0]).device
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,23 +201,20 @@ class _Source:
 
     draws: int
     generator: torch.Generator
-    beside: Layer  # a layer with tensors
+    device: torch.device
 
     def normal(self, *sizes: int) -> Tensor:
         """Standard Gaussians (draws, *sizes)."""
-        return self._placed(torch.randn(self._checked(sizes), generator=self.generator, dtype=torch.float64))
+        return torch.randn(self._shape(sizes), generator=self.generator, dtype=torch.float64).to(self.device)
 
     def uniform(self, *sizes: int) -> Tensor:
         """Uniform numbers in [0, 1): (draws, *sizes)."""
-        return self._placed(torch.rand(self._checked(sizes), generator=self.generator, dtype=torch.float64))
+        return torch.rand(self._shape(sizes), generator=self.generator, dtype=torch.float64).to(self.device)
 
-    def _checked(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    def _shape(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         if self.draws * math.prod(sizes) > _MOST:
             raise InputError(f"{self.draws} draws of {math.prod(sizes)} numbers do not fit; draw fewer at a time.")
         return (self.draws, *sizes)
-
-    def _placed(self, numbers: Tensor) -> Tensor:
-        return numbers.to(getattr(self.beside, self.beside.tensors[0]).device)
 
 
 def _drawn(layer: Layer, shape: tuple[int, ...], source: _Source) -> _Step:  # noqa: PLR0911 (one for each kind)
@@ -216,17 +222,14 @@ def _drawn(layer: Layer, shape: tuple[int, ...], source: _Source) -> _Step:  # n
     if isinstance(layer, Residual):
         pairs = zip(layer.layers, layer.shapes(shape)[:-1], strict=True)
         return _Block(tuple(_drawn(inner, each, source) for inner, each in pairs))
-    if isinstance(layer, DENSE):
-        if not layer.random:
-            return _Dense(layer.weight_mean[None], layer.bias_mean[None])
-        noise = _noise_of_weights(layer, source)
-        return _Dense(layer.weight_mean + noise[..., :-1], layer.bias_mean + noise[..., -1])
+    if isinstance(layer, WEIGHTED) and not layer.random:
+        return _Weights(layer, layer.weight_mean[None], layer.bias_mean[None])
     if isinstance(layer, Conv2d):
-        weight, bias = layer.weight_mean[None], layer.bias_mean[None]
-        if layer.random:
-            weight = weight + layer.weight_std * source.normal(*layer.weight_std.shape)
-            bias = bias + layer.bias_std * source.normal(*layer.bias_std.shape)
-        return _Convolution(weight, bias, layer.stride, layer.padding)
+        weight = layer.weight_mean + layer.weight_std * source.normal(*layer.weight_std.shape)
+        return _Weights(layer, weight, layer.bias_mean + layer.bias_std * source.normal(*layer.bias_std.shape))
+    if isinstance(layer, DENSE):
+        noise = _noise_of_weights(layer, source)
+        return _Weights(layer, layer.weight_mean + noise[..., :-1], layer.bias_mean + noise[..., -1])
     if isinstance(layer, Dropout) and layer.random:
         units = (shape[0], 1, 1) if layer.channels else shape
         if layer.law == "gaussian":
@@ -249,28 +252,3 @@ def _noise_of_weights(layer: Layer, source: _Source) -> Tensor:
     if layer.shared:
         return own + torch.einsum("ojq,dq->doj", layer.factor, source.normal(layer.rank))
     return own + torch.einsum("ojq,doq->doj", layer.factor, source.normal(layer.n_out, layer.rank))
-
-
-def _joined(parts: Sequence[_Step]) -> _Step:
-    """The same step of several chains with one draw each, stacked."""
-    first = parts[0]
-    if isinstance(first, _Block):
-        blocks = [part.steps for part in parts if isinstance(part, _Block)]
-        return _Block(tuple(_joined(inner) for inner in zip(*blocks, strict=True)))
-    if isinstance(first, _Dense):
-        dense = [part for part in parts if isinstance(part, _Dense)]
-        return _Dense(torch.cat([part.weight for part in dense]), torch.cat([part.bias for part in dense]))
-    if isinstance(first, _Convolution):
-        kernels = [part for part in parts if isinstance(part, _Convolution)]
-        weight, bias = (torch.cat([getattr(part, name) for part in kernels]) for name in ("weight", "bias"))
-        return _Convolution(weight, bias, first.stride, first.padding)
-    return first
-
-
-def _structure(network: BayesianNetwork) -> list[object]:
-    """What must agree for networks to be stacked; an activation with tensors only with itself."""
-    own: list[object] = [network.shift is None, network.shapes]
-    for layer in flat(network.layers):
-        own += [layer.kind, [getattr(layer, name) for name in layer.settings]]
-        own += [id(layer)] if layer.tensors and not isinstance(layer, WEIGHTED) else []
-    return own

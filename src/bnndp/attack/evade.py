@@ -14,8 +14,6 @@ from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 
-__all__ = ["Evasion", "check_inputs", "evade", "measured"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evasion:

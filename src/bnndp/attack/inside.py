@@ -15,14 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.attack.noise import AnyNoise
+from bnndp.attack.noise import Noise
 from bnndp.attack.sampling import ascent_direction, draw_noise, estimate, is_exact
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.maths.sobol import MOST_DIMENSIONS, sobol_points
 from bnndp.network import Posterior
-
-__all__ = ["CONFIDENCE", "Inside", "Objective", "candidates", "climb", "extreme", "inside_range"]
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Value (points, batch, 1) and gradient (points, batch, n) at points (points, batch, n) of a batch of regions."""
@@ -146,7 +144,7 @@ def candidates(box: Box, *, seed: int = 0, vertices: int = 64, points: int | Non
     return box.project((1 - share) * box.lower + share * box.upper)
 
 
-def _search(network: Posterior, box: Box, noise: AnyNoise, *, seed: int, restarts: int, steps: int) -> Tensor:
+def _search(network: Posterior, box: Box, noise: Noise, *, seed: int, restarts: int, steps: int) -> Tensor:
     """Best inputs by the search noise, direction 0 down and 1 up: (2, outputs, restarts, batch, n)."""
     starts = candidates(box, seed=seed)
     values = estimate(network, starts, noise).mean.permute(2, 0, 1)  # (outputs, candidates, batch)
@@ -225,7 +223,7 @@ def extreme(box: Box, slope: Tensor, x: Tensor) -> Tensor:
     return torch.where(still, x, box.project(far))
 
 
-def _choose(network: Posterior, x: Tensor, noise: AnyNoise) -> Tensor:
+def _choose(network: Posterior, x: Tensor, noise: Noise) -> Tensor:
     """The best restart of each direction, output and box by the choosing noise: (2, outputs, batch, n)."""
     mean = estimate(network, x, noise).mean  # (2, outputs, restarts, batch, outputs)
     own = mean.diagonal(dim1=1, dim2=4)  # (2, restarts, batch, outputs)
@@ -233,7 +231,7 @@ def _choose(network: Posterior, x: Tensor, noise: AnyNoise) -> Tensor:
     return x.gather(2, index[:, :, None, :, None].expand(-1, -1, 1, -1, x.shape[-1]))[:, :, 0]
 
 
-def _value(network: Posterior, x: Tensor, noise: AnyNoise) -> tuple[Tensor, ...]:
+def _value(network: Posterior, x: Tensor, noise: Noise) -> tuple[Tensor, ...]:
     """Fields of :class:`Inside` for the chosen inputs (2, outputs, batch, n); the noise had no part in the choice.
 
     Where the fresh values are in the wrong order (a range below the noise) the two inputs are exchanged.

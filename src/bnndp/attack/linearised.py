@@ -15,8 +15,6 @@ from bnndp.attack.sampled_softmax import mean_path, odds_direction
 from bnndp.engine.chunks import cache_size
 from bnndp.network import Posterior
 
-__all__ = ["linear_radius"]
-
 _MOST = 2**19  # numbers in the gradients taken at a time, on a CPU
 
 

@@ -23,12 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.attack.draws import convolve, plain_step
+from bnndp.attack.draws import affine, convolve, plain_step
 from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import DENSE, WEIGHTED, Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear, Residual
+from bnndp.maths.normal import cdf, pdf
 from bnndp.network import Layer
-
-__all__ = ["breadth", "integrated", "marginals", "noise_width", "step", "symmetric"]
 
 _NO_VARIANCE = 1e-300  # stands for zero under a square root, whose slope at zero would make NaN of 0 * inf
 
@@ -60,7 +59,7 @@ def breadth(layer: Layer, shape: tuple[int, ...]) -> int:
     if isinstance(layer, Residual):
         return max(breadth(inner, each) for inner, each in zip(layer.layers, layer.shapes(shape)[:-1], strict=True))
     own = layer.n_out * min(layer.rank, layer.n_in + 1) if isinstance(layer, CorrelatedLinear) else 0
-    return max(math.prod(shape), math.prod(layer.out_shape(shape)), own)
+    return max(math.prod(layer.out_shape(shape)), own)
 
 
 def step(layer: Layer, z: Tensor, eps: Tensor | None) -> Tensor:
@@ -107,7 +106,8 @@ def integrated(activation: Activation, mean: Tensor, std: Tensor) -> Tensor:
     """``E phi(mean + std xi)``, with gradients that are good enough to climb on."""
     if not mean.requires_grad:
         return activation.mean(mean, std)
-    result: Tensor = _Integrated.apply(activation, mean, std)  # type: ignore[no-untyped-call]
+    function, settings = (_ExpectedRelu, ()) if activation.kind == "relu" else (_Integrated, (activation,))
+    result: Tensor = function.apply(*settings, mean, std)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -125,6 +125,22 @@ def symmetric(activation: Activation, mean: Tensor, std: Tensor, eps: Tensor) ->
     centre = activation(mean)
     change = activation(mean + std * radius) - 2 * centre + activation(mean - std * radius)
     return centre + change / (2 * radius**2)
+
+
+class _ExpectedRelu(torch.autograd.Function):
+    """``g(m, r)`` with its derivatives dg/dm = Phi(m/r), dg/dr = phi(m/r); its left tail is good enough to climb on."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, std: Tensor) -> Tensor:
+        u = mean / std
+        active, density = cdf(u), pdf(u)
+        ctx.save_for_backward(active, density)
+        return (mean * active).addcmul_(std, density).clamp_min_(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        active, density = ctx.saved_tensors
+        return gradients[0] * active, gradients[0] * density
 
 
 class _Integrated(torch.autograd.Function):
@@ -163,8 +179,7 @@ def _dense(layer: Layer, z: Tensor, eps: Tensor) -> Tensor:
         own, shared = eps.split([layer.n_out, layer.rank], dim=-1)
         joint = torch.einsum("ojq,dq->doj", layer.factor, shared)  # what is common to the rows, as weights
         return _mean(layer, z) + variance.clamp_min(_NO_VARIANCE).sqrt() * own[:, None] + _extended(z) @ joint.mT
-    mean, std = marginals(layer, z)
-    return mean + std * eps[:, None]
+    return torch.addcmul(*marginals(layer, z), eps[:, None])
 
 
 def _correlated(layer: CorrelatedLinear, z: Tensor) -> Tensor:
@@ -184,8 +199,7 @@ def _kernels(layer: Conv2d, z: Tensor, eps: Tensor) -> Tensor:
     """A convolution with drawn kernels: (draws, points, channels, height, width)."""
     weights, biases = eps.split([layer.weight_mean.numel(), layer.bias_mean.numel()], dim=-1)
     weight = layer.weight_mean + layer.weight_std * weights.unflatten(-1, layer.weight_mean.shape)
-    bias = layer.bias_mean + layer.bias_std * biases  # (draws, channels)
-    return convolve(z, weight, layer.stride, layer.padding) + bias[:, None, :, None, None]
+    return affine(layer, z, weight, layer.bias_mean + layer.bias_std * biases)
 
 
 def _factors(layer: Dropout, eps: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -29,8 +29,6 @@ from bnndp.geometry.box import Box
 from bnndp.maths.rounding import gamma
 from bnndp.network import Posterior
 
-__all__ = ["REACH", "AttackRadius", "Reach", "attack_radius"]
-
 _ROUNDS = 24  # radii tried, at most
 _RAY = (0.8, 1.6)  # where on the ray the choosing noise looks for the change, as shares of the radius
 _CELLS = 5  # into which that part is cut, then the cell with the change, and once more

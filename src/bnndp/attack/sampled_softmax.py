@@ -10,60 +10,42 @@ points: each point sees the right law, what is odd in the noise cancels (nearly 
 narrow), and the estimate is a smooth function of x. Means are taken of logarithms by log-sum-exp, so that probabilities
 far below the smallest number still have a gradient. Nothing here proves a bound.
 
-That is for plain networks; any other chain is sampled layer by layer (``pathwise.py``), and an ensemble is the
-mixture of its members, each with its own noise.
+Any other chain is sampled layer by layer in the same way (``pathwise.py``), and an ensemble is the mixture of its
+members, each with its own noise.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnndp.attack.draws import Chain, evaluate
-from bnndp.attack.noise import REPLICATES, AnyNoise, Noise, Part, gaussian_noise, layer_noise, mixed
+from bnndp.attack.draws import stacked
+from bnndp.attack.noise import REPLICATES, LayerPart, Noise, gaussian_noise
 from bnndp.attack.pathwise import noise_width, step
-from bnndp.attack.sampling import MEMORY, Estimate, chunk_size, gather, pre_activation
+from bnndp.attack.sampler import MEMORY, Estimate, chunk_size, draw, gather, sampled, sampled_at
 from bnndp.engine.chunks import cache_size
-from bnndp.errors import InputError
-from bnndp.network import BayesianNetwork, Ensemble, Posterior
-
-__all__ = ["draw_softmax_noise", "estimate_softmax", "log_means", "log_odds", "mean_path", "odds_direction"]
+from bnndp.network import BayesianNetwork, Posterior
 
 _NO_WEIGHT = -1e4  # stands for log 0: a row without positive or without negative weights still has a gradient
 
 
-def draw_softmax_noise(network: Posterior, samples: int, *, seed: int, replicates: int = REPLICATES) -> AnyNoise:
+def draw_softmax_noise(network: Posterior, samples: int, *, seed: int, replicates: int = REPLICATES) -> Noise:
     """At least ``samples`` draws of the noise of all layers, logits included, in antithetic pairs."""
-    if isinstance(network, Ensemble):
-        return mixed(
-            network,
-            samples,
-            seed,
-            lambda member, count, own: draw_softmax_noise(member, count, seed=own, replicates=replicates),
-        )
-    if not network.plain:
-        pairs = zip(network.layers, network.shapes[:-1], strict=True)
-        widths = tuple(noise_width(layer, shape) for layer, shape in pairs)
-        return layer_noise(network, widths, samples, seed=seed, replicates=replicates, antithetic=True)
-    return gaussian_noise(network.linears, samples, seed=seed, replicates=replicates, antithetic=True)
+    return draw(MEAN_SOFTMAX, network, samples, seed=seed, replicates=replicates)
 
 
-def mean_path(network: Posterior) -> AnyNoise:
+def mean_path(network: Posterior) -> Noise:
     """No noise: the network of the mean weights (of each member), which stands for the posterior where it is narrow."""
-    if isinstance(network, Ensemble):
-        return mixed(network, 1, 0, lambda member, *_: mean_path(member))
-    return Noise((None,) * len(network.linears if network.plain else network.layers))
+    chain = stacked(network)
+    if chain is not None:
+        return Noise((), chain)
+    return Noise(tuple(gaussian_noise([0] * len(member.layers), 1, seed=0) for member in network.members))
 
 
-def estimate_softmax(
-    network: Posterior,
-    x: Tensor,  # (..., n)
-    noise: AnyNoise,
-    *,
-    memory: int = MEMORY,
-) -> Estimate:
+def estimate_softmax(network: Posterior, x: Tensor, noise: Noise, *, memory: int = MEMORY) -> Estimate:  # x (..., n)
     """Mean and standard error of every class probability at any number of points: fields (..., classes).
 
     The error is that of the independent replicates; it is zero where no layer is random (one replicate, exact).
@@ -71,22 +53,9 @@ def estimate_softmax(
     return gather(log_means(network, x, noise, memory=memory).exp())
 
 
-def log_means(
-    network: Posterior,
-    x: Tensor,  # (..., n)
-    noise: AnyNoise,
-    *,
-    memory: int = MEMORY,
-) -> Tensor:
+def log_means(network: Posterior, x: Tensor, noise: Noise, *, memory: int = MEMORY) -> Tensor:  # x (..., n)
     """``log E p`` by each replicate, in chunks that fit into ``memory`` bytes: (replicates, ..., classes)."""
-    points = x.reshape(-1, x.shape[-1])
-    size = chunk_size(network, noise, cache_size(memory, x.device), tensors=8)
-    with torch.no_grad():
-        parts = []
-        for index in range(noise.replicates):
-            part = noise.part(index)
-            parts.append(torch.cat([_log_mean(network, chunk, part) for chunk in points.split(size)]))
-    return torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out)
+    return sampled(MEAN_SOFTMAX, network, x, noise, memory=memory)
 
 
 def log_odds(log_mean: Tensor, rows: Tensor) -> Tensor:  # (..., classes), (..., rows, classes)
@@ -107,7 +76,7 @@ def odds_direction(
     network: Posterior,
     x: Tensor,  # (points, n)
     rows: Tensor,  # (points, rows, classes)
-    noise: AnyNoise,
+    noise: Noise,
     *,
     memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
@@ -117,44 +86,38 @@ def odds_direction(
     for points, weights in zip(x.split(size), rows.split(size), strict=True):
         with torch.enable_grad():
             leaf = points.detach().requires_grad_()
-            parts = [_log_mean(network, leaf, noise.part(index)) for index in range(noise.replicates)]
+            parts = [sampled_at(MEAN_SOFTMAX, network, leaf, noise.part(index)) for index in range(noise.replicates)]
             value = log_odds(torch.stack(parts).logsumexp(0), weights).amax(-1)  # a constant in the mean cancels
             gradients.append(torch.autograd.grad(value.sum(), leaf)[0])
         values.append(value.detach())
     return torch.cat(values), torch.cat(gradients)
 
 
-def _log_mean(network: Posterior, x: Tensor, noise: Part) -> Tensor:
-    """``log E p`` at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, classes)."""
-    if isinstance(network, Ensemble):
-        return _log_mixture(network, x, noise)
-    if isinstance(noise, Chain):
-        raise InputError("this noise was drawn for an ensemble, not for a network.")
-    if not network.plain:
-        return _log_general(network, x, noise)
-    z = network.centred(x)[:, None]  # (points, draws, n), one draw until a layer is random
-    for index, (layer, eps) in enumerate(zip(network.linears, noise, strict=True)):
-        z = z.clamp_min(0) if index else z
-        if eps is None:
-            z = z @ layer.weight_mean.T + layer.bias_mean
-        else:
-            mean, std = pre_activation(layer, z)
-            z = torch.addcmul(mean, std, eps)
-    return torch.log_softmax(z, dim=-1).logsumexp(1) - math.log(z.shape[1])
+@dataclass(frozen=True, slots=True)
+class _MeanSoftmax:
+    """The sampler of the logarithm of the mean softmax."""
+
+    antithetic: bool = True
+
+    def widths(self, network: BayesianNetwork) -> tuple[int, ...]:
+        """Those of all layers."""
+        pairs = zip(network.layers, network.shapes[:-1], strict=True)
+        return tuple(noise_width(layer, shape) for layer, shape in pairs)
+
+    def network(self, network: BayesianNetwork, x: Tensor, noise: LayerPart) -> Tensor:
+        """All layers on the noise, then the mean over the draws."""
+        z = network.centred(x).reshape(1, -1, *network.shapes[0])  # (draws, points, *shape)
+        for layer, eps in zip(network.layers, noise, strict=True):
+            z = step(layer, z, eps)
+        return torch.log_softmax(z, dim=-1).logsumexp(0) - math.log(z.shape[0])
+
+    def fixed(self, outputs: Tensor) -> Tensor:
+        """The logarithm of the softmax of outputs without variance."""
+        return torch.log_softmax(outputs, dim=-1)
+
+    def mix(self, means: Tensor, weights: Tensor) -> Tensor:
+        """The logarithm of the weighted mean."""
+        return (means + weights.log()[:, None, None]).logsumexp(0)
 
 
-def _log_general(network: BayesianNetwork, x: Tensor, noise: tuple[Tensor | None, ...]) -> Tensor:
-    z = network.centred(x).reshape(1, -1, *network.shapes[0])  # (draws, points, *shape)
-    for layer, eps in zip(network.layers, noise, strict=True):
-        z = step(layer, z, eps)
-    return torch.log_softmax(z, dim=-1).logsumexp(0) - math.log(z.shape[0])
-
-
-def _log_mixture(network: Ensemble, x: Tensor, noise: Part) -> Tensor:
-    logs = network.probabilities.log()[:, None, None]
-    if isinstance(noise, Chain):
-        parts = torch.log_softmax(evaluate(noise, x), dim=-1)  # (members, points, classes)
-    else:
-        pairs = zip(network.members, noise, strict=True)
-        parts = torch.stack([_log_mean(member, x, part) for member, part in pairs])
-    return (parts + logs).logsumexp(0)
+MEAN_SOFTMAX = _MeanSoftmax()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bnndp.attack.budget import AttackBudget
 from bnndp.attack.inside import CONFIDENCE, Objective, candidates, climb, extreme
-from bnndp.attack.noise import AnyNoise
+from bnndp.attack.noise import Noise
 from bnndp.attack.sampled_softmax import (
     draw_softmax_noise,
     estimate_softmax,
@@ -32,8 +32,6 @@ from bnndp.attack.sampled_softmax import (
 )
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-
-__all__ = ["NARROW", "Task", "choose", "in_chunks", "many_draws", "margin_at", "search"]
 
 NARROW = 0.02
 """Largest change of ``log E p`` by the noise up to which the climbs follow the mean weights."""
@@ -59,8 +57,8 @@ class Task:
     classes: Tensor  # (batch, rows)
     budget: AttackBudget
     narrow: bool
-    climb: AnyNoise
-    choose: AnyNoise
+    climb: Noise
+    choose: Noise
 
     @classmethod
     def make(cls, network: Posterior, rows: Tensor, classes: Tensor, budget: AttackBudget, *, narrow: bool) -> Task:
@@ -71,8 +69,8 @@ class Task:
         )
         return cls(network, rows, classes, budget, narrow, climb, _fresh(network, budget, narrow, 1))
 
-    def fresh(self, index: int) -> AnyNoise:
-        """AnyNoise for the measurement ``index``, independent of all other."""
+    def fresh(self, index: int) -> Noise:
+        """Noise for the measurement ``index``, independent of all other."""
         return _fresh(self.network, self.budget, self.narrow, 2 + index)
 
     def __getitem__(self, index: Tensor) -> Task:
@@ -80,7 +78,7 @@ class Task:
         return replace(self, rows=self.rows[index], classes=self.classes[index])
 
 
-def many_draws(task: Task, times: int) -> AnyNoise:
+def many_draws(task: Task, times: int) -> Noise:
     """Climbing noise of ``times`` as many draws, of the posterior also where it is narrow."""
     return draw_softmax_noise(task.network, times * task.budget.draws, seed=_seed(task.budget, _MANY), replicates=1)
 
@@ -117,7 +115,7 @@ def choose(task: Task, x: Tensor) -> tuple[Tensor, Tensor]:
     return _take(x, which)[0], row.gather(0, which)[0]
 
 
-def margin_at(task: Task, x: Tensor, row: Tensor, noise: AnyNoise) -> tuple[Tensor, Tensor]:
+def margin_at(task: Task, x: Tensor, row: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
     """Margin of one row at each x (..., batch, n) and CONFIDENCE standard errors of it: (..., batch) each."""
     parts = log_means(task.network, x, noise).exp()  # (replicates, ..., batch, classes)
     chosen = task.rows[torch.arange(row.shape[0], device=row.device), row]  # (batch, classes)
@@ -209,7 +207,7 @@ def _narrow(network: Posterior, x: Tensor) -> Tensor:
     return change.abs().amax(-1) <= NARROW
 
 
-def _fresh(network: Posterior, budget: AttackBudget, narrow: bool, index: int) -> AnyNoise:
+def _fresh(network: Posterior, budget: AttackBudget, narrow: bool, index: int) -> Noise:
     samples = max(128, budget.samples // 16) if narrow else budget.samples
     return draw_softmax_noise(network, samples, seed=_seed(budget, index))
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from bnndp.files.posterior import write_whole
 
-__all__ = ["FORMAT", "Certificate", "file_digest"]
-
 FORMAT = "bnndp-certificate-1"
 
 

@@ -20,8 +20,6 @@ from bnndp.certificates.maps import Map, Sides, map_of
 from bnndp.layers import Dropout, Flatten, MaxPool, Residual
 from bnndp.network import BayesianNetwork, Layer, is_activation
 
-__all__ = ["Lower", "mean_lower", "softmax_lower"]
-
 _SLACK = 2.0**-34
 _TILTS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)  # tried for each pair of classes
 _CORNERS = (10.0, 16.0, 24.0)  # exponents of the corner, the best is kept

@@ -30,8 +30,6 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, relu_probability
 
-__all__ = ["RELU", "Curve", "Lines", "curve_of"]
-
 _PIECES = 8  # of a range of means, as in the checker
 _SLACK = 2.0**-38  # of the sizes of all terms: far above the rounding of either program
 
@@ -54,23 +52,15 @@ class Lines:
     constant: Tensor
 
 
-def _sigmoid_slope(x: Tensor) -> Tensor:
-    return torch.sigmoid(x) * torch.sigmoid(-x)
-
-
-def _softplus(x: Tensor) -> Tensor:
-    """Everywhere; torch's own is x beyond 20, which is too little by 2e-9."""
-    return torch.logaddexp(x, torch.zeros_like(x))
-
-
 _T, _S = 4 / (3 * math.sqrt(3)), 1 / (6 * math.sqrt(3))
 _PEAK = 1 / math.sqrt(2 * math.pi)
 _STEEP = 0.5 * (1 + math.erf(1.0)) + math.sqrt(2) * _PEAK * math.exp(-1.0)  # of the GELU, at sqrt 2
 _BEND = (-2 * _PEAK * math.exp(-2.0), 2 * _PEAK)  # its second derivative at 2 and at 0
 _SMOOTH: dict[type[object], Smooth] = {
     Tanh: Smooth(torch.tanh, lambda x: 1 - torch.tanh(x).square(), (0.0, 1.0), (-_T, _T)),
-    Sigmoid: Smooth(torch.sigmoid, _sigmoid_slope, (0.0, 0.25), (-_S, _S)),
-    Softplus: Smooth(_softplus, torch.sigmoid, (0.0, 1.0), (0.0, 0.25)),
+    Sigmoid: Smooth(torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), (0.0, 0.25), (-_S, _S)),
+    # torch's own softplus is x beyond 20, which is too little by 2e-9
+    Softplus: Smooth(lambda x: torch.logaddexp(x, torch.zeros_like(x)), torch.sigmoid, (0.0, 1.0), (0.0, 0.25)),
     Gelu: Smooth(lambda x: x * cdf(x), lambda x: cdf(x) + x * pdf(x), (1 - _STEEP, _STEEP), _BEND),
     Silu: Smooth(
         lambda x: x * torch.sigmoid(x),

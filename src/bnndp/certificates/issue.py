@@ -13,13 +13,10 @@ from torch import Tensor
 
 from bnndp.attack import decision_rows
 from bnndp.certificates.certificate import Certificate, file_digest
-from bnndp.certificates.decisions import proved_radius
-from bnndp.certificates.prove import Claim, Proof, prove
+from bnndp.certificates.prove import Claim, Proof, prove, proved_radius
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-
-__all__ = ["Issued", "Office", "interval_claim", "probability_claim"]
 
 _CHUNK = 16  # boxes proved at a time
 

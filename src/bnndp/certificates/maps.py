@@ -17,8 +17,6 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.layers import AveragePool, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear
 from bnndp.network import Layer
 
-__all__ = ["SLACK", "Map", "Sides", "map_of"]
-
 SLACK = 2.0**-36
 """Of the sizes of all terms: far above the rounding of float64, and what a certificate may lose by it."""
 

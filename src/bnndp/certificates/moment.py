@@ -20,8 +20,6 @@ from bnndp.maths.rectified import expected_relu, moments, ratio
 from bnndp.maths.tails import HALF_PEAK, PEAK, relu_scarf
 from bnndp.network import BayesianNetwork
 
-__all__ = ["MomentLower", "moment_lower"]
-
 _VERTICES = 4  # largest number of inputs for which all vertices are taken
 _LEVELS = (0.0, 0.5, 1.5, 4.0)  # s0 = S + level sd(s)
 _REACHES = (0.25, 0.5, 1.0, 2.0, 4.0)  # in units of the fourth norm of m - M

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bnndp.attack import decision_rows
 from bnndp.certificates.certificate import Certificate
 from bnndp.certificates.claims import mean_lower, softmax_lower
 from bnndp.certificates.maps import SLACK, Sides
@@ -19,10 +20,9 @@ from bnndp.certificates.moment import moment_lower
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["Claim", "Proof", "prove_mean", "prove_softmax"]
-
 _MEAN_EXPONENTS = (28.0, 40.0, 64.0)
 _SOFTMAX_EXPONENTS = (10.0, 12.0, 16.0)
+_STEPS = 10  # of bisection
 _TIES = 1e-9  # weight of all rows beside the least lead
 
 
@@ -84,9 +84,36 @@ def prove_mean(network: Posterior, box: Box, rows: Tensor, *, cells: int = 1) ->
     return prove(Claim(network, "mean", box, rows.expand(box.batch, -1, -1)), cells=cells)
 
 
-def prove_softmax(network: Posterior, box: Box, rows: Tensor, reference: Tensor, *, cells: int = 1) -> Proof:
-    """Lower bounds of rows (batch, rows, classes) of the mean softmax, by margins of ``reference`` (batch,)."""
-    return prove(Claim(network, "softmax", box, rows, reference), cells=cells)
+def prove_decision(network: Posterior, box: Box, label: Tensor, *, cells: int = 1) -> Proof:
+    """Lower bounds of E p_c - E p_j; the decision is proved where all are positive."""
+    return prove(Claim(network, "softmax", box, decision_rows(label, network.n_out)[0], label), cells=cells)
+
+
+def proved_radius(
+    network: Posterior,
+    x: Tensor,  # (batch, n)
+    label: Tensor,  # (batch,)
+    upper: Tensor,  # (batch,): radii beyond which nothing is sought, for example those certified without a checker
+    domain: tuple[float, float] | None = None,
+) -> tuple[Tensor, Proof]:
+    """The largest radii found (NaN where not even the input is proved), and the proofs for the balls with them."""
+
+    def ball(radius: Tensor) -> Box:
+        return Box.ball(x, radius.nan_to_num(0.0), domain=domain)
+
+    low = torch.zeros_like(upper)
+    proof = prove_decision(network, ball(low), label)
+    proved = (proof.at_least > 0).all(-1)
+    high = upper.nan_to_num(0.0).clamp_min(0)
+    best = torch.where(proved, low, torch.nan)
+    tried = high
+    for _ in range(_STEPS):
+        found = prove_decision(network, ball(tried), label)
+        good = (found.at_least > 0).all(-1) & proved
+        best = torch.where(good, tried, best)
+        low, high = torch.where(good, tried, low), torch.where(good, high, tried)
+        tried = 0.5 * (low + high)
+    return best, prove_decision(network, ball(best), label)
 
 
 def prove(claim: Claim, *, cells: int = 1) -> Proof:

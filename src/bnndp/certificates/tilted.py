@@ -12,8 +12,6 @@ from torch import Tensor
 from bnndp.certificates.maps import SLACK, Sides
 from bnndp.maths.normal import INV_SQRT_2PI
 
-__all__ = ["log_lines"]
-
 
 def log_lines(a: Tensor, mean: Sides, std: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Slopes and constants (batch, rows, n) of lines in m above l, for factors a (batch, rows, n) and all ranges."""

@@ -13,8 +13,6 @@ import numpy as np
 from bnndp.errors import InputError
 from bnndp.files.regular import ARCHIVE_FAULTS
 
-__all__ = ["Choose", "class_labels", "expect_matrix", "float_rows", "read_named"]
-
 Choose = Callable[[list[str]], tuple[str, ...]]
 """The names to read, of those that there are."""
 

@@ -34,8 +34,6 @@ from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer
 from bnndp.runs.sealed_lines import exact, number, numbers
 
-__all__ = ["BoxJob", "BoxResult", "Decisions", "lead_by_bounds", "verdict_of"]
-
 _CELLS = 4096  # cells per chunk: enough to fill the machine, few enough that the progress bar moves
 _BOXES = 256  # boxes per chunk
 _ATTACKED = 16  # boxes per chunk when they are attacked too

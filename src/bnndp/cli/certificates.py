@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bnndp.certificates.issue import Issued
     from bnndp.cli.messages import Messages
 
-__all__ = ["Certificates", "FolderInRun", "Issuing", "certificate_folder", "expect_checkable"]
-
 _OWN = ""  # the folder of the run
 _FOLDER = "certificates"  # its name there
 

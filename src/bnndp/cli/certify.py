@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from bnndp.network import Posterior
 
-__all__ = ["certify"]
-
 
 def certify(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,
@@ -84,12 +82,7 @@ def certify(  # noqa: PLR0913 (the options of the command)
         Path | None, typer.Option(metavar="FILE", help="Write the verdicts as VNN-COMP does: unsat, sat or unknown.")
     ] = None,
     require_certified: Annotated[
-        float | None,
-        typer.Option(
-            callback=p.share,
-            metavar="SHARE",
-            help="Exit with status 3 if the verdict is certified for less than this share of all boxes; needs labels.",
-        ),
+        float | None, p.required("the verdict is certified for less than this share of all boxes; needs labels.")
     ] = None,
     json: p.Json = False,
     quiet: p.Quiet = False,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bnndp.layers import Record
     from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["convert"]
-
 _MOST = 40  # layers, or remarks, that are printed
 
 
@@ -121,7 +119,7 @@ def _understood(found: ModelFile) -> Iterator[str]:
     if not isinstance(names, list) or not names:
         return
     yield f"read by {origin.get('importer')}: {origin.get('formula')}"
-    chains = list(zip(*map(_weighted, _members(found.posterior)), strict=False))
+    chains = list(zip(*map(_weighted, found.posterior.members), strict=False))
     for name, layers in list(zip(names, chains, strict=False))[:_MOST]:
         shape = " x ".join(map(str, layers[0].weight_mean.shape))
         yield f"  {name}: {layers[0].kind} {shape}, {_spread(layers)}"
@@ -131,7 +129,7 @@ def _activation(posterior: Posterior) -> str:
     """What is between the layers."""
     from bnndp.network import flat, is_activation
 
-    layers = (layer for member in _members(posterior) for layer in flat(member.layers))
+    layers = (layer for member in posterior.members for layer in flat(member.layers))
     kinds = dict.fromkeys(layer.kind for layer in layers if is_activation(layer))
     return f"{'activations' if len(kinds) > 1 else 'activation'}: {', '.join(kinds) or 'none'}"
 
@@ -141,12 +139,6 @@ def _notes(found: ModelFile) -> Iterator[str]:
     remarks = (found.origin or {}).get("remarks", [])
     for remark in remarks[:_MOST] if isinstance(remarks, list) else ():
         yield f"note: {remark}"
-
-
-def _members(posterior: Posterior) -> tuple[BayesianNetwork, ...]:
-    from bnndp.network import BayesianNetwork
-
-    return (posterior,) if isinstance(posterior, BayesianNetwork) else posterior.members
 
 
 def _weighted(network: BayesianNetwork) -> list[Record]:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["demo"]
-
 _PICTURE = Path("bnndp-demo.png")
 
 

@@ -10,8 +10,6 @@ import typer.core
 
 from bnndp.cli import parameters as p
 
-__all__ = ["SeveralRadii", "evaluate"]
-
 
 class SeveralRadii(typer.core.TyperCommand):
     """A command whose --eps takes all numbers that follow: ``--eps 0.01 0.02`` is ``--eps 0.01 --eps 0.02``."""
@@ -70,12 +68,7 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     engine: p.EngineName = "local",
     address: p.Address = None,
     require_certified: Annotated[
-        float | None,
-        typer.Option(
-            callback=p.share,
-            metavar="SHARE",
-            help="Exit with status 3 if the certified accuracy at the largest radius is less: a share of all inputs.",
-        ),
+        float | None, p.required("the certified accuracy at the largest radius is less: a share of all inputs.")
     ] = None,
     json: p.Json = False,
     quiet: p.Quiet = False,
@@ -102,7 +95,8 @@ def evaluate(  # noqa: PLR0913 (the options of the command)
     from bnndp.errors import InputError
     from bnndp.options import Options
     from bnndp.questions.radius import Search
-    from bnndp.report.curve import curve_rows, curve_table, draw_curve, expect_picture
+    from bnndp.report.curve import curve_rows, curve_table, draw_curve
+    from bnndp.report.figure import expect_picture
     from bnndp.runs.work import work
 
     messages = Messages(json, quiet, rows=out == STDOUT)

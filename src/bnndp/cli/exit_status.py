@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ERROR", "INTERRUPTED", "NOT_CERTIFIED", "SUCCESS", "TERMINATED"]
-
 SUCCESS: Final = 0
 """The command has done what was asked."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from bnndp.cli.inputs import Source
     from bnndp.network import Posterior
 
-__all__ = ["explore"]
-
 
 def explore(  # noqa: PLR0913 (the options of the command)
     context: typer.Context,

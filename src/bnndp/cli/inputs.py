@@ -27,17 +27,6 @@ from bnndp.files.vnnlib import parse_vnnlib
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
 
-__all__ = [
-    "Inputs",
-    "Neighbourhood",
-    "Source",
-    "data_store",
-    "load_classifier",
-    "load_model",
-    "read_inputs",
-    "read_set",
-]
-
 _LARGEST = 2**26  # bytes of a VNN-LIB file
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["inspect"]
-
 
 def inspect(model: Model, json: Json = False, quiet: Quiet = False) -> None:
     """Show the layers of a network with their shapes and the spread of their weights, and what each command can do.

@@ -17,13 +17,11 @@ from bnndp.files.posterior import FORMAT, ModelFile
 from bnndp.layers import WEIGHTED, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear, Residual
 from bnndp.network import BayesianNetwork, Ensemble, Layer, Posterior, flat, is_activation
 
-__all__ = ["inspected"]
-
 
 def inspected(path: Path, found: ModelFile) -> dict[str, Any]:
     """Everything that ``bnndp inspect`` says."""
     network = found.posterior
-    members = network.members if isinstance(network, Ensemble) else (network,)
+    members = network.members
     alike = len({_structure(member) for member in members}) == 1
     return {
         "path": str(path),
@@ -67,14 +65,14 @@ def _layers(members: Sequence[BayesianNetwork]) -> Iterator[dict[str, Any]]:
     for (name, shape), same in zip(names, columns, strict=True):
         layer = same[0]
         settings = {setting: getattr(layer, setting) for setting in layer.settings}
-        spread = [std for each in same for std in _stds(each)]
+        stds = [std for each in same for std in _stds(each)]
         yield {
             "name": name,
             "kind": layer.kind,
             "settings": settings,
             "output_shape": list(shape),
             "parameters": _parameters(layer),
-            "spread": _spread(torch.cat(spread)) if spread else None,
+            "spread": _spread(torch.cat(stds)) if stds else None,
         }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
-__all__ = ["Ended", "Invocation"]
-
 
 class Ended(Exception):
     """Raised when all output is written, if the exit status is to say more: INTERRUPTED or NOT_CERTIFIED."""

@@ -23,8 +23,6 @@ from bnndp.runs.sealed_lines import json_values
 from bnndp.tighten.effort import Stage
 from bnndp.tighten.pass_choice import plan
 
-__all__ = ["Job"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job(runs.Job[Any]):

@@ -35,8 +35,6 @@ from bnndp.cli.report import report
 from bnndp.cli.train import train
 from bnndp.errors import CertError, one_line
 
-__all__ = ["app", "main", "run"]
-
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported, which is later
 
 app = typer.Typer(

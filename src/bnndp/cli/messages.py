@@ -21,8 +21,6 @@ from rich.table import Table
 from bnndp.cli.progress import show_progress
 from bnndp.runs.work import Advance
 
-__all__ = ["PLAIN", "Messages", "row_table"]
-
 _WIDE = 160  # characters of a line of a table that goes into a file
 _ANY = 10_000  # more than any table needs
 

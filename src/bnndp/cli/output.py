@@ -15,8 +15,6 @@ from bnndp.errors import InputError
 from bnndp.files.posterior import write_whole
 from bnndp.runs.exports import Row, whole_file
 
-__all__ = ["STDOUT", "expect_other", "finite_or_none", "open_rows", "plain", "write_verdicts"]
-
 STDOUT = Path("-")
 """What stands for stdout on the command line."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -115,6 +115,13 @@ Attacked = Annotated[
     bool, typer.Option("--attack/--no-attack", help="Also search for the smallest radius that breaks it.")
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the attack.")]
+
+
+def required(less: str) -> Any:
+    """The option --require-certified; ``less`` says when too little is certified."""
+    return typer.Option(callback=share, metavar="SHARE", help=f"Exit with status 3 if {less}")
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object in place of the table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
 EngineName = Annotated[

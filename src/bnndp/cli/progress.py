@@ -13,8 +13,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bnndp.runs.work import Advance
 
-__all__ = ["Pace", "show_progress"]
-
 _INTERVAL = 5.0  # seconds between two lines, at least
 
 

@@ -25,8 +25,6 @@ from bnndp.runs.job import Shard
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.sealed_lines import exact, number
 
-__all__ = ["RadiusJob", "RadiusResult"]
-
 _INPUTS = 256  # inputs per batch
 _ATTACKED = 64  # inputs per batch when they are attacked too
 _STAGED = 16  # inputs per batch of a later stage: a trial of a batch is what an interruption loses

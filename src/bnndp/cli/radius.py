@@ -10,8 +10,6 @@ import typer
 from bnndp.cli import parameters as p
 from bnndp.cli.certificates import Certificates, certificate_folder, expect_checkable
 
-__all__ = ["radius"]
-
 
 def _positive(value: float) -> float:
     if not p.finite(value) or value < 0:
@@ -56,12 +54,7 @@ def radius(  # noqa: PLR0913 (the options of the command)
     engine: p.EngineName = "local",
     address: p.Address = None,
     require_certified: Annotated[
-        float | None,
-        typer.Option(
-            callback=p.share,
-            metavar="SHARE",
-            help="Exit with status 3 if less than this share of all inputs has a certified radius (0 counts).",
-        ),
+        float | None, p.required("less than this share of all inputs has a certified radius (0 counts).")
     ] = None,
     json: p.Json = False,
     quiet: p.Quiet = False,

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["report"]
-
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by --run (docs/runs.md).")],

@@ -34,8 +34,6 @@ from bnndp.runs.folder import OWN, Description, open_run
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.work import Schedule, Workers
 
-__all__ = ["End", "Run"]
-
 
 class _Summary(Protocol):
     def add(self, row: Row, level: str | None, answer: Answer, /) -> None: ...

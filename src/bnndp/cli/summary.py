@@ -22,8 +22,6 @@ from bnndp.runs.exports import Row
 from bnndp.runs.journal import Answer
 from bnndp.runs.sealed_lines import number, numbers
 
-__all__ = ["BoxSummary", "RadiusSummary"]
-
 
 @dataclass(slots=True)
 class BoxSummary:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bnndp.errors import CertError
     from bnndp.training.fit import Fitted, Plan, Watcher
 
-__all__ = ["train"]
-
 _LAYERS = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{0,5})")
 _NONE = "none"
 # Those of bnndp.activations, which loads torch.

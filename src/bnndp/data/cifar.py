@@ -21,11 +21,8 @@ from torch import Tensor
 
 from bnndp.data.download import Published, fetch
 from bnndp.data.folder import Folder, Store, open_store
-from bnndp.data.records import ClassificationData
-from bnndp.data.splits import check_split
+from bnndp.data.records import ClassificationData, check_split
 from bnndp.errors import InputError
-
-__all__ = ["ARCHIVE", "BATCHES", "CLASSES", "POINTS", "SHAPE", "SUBSET", "SUBSET_POINTS", "cifar10", "cifar10_subset"]
 
 SHAPE, CLASSES = (3, 32, 32), 10
 PIXELS = 3 * 32 * 32

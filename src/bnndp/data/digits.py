@@ -14,10 +14,7 @@ from importlib import resources
 import numpy as np
 import torch
 
-from bnndp.data.records import ClassificationData
-from bnndp.data.splits import check_fold, check_split
-
-__all__ = ["CLASSES", "FOLDS", "NAME", "POINTS", "SHA256", "SIDE", "digits"]
+from bnndp.data.records import ClassificationData, check_fold, check_split
 
 NAME = "digits.csv.gz"
 SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"

@@ -21,8 +21,6 @@ from typing import BinaryIO
 from bnndp.data.folder import VARIABLE, Store
 from bnndp.errors import InputError
 
-__all__ = ["CONTENT", "FILE", "NUMBERS", "DownloadError", "Published", "download", "fetch", "receive", "write_new"]
-
 FILE, CONTENT, NUMBERS = "the file", "the decompressed content", "the numbers read from it"
 _CHUNK = 1 << 16
 _OVERHEAD = 1 << 20  # bytes by which a compressed file may exceed its content

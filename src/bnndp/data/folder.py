@@ -16,8 +16,6 @@ from typing import TypeAlias
 
 from bnndp.errors import InputError
 
-__all__ = ["OFFLINE", "VARIABLE", "Folder", "Progress", "Store", "open_store"]
-
 VARIABLE = "BNNDP_DATA"
 OFFLINE = "BNNDP_OFFLINE"
 

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["read_idx"]
-
 _UNSIGNED_BYTE = 0x08
 _MOST = 2**31  # bytes: what a header may claim before it is taken for damaged
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import torch
 
 from bnndp.data.download import CONTENT, Published, fetch
-from bnndp.data.folder import VARIABLE, Folder, open_store
+from bnndp.data.folder import Folder, open_store
 from bnndp.data.idx import read_idx
-from bnndp.data.records import ClassificationData
-from bnndp.data.splits import check_split
+from bnndp.data.records import ClassificationData, check_split
 from bnndp.errors import InputError
-
-__all__ = ["CLASSES", "FILES", "POINTS", "SIDE", "VARIABLE", "fashion_mnist", "mnist"]
 
 SIDE, CLASSES = 28, 10
 POINTS = {"train": 60_000, "test": 10_000}

@@ -13,8 +13,6 @@ import torch
 from bnndp.data.records import ClassificationData
 from bnndp.errors import InputError
 
-__all__ = ["two_moons"]
-
 
 def two_moons(points: int = 1000, *, noise_std: float = 0.1, seed: int = 0) -> ClassificationData:
     """``points`` points with their classes, in turn 0 and 1; the same seed, the same set.

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["ClassificationData", "Data", "RegressionData"]
+SPLITS = ("train", "test")
+"""The parts of a data set."""
 
 
 class _Points:
@@ -130,3 +131,22 @@ def _labels(value: Tensor, classes: int) -> Tensor:
             f"labels must be in 0..{classes - 1}."
         )
     return tensor
+
+
+def check_split(split: str) -> str:
+    """The name of a part, or an error that lists the names."""
+    if split not in SPLITS:
+        raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}.")
+    return split
+
+
+def check_fold(name: str, fold: int, folds: int) -> int:
+    """The number of a division of the set ``name``, which has ``folds`` of them.
+
+    >>> check_fold("kin8nm", 3, 20)
+    3
+    """
+    if not 0 <= fold < folds:
+        known = "has one division only, fold 0" if folds == 1 else f"has the divisions 0 to {folds - 1}"
+        raise InputError(f"fold is {fold}, but {name} {known}.")
+    return fold

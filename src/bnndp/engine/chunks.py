@@ -14,8 +14,6 @@ from torch import Tensor
 
 from bnndp.deadline import Deadline
 
-__all__ = ["by_chunks", "cache_size", "chunks", "device_size", "indices_of", "timed_chunks"]
-
 _PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the chunks of a CPU once more
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
 _BOXES = 256  # in a chunk on a CPU: with more, what is known of a layer of 64 neurons leaves the caches

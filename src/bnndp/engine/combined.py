@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import Branchable, Margins, Pass, Planes, Wrapped, known
-from bnndp.geometry.bounds import Affine, Interval
+from bnndp.engine.protocol import Branchable, Pass, Planes, Wrapped, known
+from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.rounding import TINY, gamma
-
-__all__ = ["Best", "Shifted"]
 
 
 @dataclass(frozen=True)
@@ -40,48 +37,38 @@ class Shifted(Wrapped):
 
 
 @dataclass(frozen=True)
-class Best:
-    """The better of two passes over the same boxes, row by row; ``second`` may know less (``Pass.moments``)."""
+class Best(Wrapped):
+    """The better of two passes over the same boxes, row by row; ``second`` may know less (``Pass.moments``).
 
-    first: Pass
+    Variances and tails are those of ``inner``.
+    """
+
     second: Pass
-    moments: ClassVar[bool] = True
-    costly_tails: ClassVar[bool] = False  # beside a pass that costs as much
-
-    @property
-    def box(self) -> Box:
-        """The boxes of x."""
-        return self.first.box
 
     @property
     def name(self) -> str:
         """Of both engines."""
-        names = (self.first.name, self.second.name)
+        names = (self.inner.name, self.second.name)
         return names[0] if names[0] == names[1] else "+".join(names)
 
     @property
-    def random(self) -> bool:
-        """Whether the outputs vary at all."""
-        return self.first.random
+    def moments(self) -> bool:
+        """Those of the first pass, at least."""
+        return True
 
     @property
-    def gaussian(self) -> bool:
-        """Whether the outputs are Gaussian."""
-        return self.first.gaussian
-
-    @property
-    def tailed(self) -> bool:
-        """Whether there are exponential moments of the margins."""
-        return self.first.tailed
+    def costly_tails(self) -> bool:
+        """Not beside a pass that costs as much."""
+        return False
 
     @property
     def branchable(self) -> Branchable | None:
         """The pass on whose cells a decision can be branched."""
-        return self.first.branchable or self.second.branchable
+        return self.inner.branchable or self.second.branchable
 
     def affine(self, rows: Tensor) -> Planes:
         """The functions with the larger least value; the method of a box is that of all its rows, or both."""
-        a = self.first.affine(rows)
+        a = self.inner.affine(rows)
         if not self.second.moments and rows.ndim != 2:  # rows of each box are not outputs
             return a
         b = self.second.affine(rows)
@@ -98,22 +85,10 @@ class Best:
 
     def least(self, rows: Tensor) -> Tensor:
         """The larger of both lower bounds."""
-        first = known(self.first.least(rows))
+        first = known(self.inner.least(rows))
         return torch.maximum(first, known(self.second.least(rows))) if self.second.moments else first
-
-    def variance(self, rows: Tensor) -> Tensor:
-        """Of the first pass."""
-        return self.first.variance(rows)
-
-    def output_variance(self) -> Interval:
-        """Of the first pass."""
-        return self.first.output_variance()
-
-    def tails(self, at: Tensor, label: Tensor, margins: Margins) -> Tensor:
-        """Of the first pass."""
-        return self.first.tails(at, label, margins)
 
     def softmax(self, rows: Tensor) -> Tensor | None:
         """Of either."""
-        first, second = self.first.softmax(rows), self.second.softmax(rows)
+        first, second = self.inner.softmax(rows), self.second.softmax(rows)
         return second if first is None else first if second is None else torch.fmax(first, second)

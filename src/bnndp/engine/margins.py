@@ -14,8 +14,6 @@ from bnndp.activations import Sigmoid
 from bnndp.engine.protocol import Margins, Pass
 from bnndp.maths.exponential import chernoff_gaussian
 
-__all__ = ["LARGEST", "by_class", "gaussian_tails", "margin_rows", "margins"]
-
 LARGEST = 1e200
 """Variances of more have no Gaussian tails here: their roots leave the range of the closed formulas."""
 

@@ -21,8 +21,6 @@ from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, gamma
 
-__all__ = ["LowerSum", "Mixture", "Part", "of_affine", "plane_size", "summed", "weighted_interval"]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -17,20 +17,6 @@ from torch import Tensor
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 
-__all__ = [
-    "Branchable",
-    "Climbable",
-    "Margins",
-    "Pass",
-    "Planes",
-    "Slopes",
-    "Wrapped",
-    "both_signs",
-    "finite",
-    "known",
-    "movable",
-]
-
 _MOVABLE = 2.0  # standard deviations from zero within which the slope of a smoothed hinge still moves
 
 

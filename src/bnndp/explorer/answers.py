@@ -18,8 +18,6 @@ from bnndp.questions.decision import decide, robust_decision
 from bnndp.questions.softmax import bound_rows
 from bnndp.questions.verdict import Verdict, judge
 
-__all__ = ["Answer", "Claim", "answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:

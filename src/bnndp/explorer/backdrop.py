@@ -15,8 +15,6 @@ from bnndp.report.page.charts import Band
 from bnndp.report.page.network_curves import band_of
 from bnndp.report.page.pixels import field_uri
 
-__all__ = ["Backdrop", "backdrop_of", "mean_at"]
-
 _SIDE = 60  # pixels of a field
 _SAMPLES = 512  # behind each of them
 

@@ -8,8 +8,6 @@ from bnndp.explorer.session import Session
 from bnndp.report.page.document import asset, document, page_style
 from bnndp.report.page.markup import Child, Markup, data_script, joined, tag
 
-__all__ = ["explorer_page"]
-
 
 def explorer_page(session: Session) -> str:
     """The page; everything that changes is asked for by its script."""
@@ -26,7 +24,7 @@ def explorer_page(session: Session) -> str:
             tag(
                 "section",
                 tag("h2", "Input and radius", id="controls-title"),
-                _controls(session),
+                tag("form", _choice(session), _sliders(session), _radius(session), id="controls", class_="controls"),
                 aria_labelledby="controls-title",
             ),
             tag(
@@ -47,10 +45,6 @@ def explorer_page(session: Session) -> str:
 
 def _points(session: Session) -> int:
     return 0 if session.x is None else session.x.shape[0]
-
-
-def _controls(session: Session) -> Markup:
-    return tag("form", _choice(session), _sliders(session), _radius(session), id="controls", class_="controls")
 
 
 def _choice(session: Session) -> Child:

@@ -19,8 +19,6 @@ from bnndp.report.page.network_curves import affine_lines, distances
 from bnndp.report.page.pixels import image_shape, input_images
 from bnndp.report.page.scales import at_least, at_most, short
 
-__all__ = ["bounds_chart", "sentence", "view"]
-
 _BARS = 40  # outputs that are drawn
 
 Pair = tuple[float, float]

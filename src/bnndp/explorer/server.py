@@ -31,8 +31,6 @@ from bnndp.explorer.pictures import bounds_chart, sentence, view
 from bnndp.explorer.session import Session, read_question
 from bnndp.report.page.markup import joined, tag
 
-__all__ = ["Explorer", "open_page", "reply"]
-
 HOST = "127.0.0.1"
 _MAX_LENGTH = 2**16  # bytes of a question
 _TIMEOUT = 30.0  # seconds for a request to arrive

@@ -12,8 +12,6 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.network import Posterior
 
-__all__ = ["Question", "Session", "read_question"]
-
 _RANGE = (-2.0, 2.0)  # of inputs, where neither a domain nor inputs are given
 _MAX = sys.float_info.max
 _MARGIN = 0.1  # by which the range of given inputs is widened

@@ -23,8 +23,6 @@ from torch import Tensor
 from bnndp.errors import ModelFileError, one_line
 from bnndp.files.regular import cause_of, expect_memory, open_regular
 
-__all__ = ["HEADER_LIMIT", "content_digest", "expect_known", "parse_container", "parse_json", "read_container"]
-
 _DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
     "U8": torch.uint8,

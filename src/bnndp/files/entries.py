@@ -18,8 +18,6 @@ from bnndp.files.container import expect_known
 from bnndp.layers import DENSE, WEIGHTED, Flatten, Linear, Residual
 from bnndp.network import KINDS, BayesianNetwork, Layer
 
-__all__ = ["SHIFT", "expect_few", "read_chain", "write_chain"]
-
 SHIFT = "input_shift"
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST = 50_000  # layers in a file, those within blocks too

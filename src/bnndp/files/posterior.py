@@ -23,12 +23,7 @@ from torch import Tensor
 from bnndp.errors import CertError, InputError, ModelFileError, one_line
 from bnndp.files.container import HEADER_LIMIT, content_digest, expect_known, parse_json, read_container
 from bnndp.files.entries import expect_few, read_chain, write_chain
-from bnndp.network import TASKS, BayesianNetwork, Ensemble, Posterior
-
-__all__ = [
-    "FORMAT", "ModelFile", "load", "model_of", "read_model", "read_tensors", "save", "sync_folder", "training_card",
-    "write_whole",
-]  # fmt: skip
+from bnndp.network import TASKS, Ensemble, Posterior
 
 FORMAT = "bnndp-posterior-1"
 _ENTRY = "bnndp"  # of the metadata
@@ -71,7 +66,7 @@ def load(path: str | os.PathLike[str]) -> Posterior:
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
     """Read the posterior in a file, with its digest, source, training card and origin; faults as of :func:`load`."""
-    return model_of(*read_tensors(path), path)
+    return model_of(*read_container(path), path)
 
 
 def model_of(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], name: object) -> ModelFile:
@@ -109,7 +104,7 @@ def save(
         ['n.safetensors']
     """
     header: dict[str, Any] = {"format": FORMAT, "sha256": _BLANK}
-    header |= {"task": network.task, "input_shape": list(_shape(network))}
+    header |= {"task": network.task, "input_shape": list(network.members[0].shapes[0])}
     if isinstance(network, Ensemble):
         chains = [write_chain(member, f"members.{index}.") for index, member in enumerate(network.members)]
         header["members"] = [{"layers": layers} for layers, _ in chains]
@@ -141,30 +136,34 @@ def training_card(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 def write_whole(path: str | os.PathLike[str], payload: bytes) -> None:
     """Write a file so that there is, at any time, either the old one or the whole of the new one."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with scratch.open("xb") as file:
+        with replacing(Path(path)) as scratch, scratch.open("xb") as file:
             file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(target)
-        sync_folder(target.parent)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A name to write a file under, which gets that of ``target`` at a good end and is removed otherwise."""
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        yield scratch
+        _sync(scratch, os.O_RDONLY)
+        scratch.replace(target)
+        if hasattr(os, "O_DIRECTORY"):  # makes the new name last through a power cut
+            _sync(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     finally:
         with contextlib.suppress(OSError):  # where no file can be made, removing one may be refused too
             scratch.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the new name last through a power cut, where a folder can be opened for that."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _plain(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,11 +174,6 @@ def _plain(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(
             f"{name} cannot be written as JSON: {error}; give numbers, texts, lists and mappings."
         ) from error
-
-
-def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Metadata and tensors of any safetensors file; a :class:`ModelFileError` of one line says why it has none."""
-    return read_container(path)
 
 
 @contextlib.contextmanager
@@ -249,15 +243,13 @@ def _checked_digest(
 def _build(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Posterior:
     left = dict(tensors)
     expect_few([header.get("layers"), header.get("members")])
-    build = _ensemble if "members" in header else _network
-    posterior = build(header, left)
+    if "members" in header:
+        posterior: Posterior = _ensemble(header, left)
+    else:
+        posterior = read_chain(header["layers"], left, header["task"], header.get("input_shape"))
     if left:
         raise ModelFileError(f"holds tensors that no layer names: {', '.join(map(repr, sorted(left)[:4]))}.")
     return posterior
-
-
-def _network(header: dict[str, Any], left: dict[str, Tensor]) -> BayesianNetwork:
-    return read_chain(header["layers"], left, header["task"], header.get("input_shape"))
 
 
 def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
@@ -275,7 +267,3 @@ def _ensemble(header: dict[str, Any], left: dict[str, Tensor]) -> Ensemble:
             raise ModelFileError(f"member {index}: {error}") from error
         members.append(read)
     return Ensemble(tuple(members), weights)
-
-
-def _shape(network: Posterior) -> tuple[int, ...]:
-    return network.members[0].shapes[0]

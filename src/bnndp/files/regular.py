@@ -11,8 +11,6 @@ from typing import BinaryIO
 
 from bnndp.errors import ModelFileError, one_line
 
-__all__ = ["ARCHIVE_FAULTS", "cause_of", "expect_memory", "open_regular", "read_regular"]
-
 ARCHIVE_FAULTS = (
     ValueError, KeyError, EOFError, TypeError, SyntaxError, NotImplementedError, RuntimeError, OverflowError,
     zipfile.BadZipFile, zlib.error, tokenize.TokenError,

@@ -17,8 +17,6 @@ from typing import TypeAlias
 
 from bnndp.errors import InputError
 
-__all__ = ["VnnBox", "parse_vnnlib"]
-
 _TOKEN = re.compile(r"\s+|;[^\n]*|(?P<open>\()|(?P<close>\))|(?P<word>[^\s();]+)")
 _NAME = re.compile(r"([XY])_(0|[1-9][0-9]{0,6})")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from bnndp.geometry.box import Box, apply_rows
 
-__all__ = ["Affine", "AffineBounds", "Interval", "PiecewiseAffine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:

@@ -12,8 +12,6 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.maths.rounding import TINY, UNIT, gamma
 
-__all__ = ["Ball", "Box", "apply_rows"]
-
 _SMALLEST = 2.0**-1074  # of the positive float64 numbers
 
 

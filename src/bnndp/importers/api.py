@@ -19,8 +19,6 @@ from bnndp.importers.registry import importer_for
 from bnndp.importers.samples import join_members
 from bnndp.network import BayesianNetwork, Ensemble, Posterior
 
-__all__ = ["from_samples", "from_tensors"]
-
 
 def from_tensors(  # noqa: PLR0913 (what the tensors do not say)
     tensors: Mapping[str, object],
@@ -101,7 +99,8 @@ def from_samples(
         if not each:
             raise InputError("there are no samples.")
         live = _live_modules(each)
-        _expect_alike([_shapes(module) for module in live])
+        states = [module.state_dict() for module in live]
+        _expect_alike([{f"{name!r:.80}": tuple(value.shape) for name, value in state.items()} for state in states])
         if live and importer == "auto" and (given is None or given.layers is None):
             return _ensemble(live, given or Architecture(), weights)
         found = join_members([_read(state_of(sample), importer, Choices()) for sample in each])
@@ -123,10 +122,6 @@ def _live_modules(samples: Sequence[object]) -> list[nn.Module]:
     if modules and len(modules) < len(samples):
         raise InputError(f"{len(modules)} of {len(samples)} samples are modules; give modules or state_dicts alone.")
     return modules
-
-
-def _shapes(module: nn.Module) -> dict[str, object]:
-    return {f"{name!r:.80}": tuple(value.shape) for name, value in module.state_dict().items()}
 
 
 def _layers(network: BayesianNetwork) -> dict[str, object]:

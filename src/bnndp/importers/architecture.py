@@ -5,6 +5,7 @@ Nothing is assumed: a missing activation or task is an error that names the opti
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +22,6 @@ from bnndp.files.entries import read_chain
 from bnndp.files.regular import read_regular
 from bnndp.importers.prefixes import strip_prefixes
 from bnndp.network import KINDS, TASKS, BayesianNetwork
-
-__all__ = ["Architecture", "merge_architecture", "read_architecture", "read_settings"]
 
 _WHAT = "description of a network"
 _LONGEST = 2**22  # bytes of a file of settings
@@ -163,7 +162,7 @@ def merge_architecture(given: Architecture | None, task: str | None, activation:
 
 def read_architecture(path: str | os.PathLike[str]) -> Architecture:
     """The description in a .json or .toml file; faults are a :class:`ModelFileError` of one line."""
-    found = read_settings(path, _WHAT)
+    found, _ = read_settings(path, _WHAT)
     try:
         if not isinstance(found, dict) or not isinstance(found.get("layers"), list):
             raise ModelFileError("it needs a list of layers, as in docs/format.md")
@@ -178,11 +177,11 @@ def read_architecture(path: str | os.PathLike[str]) -> Architecture:
         raise ModelFileError(one_line(f"{path}: is no {_WHAT}: {error}")) from error
 
 
-def read_settings(path: str | os.PathLike[str], what: str) -> Any:
-    """The content of a .json or .toml file; faults are a :class:`ModelFileError` of one line: it is no ``what``."""
+def read_settings(path: str | os.PathLike[str], what: str) -> tuple[Any, str]:
+    """The content of a .json or .toml file and its SHA-256; faults are a :class:`ModelFileError`: it is no ``what``."""
     content = read_regular(path, _LONGEST)
     try:
-        return _parsed(content, Path(path).suffix.lower())
+        return _parsed(content, Path(path).suffix.lower()), hashlib.sha256(content).hexdigest()
     except CertError as error:
         raise ModelFileError(one_line(f"{path}: is no {what}: {error}")) from error
 

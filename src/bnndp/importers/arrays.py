@@ -14,8 +14,6 @@ from bnndp.importers.foreign import Foreign
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["arrays_of", "is_arrays"]
-
 _NPY = b"\x93NUMPY"
 _RATIO, _SLACK = 64, 2**26  # limit of the unpacked bytes: ratio * bytes of the file + slack
 _MOST = 50_000  # arrays

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from bnndp.importers.foreign import Imported
     from bnndp.network import BayesianNetwork, Posterior
 
-__all__ = ["order_layers", "posterior_of"]
-
 
 def posterior_of(found: Imported, given: Architecture | None = None) -> Posterior:
     """The network of the only member, or the mixture of all; ``given`` completes it.

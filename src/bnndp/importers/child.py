@@ -27,8 +27,6 @@ from bnndp.importers.pyro_constraints import CONSTRAINTS
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["expect_torch", "main", "to_safetensors"]
-
 _MEGABYTE = 2**20
 _COPIES, _SLACK = 4, 200 * _MEGABYTE  # limit of memory: that of the libraries + copies * bytes of the pickle + slack
 _LEAST = (2, 10)  # torch; older ones can be made to run code or to corrupt memory (CVE-2025-32434, CVE-2026-24747)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bnndp.files.posterior import ModelFile
     from bnndp.importers.architecture import Architecture
 
-__all__ = ["ConvertOptions", "convert"]
-
 _OWN = "bnndp"  # the metadata entry of our own files
 
 
@@ -107,7 +105,7 @@ def _model(
     from bnndp.importers.samples import join_members
 
     beside = None if options.beside is None else _opened(options.beside, "")
-    table = None if options.table is None else read_settings(options.table, "table")
+    table, table_digest = (None, "") if options.table is None else read_settings(options.table, "table")
     if table is not None and not isinstance(table, dict):
         raise ModelFileError(one_line(f"{options.table}: is not a table: it must be a mapping of settings"))
     second = None if beside is None else beside.foreign
@@ -126,7 +124,15 @@ def _model(
     except (CertError, RuntimeError, MemoryError) as error:
         raise ModelFileError(one_line(f"{paths[0]}: cannot be converted: {error}")) from error
     sources = [_source(path, each.sha256) for path, each in pairs]
-    origin = _origin(importer, found, sources, options)
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in found.members[0]))
+    origin: dict[str, Any] = {"sources": sources, "importer": importer.name, "formula": found.formula, "layers": layers}
+    if found.remarks:
+        origin["remarks"] = list(found.remarks)
+    if options.table is not None:
+        origin["table"] = _source(options.table, table_digest)
+    choices_made = _choices_made(options)
+    if choices_made:
+        origin["choices"] = choices_made
     origin["dtypes"] = sorted(
         {str(t.dtype).removeprefix("torch.") for each in opened for t in each.foreign.tensors.values()}
     )
@@ -167,17 +173,8 @@ def _source(path: str | os.PathLike[str], digest: str) -> dict[str, str]:
     return {"file": Path(path).name, "sha256": digest}
 
 
-def _origin(
-    importer: Importer, found: Imported, sources: list[dict[str, str]], options: ConvertOptions
-) -> dict[str, Any]:
-    """Where the network comes from and how its values were read, as it is kept in the new file."""
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in found.members[0]))
-    origin: dict[str, Any] = {"sources": sources, "importer": importer.name, "formula": found.formula, "layers": layers}
-    if found.remarks:
-        origin["remarks"] = list(found.remarks)
-    if options.table is not None:
-        origin["table"] = _source(options.table, hashlib.sha256(read_regular(options.table)).hexdigest())
-    named: dict[str, object] = {"scale_transform": options.scale_transform, "bias": options.bias, "key": options.key}
-    choices = {name: value for name, value in named.items() if value != getattr(ConvertOptions(), name)}
-    choices |= {"ignore": list(options.ignore)} if options.ignore else {}
-    return origin | ({"choices": choices} if choices else {})
+def _choices_made(options: ConvertOptions) -> dict[str, object]:
+    """The choices of how values are read that are not the default, as they are kept in the new file."""
+    named = ("scale_transform", "bias", "key")
+    made = {name: getattr(options, name) for name in named if getattr(options, name) != getattr(ConvertOptions(), name)}
+    return made | ({"ignore": list(options.ignore)} if options.ignore else {})

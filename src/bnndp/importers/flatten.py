@@ -17,8 +17,6 @@ from bnndp.importers.pyro_constraints import text_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["contents", "flat", "state_of", "to_tensors"]
-
 _MAX_DEPTH, _MAX_ENTRIES, _MAX_TEXT = 16, 50_000, 200
 _DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 

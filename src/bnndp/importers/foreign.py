@@ -15,8 +15,6 @@ from bnndp.errors import ModelFileError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Choices", "Foreign", "Imported", "Importer", "drop_tensors", "expect_used", "quoted"]
-
 _Value = TypeVar("_Value")
 _MOST = 12  # names in a message
 _OPTIONS = {"bias": "--no-bias"}  # choices that are called otherwise on the command line

@@ -22,11 +22,6 @@ from bnndp.importers.sites import Layer, SiteTable, by_role, layers_of
 from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64
 
-__all__ = [
-    "LARGEST", "REAL_PRIORS", "Law", "correlation_error", "expect_joint_shapes", "expect_scales", "expect_size",
-    "fixed_beside", "inverse_factor", "layer_factor", "site_shapes", "split_sites", "to_layers",
-]  # fmt: skip
-
 LARGEST = 2**25  # numbers in the factor of one layer: 256 MiB
 REAL_PRIORS = "weights are taken to have priors on all real numbers, such as normal ones; the file does not say"
 _ASYMMETRY = 1e-5  # of a precision that was summed up in float32, relative to its largest entry
@@ -73,7 +68,10 @@ def to_layers(
     """The tensors of the layers in our names, and the kinds of those that are correlated."""
     layers = layers_of({name: tuple(mean.shape) for name, mean in law.means.items()}, table, certain, ordered=ordered)
     tensors = layer_tensors(by_role(layers, law.means, law.stds))
-    used = {layer.name: _columns(layer, law.rows) for layer in layers if layer.weight in law.rows}
+    used: dict[str, Tensor] = {}  # which columns of the factor reach each layer
+    for layer in layers:
+        reached = [(law.rows[site].flatten(0, -2) != 0).any(0) for site in layer.sites if site in law.rows]
+        used |= {layer.name: torch.stack(reached).any(0)} if layer.weight in law.rows else {}
     for one, other in itertools.combinations(used, 2):
         if bool((used[one] & used[other]).any()):
             raise correlation_error(one, other)
@@ -93,11 +91,6 @@ def correlation_error(one: str, other: str) -> ModelFileError:
         f"weights of the layers {one!r:.60} and {other!r:.60} are correlated; only a covariance within a layer can be "
         "certified, such as that of the last layer alone"
     )
-
-
-def _columns(layer: Layer, rows: Mapping[str, Tensor]) -> Tensor:
-    """Which columns of the factor reach this layer."""
-    return torch.stack([(rows[site].flatten(0, -2) != 0).any(0) for site in layer.sites if site in rows]).any(0)
 
 
 def layer_factor(layer: Layer, rows: Mapping[str, Tensor]) -> Tensor:

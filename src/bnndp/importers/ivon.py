@@ -26,8 +26,6 @@ from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
 from bnndp.network import Posterior
 
-__all__ = ["IVON", "from_ivon"]
-
 _HESS = re.compile(r"(?:.*\.)?param_groups\.\d+\.hess")
 
 

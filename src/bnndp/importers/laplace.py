@@ -48,8 +48,6 @@ from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
 from bnndp.network import TASKS, Posterior
 
-__all__ = ["LAPLACE", "from_laplace"]
-
 _CLASS = re.compile(r"(?P<structure>Diag|Full|Kron|LowRank)(?P<last>LL)?Laplace")
 _TORCH = {"weight": "out_in"}
 _GLM = (

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from bnndp.errors import ModelFileError
 
-__all__ = ["expect_ascending", "in_order", "transpose_advice"]
-
 _NUMBER = re.compile(r"\d+")
 _ADVICE = (
     'they would fit as (inputs, outputs), the other way round: say layout = "in_out" of the weights by --table '

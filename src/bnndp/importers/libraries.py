@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from bnndp.importers.tables import FIXED, Row, Table
 
-__all__ = ["LIBRARIES"]
-
 
 def _rows(weight: tuple[str, str], bias: tuple[str, str], transform: str) -> tuple[Row, ...]:
     """Mean and std of the weight and of the bias."""

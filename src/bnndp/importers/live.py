@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from bnndp.importers.foreign import Imported
     from bnndp.network import Posterior
 
-__all__ = [
-    "Describe",
-    "Description",
-    "TraceOptions",
-    "any_known",
-    "describe_calls",
-    "describe_network",
-    "describe_samples",
-    "posterior_of_live",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
@@ -54,17 +43,8 @@ class TraceOptions:
     mc_dropout: bool | None = None  # None: it is not known whether masks are drawn at prediction
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The layers of a live network, its task and the shape of its inputs."""
-
-    layers: tuple[dict[str, Any], ...]  # as in docs/format.md, by the names of the module
-    task: str | None = None  # None: it does not say
-    input_shape: tuple[int, ...] | None = None  # None: that of the first layer, which is dense
-
-
-Describe = Callable[[TraceOptions], "Description | None"]
-"""Describes a live network; returns None if none of its layers is known."""
+Describe = Callable[[TraceOptions], Architecture | None]
+"""Returns the layers of a live network, its task and the shape of its inputs; None if none of its layers is known."""
 
 
 def posterior_of_live(found: Imported, given: Architecture | None, read: Describe) -> Posterior:
@@ -106,7 +86,7 @@ def _described(found: Imported, given: Architecture, read: Describe) -> Posterio
     return posterior
 
 
-def _completed(found: Imported, given: Architecture, description: Description) -> tuple[Imported, Architecture]:
+def _completed(found: Imported, given: Architecture, description: Architecture) -> tuple[Imported, Architecture]:
     """The posterior with the task, and the architecture with the layers, of the live network."""
     if description.task is not None and found.task not in (None, description.task):
         raise InputError(f"what was trained is for {found.task}, but its network is for {description.task}.")
@@ -115,7 +95,7 @@ def _completed(found: Imported, given: Architecture, description: Description) -
     return replace(found, task=found.task or description.task), layers
 
 
-def describe_network(network: object, found: Imported, options: TraceOptions) -> Description | None:
+def describe_network(network: object, found: Imported, options: TraceOptions) -> Architecture | None:
     """The description of a module with all layers of ``found``; None for a state_dict or a module with some of them."""
     if not isinstance(network, nn.Module):
         return None
@@ -130,17 +110,17 @@ def describe_network(network: object, found: Imported, options: TraceOptions) ->
     return None
 
 
-def _describe_module(module: nn.Module, options: TraceOptions) -> Description | None:
+def _describe_module(module: nn.Module, options: TraceOptions) -> Architecture | None:
     """The description of a module; None if none of its layers is known."""
     found = leaf_modules(module)
     parts = {"layer": module} if module in found.values() else found
     if not any_known(parts.values()):
         return None
     calls = chain_of_calls(module, parts, probe(parts, options.input_shape), options.functions)
-    return Description(describe_calls(calls, options))
+    return Architecture(layers=describe_calls(calls, options))
 
 
-def describe_samples(modules: Sequence[nn.Module], options: TraceOptions) -> Description | None:
+def describe_samples(modules: Sequence[nn.Module], options: TraceOptions) -> Architecture | None:
     """The description of modules, which must have the same; None if there are none."""
     descriptions = [_describe_module(module, options) for module in modules]
     odd = next((index for index, each in enumerate(descriptions) if each != descriptions[0]), None)

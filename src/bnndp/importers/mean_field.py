@@ -13,8 +13,6 @@ from bnndp.importers.foreign import Choices, Foreign, Imported, Importer
 from bnndp.importers.prefixes import network_names, network_tensors, optimisers
 from bnndp.importers.tables import FIXED, Row, Table, layer_tensors
 
-__all__ = ["OWN_NAMES", "OWN_TABLE", "STATE_DICT", "by_table", "is_stacked", "read_table"]
-
 _KEYS = ("tensors", "formula")
 _STATE_DICT = Table("state_dict", "weight_mean = weight, bias_mean = bias or 0, all std = 0", FIXED, ())
 _SETTINGS = tuple(each.name for each in fields(Row) if each.init)
@@ -85,17 +83,13 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _knows_own(foreign: Foreign) -> bool:
-    """Whether any tensor is a ``weight_mean``."""
-    return any(_last(name) == "weight_mean" for name in network_names(foreign))
-
-
-def _read_own(foreign: Foreign, choices: Choices) -> Imported:  # noqa: ARG001 (as of all importers)
-    """The tensors as they are."""
-    return Imported((network_tensors(foreign),), "the tensors as they are")
-
-
-OWN_NAMES = Importer("bnndp", "<layer>.weight_mean", (), _knows_own, _read_own)
+OWN_NAMES = Importer(
+    "bnndp",
+    "<layer>.weight_mean",
+    (),
+    lambda foreign: any(_last(name) == "weight_mean" for name in network_names(foreign)),
+    lambda foreign, _: Imported((network_tensors(foreign),), "the tensors as they are"),
+)
 """Tensors by the names of docs/format.md."""
 
 

@@ -21,11 +21,6 @@ from bnndp.importers.trace import FLATTEN, Call, Functions, chain_of_calls, repe
 from bnndp.layers import WEIGHTED, AveragePool, BatchNorm, Conv2d, Dropout, Flatten, Linear, MaxPool, Record
 from bnndp.network import TASKS, BayesianNetwork
 
-__all__ = [
-    "CONVERTERS", "FUNCTIONS", "expect_not_other", "from_module", "leaf_modules", "probe", "stride_and_padding",
-    "to_record",
-]  # fmt: skip
-
 _BATCH = 4  # inputs to run the module on
 _Settings = Mapping[str, tuple[object, ...]]
 FUNCTIONS: Functions = {
@@ -193,7 +188,8 @@ def stride_and_padding(part: nn.Module) -> tuple[tuple[int, int], tuple[int, int
 
 def _bayesian(part: nn.Module, table: Table) -> Record:
     """A layer with independent Gaussian weights."""
-    if getattr(part, "frozen", False) or getattr(part, "freeze", False) is True or _has_draw(part):
+    has_draw = getattr(part, "weight_eps", None) is not None and hasattr(part, "weight_log_sigma")  # of torchbnn
+    if getattr(part, "frozen", False) or getattr(part, "freeze", False) is True or has_draw:
         raise UnsupportedLayerError("it is frozen, so its weights are not drawn; unfreeze it.")
     layers, _ = table.layers({f"layer.{name}": value for name, value in part.state_dict().items()})
     tensors = layer_tensors(layers, bias=getattr(part, "bias", True) is not False)
@@ -207,11 +203,6 @@ def _bayesian(part: nn.Module, table: Table) -> Record:
         raise UnsupportedLayerError(f"there is no rule for {type(part).__name__} with weights of {axes} axes.")
     stride, padding = stride_and_padding(part)
     return Conv2d(**fields, stride=stride, padding=padding)
-
-
-def _has_draw(part: nn.Module) -> bool:
-    """Whether a layer of torchbnn keeps one draw of its weights."""
-    return getattr(part, "weight_eps", None) is not None and hasattr(part, "weight_log_sigma")
 
 
 def _pair(part: nn.Module, name: str) -> tuple[int, int]:

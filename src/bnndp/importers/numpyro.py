@@ -42,8 +42,6 @@ from bnndp.importers.tables import layer_tensors
 from bnndp.importers.values import to_float64, to_std
 from bnndp.network import Posterior
 
-__all__ = ["CHAIN", "NUMPYRO", "from_numpyro"]
-
 _CERTAIN = {"kernel": "in_out"}
 _FLAT = ("auto_loc", "auto_scale", "auto_scale_tril", "auto_cov_factor")
 _SITE = re.compile(r"(?P<site>.+)_auto_(?P<kind>loc|scale)")

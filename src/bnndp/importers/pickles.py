@@ -24,8 +24,6 @@ from bnndp.files.regular import cause_of
 from bnndp.importers.foreign import Foreign
 from bnndp.importers.prescan import expect_plain
 
-__all__ = ["FAULT", "OpenedFile", "open_in_child", "open_pickle"]
-
 FAULT = 3  # exit status of the child where the cause is on its standard error
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from bnndp.importers.child import main; "

@@ -36,11 +36,10 @@ from bnndp.importers.values import to_float64, to_std
 from bnndp.layers.correlated import factor_of
 from bnndp.network import Posterior
 
-__all__ = ["POSTERIORS", "from_posteriors"]
-
 _TORCH = {"weight": "out_in"}
 _DIAGONAL = {"log_sd_diag": "exp", "prec_diag": "rsqrt", "sd_diag": "none"}
 _DENSE = ("L_factor", "prec", "cov")
+_FIELDS = ("params", *_DIAGONAL, *_DENSE)
 _ASIDE = ("opt_state", "nelbo", "step", "aux", "log_posterior", "log_likelihood", "momenta", "xi")
 _FORMULAS = {
     "log_sd_diag": "mean = params, std = exp(log_sd_diag)",
@@ -61,7 +60,7 @@ def _knows(foreign: Foreign) -> bool:
 
 def _read(foreign: Foreign, choices: Choices) -> Imported:
     """Means, and the spread that the state holds."""
-    known = ("params", *_DIAGONAL, *_DENSE, *_ASIDE)
+    known = (*_FIELDS, *_ASIDE)
     odd = next((name for name in foreign.tensors if name.partition(".")[0] not in known), None)
     if odd is not None:
         raise ModelFileError(f"tensor {odd!r:.80} is not part of a state; its fields are {', '.join(known)}")
@@ -124,24 +123,18 @@ def from_posteriors(
 
 
 def _state_found(state: object, network: object | None) -> Imported:
-    fields = {name: _field(state, name) for name in ("params", *_DIAGONAL, *_DENSE)}
+    held = state if isinstance(state, Mapping) else {name: getattr(state, name, None) for name in _FIELDS}
+    fields = {name: held.get(name) for name in _FIELDS}
     params = fields["params"]
     if not isinstance(params, Mapping):
         raise InputError(f"a state needs params, a dictionary by parameter names, got {type(params).__name__}.")
     order = list(params) if isinstance(params, OrderedDict) else sorted(params)
     table = {"sites": [{"site": name} for name in order]}
-    held = flat({name: value for name, value in fields.items() if value is not None})
-    lacking = _without(state_of(network), params)
-    return POSTERIORS.read(held, Choices(beside=flat(lacking) if lacking else None, table=table))
-
-
-def _field(state: object, name: str) -> object:
-    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
-
-
-def _without(state: object, params: Mapping[str, object]) -> object:
-    """The parameters of the network that the state does not have."""
-    return {name: value for name, value in state.items() if name not in params} if isinstance(state, Mapping) else state
+    foreign = flat({name: value for name, value in fields.items() if value is not None})
+    lacking = state_of(network)
+    if isinstance(lacking, Mapping):
+        lacking = {name: value for name, value in lacking.items() if name not in params}
+    return POSTERIORS.read(foreign, Choices(beside=flat(lacking) if lacking else None, table=table))
 
 
 def _diagonal(means: Mapping[str, Tensor], kind: str, foreign: Foreign) -> Law:
@@ -170,16 +163,12 @@ def _dense(means: Mapping[str, Tensor], kind: str, foreign: Foreign, table: Site
     elif kind == "prec":
         factor = inverse_factor("the state", given)
     else:
-        factor = _factor_of(given)
+        try:
+            factor = factor_of(given)
+        except CertError as error:
+            raise ModelFileError(f"cov of the state: {error}") from error
     zeros = {name: torch.zeros_like(mean) for name, mean in means.items()}
     return Law(means, zeros, split_sites(factor, shapes))
-
-
-def _factor_of(covariance: Tensor) -> Tensor:
-    try:
-        return factor_of(covariance)
-    except CertError as error:
-        raise ModelFileError(f"cov of the state: {error}") from error
 
 
 def _order(means: Mapping[str, Tensor], table: SiteTable, *, sure: bool) -> list[str]:

@@ -14,8 +14,6 @@ from torch import Tensor
 from bnndp.errors import ModelFileError
 from bnndp.importers.foreign import Foreign
 
-__all__ = ["network_entry", "network_names", "network_tensors", "optimisers", "shared_prefix", "strip_prefixes"]
-
 _LIGHTNING = "pytorch-lightning_version"  # the mark of its checkpoints, whose network is always the same entry
 _PREFIXES = ("module", "model", "net", "network", "_orig_mod", "state_dict")
 

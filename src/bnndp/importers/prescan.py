@@ -15,8 +15,6 @@ from typing import BinaryIO
 from bnndp.errors import ModelFileError
 from bnndp.importers.pyro_constraints import CONSTRAINTS
 
-__all__ = ["expect_plain"]
-
 _MOST = 300_000  # operations: some 10,000 tensors
 _LARGEST = 2**24  # bytes of the pickle in an archive; the numbers are beside it
 _OLD = (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", 5)  # how torch < 1.6 began a file, and its number of pickles

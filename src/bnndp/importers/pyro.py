@@ -40,8 +40,6 @@ from bnndp.importers.pyro_scales import REAL, Param, remarks, scale, transform, 
 from bnndp.importers.sites import site_table
 from bnndp.importers.values import to_float64, to_std
 
-__all__ = ["PYRO", "TYXE"]
-
 _RAW = "_unconstrained"  # how a guide's state_dict marks values under a constraint
 _STORE = "constraints."  # how values of a ParamStore begin
 _MODULE = "$$$"  # of pyro.module: "net$$$0.weight" is a parameter without variance
@@ -51,11 +49,6 @@ _FLAT = re.compile(r"(?:.*\.)?(?P<kind>loc|scale|scale_tril|cov_factor)")
 _TYXE = re.compile(r"(?P<site>.+)\.(?P<kind>loc|scale)")
 _WEIGHT = re.compile(r".*(?:weight|bias|kernel|\b[wb])_?\d*")
 _DIAGONALS = {"unit_lower_cholesky": "unit", "softplus_lower_cholesky": "softplus", "lower_cholesky": "exp"}
-
-
-def _knows_pyro(foreign: Foreign) -> bool:
-    """Whether it is a ParamStore or a guide's state_dict, and not of TyXe."""
-    return _is_guide(foreign) and not _is_tyxe(foreign)
 
 
 def _read_pyro(foreign: Foreign, choices: Choices) -> Imported:
@@ -74,15 +67,10 @@ PYRO = Importer(
     "pyro",
     "params with constraints, or locs.<site>_unconstrained, or loc with scale_unconstrained",
     ("scale_transform", "beside", "table", "ignore"),
-    _knows_pyro,
+    lambda foreign: _is_guide(foreign) and not _is_tyxe(foreign),
     _read_pyro,
 )
 """Autoguides of Pyro."""
-
-
-def _knows_tyxe(foreign: Foreign) -> bool:
-    """Whether sites have a location and a scale of their own."""
-    return _is_guide(foreign) and _is_tyxe(foreign)
 
 
 def _read_tyxe(foreign: Foreign, choices: Choices) -> Imported:
@@ -94,7 +82,7 @@ TYXE = Importer(
     "tyxe",
     "<site>.loc_unconstrained with <site>.scale_unconstrained",
     ("scale_transform", "beside", "table", "ignore"),
-    _knows_tyxe,
+    lambda foreign: _is_guide(foreign) and _is_tyxe(foreign),
     _read_tyxe,
 )
 """Guides of TyXe."""

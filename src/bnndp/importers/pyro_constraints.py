@@ -6,8 +6,6 @@ can do nothing and keeps what the file says of it, and is then put in words.
 
 from __future__ import annotations
 
-__all__ = ["CONSTRAINTS", "text_of"]
-
 _TORCH, _PYRO = "torch.distributions.constraints", "pyro.distributions.constraints"
 
 

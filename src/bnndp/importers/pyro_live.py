@@ -20,7 +20,6 @@ from bnndp.importers.architecture import Architecture, merge_architecture
 from bnndp.importers.flatten import flat, state_of
 from bnndp.importers.foreign import Choices, Foreign
 from bnndp.importers.live import (
-    Description,
     TraceOptions,
     any_known,
     describe_calls,
@@ -33,8 +32,6 @@ from bnndp.importers.pyro_constraints import CONSTRAINTS
 from bnndp.importers.sites import ignored_names
 from bnndp.importers.trace import FLATTEN, Snapshot, calls_of, record_run
 from bnndp.network import Posterior
-
-__all__ = ["from_pyro"]
 
 _AROUND = (distributions.Normal, distributions.StudentT, distributions.Laplace)
 _OF_LOGITS = (distributions.Categorical, distributions.OneHotCategorical)
@@ -87,13 +84,13 @@ def from_pyro(  # noqa: PLR0913 (what the guide does not say)
     beside = None if network is None else flat(state_of(network))
     found = reader.read(foreign, Choices(scale_transform, beside=beside, table=full_table or None, ignore=aside))
 
-    def read(options: TraceOptions) -> Description | None:
+    def read(options: TraceOptions) -> Architecture | None:
         return _describe_guide(guide, options) or describe_network(network, found, options)
 
     return posterior_of_live(found, given, read)
 
 
-def _describe_guide(guide: object, options: TraceOptions) -> Description | None:
+def _describe_guide(guide: object, options: TraceOptions) -> Architecture | None:
     """What the model of a live guide says; None if it says nothing."""
     model = _model(guide)
     nodes = getattr(getattr(guide, "prototype_trace", None), "nodes", {})
@@ -109,7 +106,7 @@ def _describe_guide(guide: object, options: TraceOptions) -> Description | None:
     layers = describe_calls(calls, options)
     start = 1 if [entry["type"] for entry in layers[:1]] == [FLATTEN] else 0  # as a vector, which inputs are here
     shape = tuple(inputs.shape[1:]) if inputs.ndim > 2 and start == 0 else None
-    return Description(layers[start:], _task(*run.last, run.result), shape)
+    return Architecture(_task(*run.last, run.result), layers=layers[start:], input_shape=shape)
 
 
 def _model(guide: object) -> object:

@@ -17,8 +17,6 @@ from torch import Tensor
 from bnndp.errors import ModelFileError
 from bnndp.importers.values import to_float64, to_std
 
-__all__ = ["REAL", "Param", "remarks", "scale", "transform", "words"]
-
 REAL = "real"
 _KNOWN = {"softplus_positive": "softplus", "greater_than 0.0": "exp", "greater_than 0": "exp"}
 _INTERVAL = re.compile(r"(?:interval 0(?:\.0)?|sigmoid) (?P<most>[0-9.eE+-]+)")

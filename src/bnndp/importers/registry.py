@@ -16,8 +16,6 @@ from bnndp.importers.prefixes import network_entry
 from bnndp.importers.pyro import PYRO, TYXE
 from bnndp.importers.samples import samples_of
 
-__all__ = ["IMPORTERS", "importer_for"]
-
 _SINGLE = (OWN_NAMES, STATE_DICT, *map(by_table, LIBRARIES))
 _SAMPLES = samples_of((*_SINGLE, POSTERIORS))
 IMPORTERS = (*_SINGLE, OWN_TABLE, IVON, _SAMPLES, PYRO, TYXE, NUMPYRO, CHAIN, LAPLACE, POSTERIORS)

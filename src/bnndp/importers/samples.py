@@ -17,8 +17,6 @@ from bnndp.importers.mean_field import STATE_DICT, is_stacked
 from bnndp.importers.prefixes import network_tensors
 from bnndp.importers.values import to_float64
 
-__all__ = ["join_members", "sample_count", "samples_of"]
-
 _WEIGHTS = "weights"  # of the samples, beside stacked ones
 
 

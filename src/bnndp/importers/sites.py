@@ -25,8 +25,6 @@ from bnndp.files.container import expect_known
 from bnndp.importers.foreign import Choices, quoted
 from bnndp.importers.tables import LAYOUTS
 
-__all__ = ["Layer", "Site", "SiteTable", "by_role", "ignored_names", "layers_of", "site_of", "site_table"]
-
 _KEYS, _SETTINGS = ("layout", "ignore", "sites"), ("site", "layer", "part", "shape", "layout")
 _PARTS = ("weight", "bias")
 _LAST = re.compile(r"(?:(?P<layer>.+)[./])?(?P<leaf>weight|kernel|w|bias|b)")

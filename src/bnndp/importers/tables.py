@@ -16,8 +16,6 @@ from torch import Tensor
 from bnndp.errors import InputError, ModelFileError
 from bnndp.importers.values import TRANSFORMS, to_float64, to_std
 
-__all__ = ["FIXED", "LAYOUTS", "ROLES", "Row", "Table", "layer_tensors"]
-
 ROLES = ("weight_mean", "weight_std", "bias_mean", "bias_std", "weight", "bias", "copy", "unused")
 """The first four are ours. ``weight`` and ``bias`` have no variance; a ``copy`` is of another tensor of its layer."""
 

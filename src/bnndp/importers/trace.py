@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from bnndp.errors import InputError
 
-__all__ = ["FLATTEN", "Call", "Functions", "Run", "Snapshot", "calls_of", "chain_of_calls", "record_run", "repeated"]
-
 FLATTEN = "flatten"
 Functions = Mapping[str, Callable[[Tensor], Tensor]]
 """Activations that may be called between two layers, by their kinds."""

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from bnndp.errors import ModelFileError
 
-__all__ = ["TRANSFORMS", "softplus", "to_float64", "to_std"]
-
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LARGE = 700.0  # exp of it is finite in float64, and softplus is the identity there
 

@@ -19,8 +19,6 @@ from bnndp.layers.checks import expect_shapes, take
 from bnndp.layers.record import Record
 from bnndp.layers.units import in_outputs
 
-__all__ = ["BatchNorm"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchNorm:

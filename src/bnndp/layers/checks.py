@@ -9,8 +9,6 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["expect_shapes", "parameter", "positive", "take"]
-
 
 def take(record: object, fields: tuple[str, ...]) -> None:
     """Replace the named fields of a frozen record by their own float64 copies, checked."""

@@ -11,8 +11,6 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, positive, take
 
-__all__ = ["Conv2d", "window_shape"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conv2d:

@@ -18,9 +18,7 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, parameter, take
-from bnndp.layers.dense import DenseSizes
-
-__all__ = ["CorrelatedLinear", "factor_of"]
+from bnndp.layers.linear import DenseSizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,8 +14,6 @@ import torch
 
 from bnndp.errors import InputError
 
-__all__ = ["LAWS", "Dropout"]
-
 LAWS = ("bernoulli", "gaussian")
 
 

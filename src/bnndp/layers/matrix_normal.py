@@ -15,9 +15,7 @@ from torch import Tensor
 from bnndp.errors import InputError
 from bnndp.layers.checks import expect_shapes, take
 from bnndp.layers.correlated import factor_of
-from bnndp.layers.dense import DenseSizes
-
-__all__ = ["MatrixNormalLinear"]
+from bnndp.layers.linear import DenseSizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

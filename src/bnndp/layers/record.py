@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
-__all__ = ["Record"]
+from bnndp.errors import InputError
+
+_Self = TypeVar("_Self", bound="Weightless")
 
 
 class Record(Protocol):
@@ -36,3 +39,28 @@ class Record(Protocol):
     def to(self, device: torch.device | str) -> Record:
         """The same record with its tensors on ``device``."""
         ...
+
+
+class Weightless:
+    """What records without weights and without variance share."""
+
+    __slots__ = ()
+    tensors: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[str, ...]] = ()
+    random: ClassVar[bool] = False
+
+    def to(self: _Self, device: torch.device | str) -> _Self:  # noqa: ARG002 (as of all records)
+        """Itself: there is nothing to move."""
+        return self
+
+
+def chain_shapes(layers: Sequence[Record], shape: tuple[int, ...], where: str = "") -> tuple[tuple[int, ...], ...]:
+    """The shape before each layer of a chain, and after the last; ``where`` the chain is, for messages."""
+    found = [shape]
+    try:
+        for layer in layers:
+            found.append(layer.out_shape(found[-1]))
+    except InputError as error:
+        index = len(found) - 1
+        raise InputError(f"layer {index}{where} ({layers[index].kind}): {error}") from error
+    return tuple(found)

@@ -8,9 +8,7 @@ from typing import ClassVar
 import torch
 
 from bnndp.errors import InputError
-from bnndp.layers.record import Record
-
-__all__ = ["Residual"]
+from bnndp.layers.record import Record, chain_shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,10 +49,7 @@ class Residual:
 
     def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The shape before each layer of the block, and after the last."""
-        found = [shape]
-        for index, layer in enumerate(self.layers):
-            found.append(_out_shape(index, layer, found[-1]))
-        return tuple(found)
+        return chain_shapes(self.layers, shape, " of the block")
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The same shape: what is added must fit."""
@@ -66,10 +61,3 @@ class Residual:
     def to(self, device: torch.device | str) -> Residual:
         """The same block with its tensors on ``device``."""
         return Residual(tuple(layer.to(device) for layer in self.layers))
-
-
-def _out_shape(index: int, layer: Record, shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        return layer.out_shape(shape)
-    except InputError as error:
-        raise InputError(f"layer {index} of the block ({layer.kind}): {error}") from error

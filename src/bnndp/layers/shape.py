@@ -6,17 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from bnndp.errors import InputError
 from bnndp.layers.checks import positive
 from bnndp.layers.convolution import window_shape
-
-__all__ = ["AveragePool", "Flatten", "MaxPool"]
+from bnndp.layers.record import Weightless
 
 
 @dataclass(frozen=True, slots=True)
-class Flatten:
+class Flatten(Weightless):
     """Reshapes its input to a vector, in the order of torch.
 
     Examples:
@@ -25,24 +22,15 @@ class Flatten:
     """
 
     kind: ClassVar[str] = "flatten"
-    tensors: ClassVar[tuple[str, ...]] = ()
-    settings: ClassVar[tuple[str, ...]] = ()
-    random: ClassVar[bool] = False
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the outputs for inputs of this shape."""
         return (math.prod(shape),)
 
-    def to(self, device: torch.device | str) -> Flatten:  # noqa: ARG002 (as of all records)
-        """Itself: there is nothing to move."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
-    tensors: ClassVar[tuple[str, ...]] = ()
+class _Pool(Weightless):
     settings: ClassVar[tuple[str, ...]] = ("size", "stride")
-    random: ClassVar[bool] = False
 
     size: int | tuple[int, int]
     stride: int | tuple[int, int] | None = None  # None: the size
@@ -75,10 +63,6 @@ class AveragePool(_Pool):
 
     kind: ClassVar[str] = "average_pool"
 
-    def to(self, device: torch.device | str) -> AveragePool:  # noqa: ARG002 (as of all records)
-        """Itself: there is nothing to move."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
 class MaxPool(_Pool):
@@ -94,7 +78,3 @@ class MaxPool(_Pool):
     """
 
     kind: ClassVar[str] = "max_pool"
-
-    def to(self, device: torch.device | str) -> MaxPool:  # noqa: ARG002 (as of all records)
-        """Itself: there is nothing to move."""
-        return self

@@ -18,8 +18,6 @@ from bnndp.layers.linear import Linear
 from bnndp.layers.matrix_normal import MatrixNormalLinear
 from bnndp.layers.record import Record
 
-__all__ = ["divided", "in_outputs"]
-
 
 def divided(layer: Record, scale: Tensor, shape: tuple[int, ...]) -> Record:
     """The layer ``z -> layer(z / scale)``, for a scale (n_in,) of inputs of this shape."""

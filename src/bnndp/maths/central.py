@@ -6,8 +6,6 @@ from torch import Tensor
 from bnndp.maths.rectified import standard_raw
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = ["fourth_central", "third_central"]
-
 _THIRD_MODE = 0.6074743291261784  # where the standard deviation equals the mean; see third_central
 
 

@@ -18,8 +18,6 @@ from torch import Tensor
 from bnndp.maths.normal import INV_SQRT_2PI
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["Tilted", "chernoff_constant", "chernoff_gaussian", "lipschitz", "log_moment", "sub_gaussian", "tilted"]
-
 _SQRT1_2 = math.sqrt(0.5)
 _LOG_PEAK = math.log(INV_SQRT_2PI)
 _FAR = 4.0  # standard deviations beyond which the quantiles of ``lipschitz`` are bounded by Mills' ratio

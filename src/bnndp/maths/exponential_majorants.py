@@ -14,8 +14,6 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.maths.tails import PEAK
 
-__all__ = ["SquareMajorant", "harmful_curvature", "harmful_parabola", "relu_curvature", "square_majorant"]
-
 _NODES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)  # of [0, top], between which the slope in s is bounded
 _SMALL = 1e-4
 _STEEP = math.sqrt(2 / math.pi)

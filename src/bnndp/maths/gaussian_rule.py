@@ -22,19 +22,6 @@ from torch import Tensor
 from bnndp.maths.normal import INV_SQRT_2PI
 from bnndp.maths.rounding import ELEMENTARY
 
-__all__ = [
-    "ABSOLUTE",
-    "SMALLEST",
-    "STRIP",
-    "WIDENED",
-    "analytic_raw",
-    "gaussian_mean",
-    "in_chunks",
-    "levels",
-    "nodes",
-    "raw_error",
-]
-
 _STEPS = (3 / 16, 3 / 32, 3 / 64)  # exact in binary; a wider law takes the next
 _STRIP = 1.2  # half width of the strip of xi for the first step, half of it for the next
 _CUT = 8.8125  # the last node; a multiple of all steps

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from bnndp.maths.rectified import standard_raw
 
-__all__ = ["clipped_raw", "hinge_raw"]
-
 _GAUSSIAN = (0.0, 1.0, 0.0, 3.0)  # E xi^k, k = 1 to 4
 
 

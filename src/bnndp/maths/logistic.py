@@ -14,8 +14,6 @@ from torch import Tensor
 
 from bnndp.maths.rounding import TINY, UNIT
 
-__all__ = ["HALF_CURVATURE", "logistic_tail"]
-
 HALF_CURVATURE = 0.0481126
 r"""Half of the largest curvature of f, :math:`\tfrac12\sup|f''|=\sqrt3/36`: at least gamma(t) for every t."""
 

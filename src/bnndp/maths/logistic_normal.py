@@ -27,8 +27,6 @@ from bnndp.maths.gaussian_rule import in_chunks
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import expected_relu, ratio
 
-__all__ = ["WIDE", "wide_density", "wide_sigmoid", "wide_silu_slope", "wide_softplus"]
-
 WIDE = 2.0
 """The least standard deviation for which the functions of this module are meant."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from bnndp.errors import InputError
 
-__all__ = ["INV_SQRT_2PI", "cdf", "hazard", "interval_probability", "pdf", "rectangle_quantile", "tail"]
-
 INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT1_2 = math.sqrt(0.5)
 _SMALLEST = 1e-300  # below it the tail is not a normal float64 number and loses digits

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from bnndp.maths.normal import cdf, pdf
 
-__all__ = ["cdf_difference"]
-
 _SHORT = 0.05  # of half the way
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["NODES", "PANELS", "SIXTEEN", "panels"]
-
 PANELS = 8
 _ORDER = 16
 NODES = PANELS * _ORDER

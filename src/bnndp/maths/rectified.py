@@ -23,17 +23,6 @@ from torch import Tensor
 
 from bnndp.maths.normal import INV_SQRT_2PI, cdf
 
-__all__ = [
-    "Moments",
-    "expected_relu",
-    "moments",
-    "ratio",
-    "relu_probability",
-    "second_moment",
-    "standard_raw",
-    "standard_variance",
-]
-
 _FAR = 1e3  # beyond this many standard deviations every tail is exactly zero in float64
 _SQRT1_2 = 0.5**0.5
 

@@ -39,15 +39,6 @@ from torch import Tensor
 from bnndp.maths.rounding import TINY
 from bnndp.maths.tails import PEAK
 
-__all__ = [
-    "ABSOLUTE_THIRD",
-    "TO_CDF",
-    "TO_DENSITY_SQUARE",
-    "TO_SECOND_MOMENT",
-    "conditional_replacement_error",
-    "replacement_error",
-]
-
 _PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)  # sup |u phi(u)|
 _BLOCKS = 8
 _GROWTH = 0.6  # below 1 the first blocks, which have least smoothing, are small

@@ -7,8 +7,6 @@ moved outward by a multiple of the sum of absolute values. ``TINY`` covers what 
 
 from torch import Tensor
 
-__all__ = ["ELEMENTARY", "LARGE", "SMALL", "TINY", "UNIT", "UP", "down", "gamma", "up"]
-
 UNIT = 2.0**-53
 """Unit roundoff of float64."""
 

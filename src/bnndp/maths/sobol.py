@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_DIMENSIONS", "sobol_points"]
-
 MOST_DIMENSIONS = torch.quasirandom.SobolEngine.MAXDIM
 """For more there are none."""
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from bnndp.maths.rounding import TINY, gamma
 
-__all__ = ["consistent", "second_order_bound", "union_bound"]
-
 _LARGEST = 700.0  # exp of more overflows
 
 

@@ -5,19 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = [
-    "HALF_PEAK",
-    "MEAN_ABOVE",
-    "MEAN_BELOW",
-    "MEAN_MIXED",
-    "PEAK",
-    "SECOND_CURVATURE",
-    "SECOND_MIXED",
-    "excess",
-    "relu_scarf",
-    "shortfall",
-]
-
 PEAK = 1 / math.sqrt(2 * math.pi)
 r"""Largest value of the normal density, :math:`\varphi(0)`."""
 

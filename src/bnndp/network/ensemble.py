@@ -20,8 +20,6 @@ from bnndp.layers import Linear
 from bnndp.layers.checks import parameter
 from bnndp.network.network import BayesianNetwork, Layer, is_activation
 
-__all__ = ["Ensemble", "Posterior", "dense_structure"]
-
 _TOLERANCE = 1e-9  # of the sum of the weights as given: more than this is not rounding
 _ROUNDING = 2.0**-51  # of the sum of the weights as kept: dividing once reaches it, and it is not divided again
 

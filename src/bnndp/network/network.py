@@ -17,9 +17,8 @@ from bnndp.activations.activation import Activation
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.layers import DENSE, LAYERS, WEIGHTED, Dropout, Flatten, Linear, Record, Residual
 from bnndp.layers.checks import parameter
+from bnndp.layers.record import chain_shapes
 from bnndp.layers.units import divided, in_outputs
-
-__all__ = ["KINDS", "TASKS", "BayesianNetwork", "Layer", "flat", "is_activation"]
 
 TASKS = ("regression", "classification")
 
@@ -97,10 +96,7 @@ class BayesianNetwork:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape before each layer, and after the last."""
-        found = [self.input_shape or ()]
-        for index, layer in enumerate(self.layers):
-            found.append(_out_shape(index, layer, found[-1]))
-        return tuple(found)
+        return chain_shapes(self.layers, self.input_shape or ())
 
     @property
     def plain(self) -> bool:
@@ -147,6 +143,11 @@ class BayesianNetwork:
     @property
     def members(self) -> tuple[BayesianNetwork, ...]:
         """A network is a mixture of one: itself."""
+        return (self,)
+
+    @property
+    def examples(self) -> tuple[BayesianNetwork, ...]:
+        """One member of each kind."""
         return (self,)
 
     @property
@@ -209,7 +210,8 @@ class BayesianNetwork:
             raise InputError("the network has its units already; standardise once.")
         shift, scale = inputs
         layers = list(self.layers)
-        first = next(i for i, layer in enumerate(layers) if not _keeps_scale(layer))
+        keep_scale = (Flatten, Dropout)  # layer(z / scale) = layer(z) / scale for any positive scales, in law
+        first = next(i for i, layer in enumerate(layers) if not isinstance(layer, keep_scale))
         layers[first] = divided(layers[first], scale, self.shapes[first])
         if outputs is not None:
             last = max(i for i, layer in enumerate(layers) if isinstance(layer, WEIGHTED))
@@ -283,22 +285,10 @@ def _input_shape(layers: tuple[Layer, ...], given: object) -> tuple[int, ...]:
     return shape
 
 
-def _out_shape(index: int, layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        return layer.out_shape(shape)
-    except InputError as error:
-        raise InputError(f"layer {index} ({layer.kind}): {error}") from error
-
-
 def _widest(layer: Layer, shape: tuple[int, ...]) -> int:
     """The largest number of values before, within and after a layer."""
     inner = layer.shapes(shape) if isinstance(layer, Residual) else (shape, layer.out_shape(shape))
     return max(math.prod(each) for each in inner)
-
-
-def _keeps_scale(layer: Layer) -> bool:
-    """Whether ``layer(z / scale) = layer(z) / scale`` for any positive scales, in law."""
-    return isinstance(layer, Flatten | Dropout)
 
 
 def _description(layer: Layer) -> list[object]:

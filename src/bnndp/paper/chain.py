@@ -26,8 +26,6 @@ from bnndp.paper.partition import main_rectangle
 from bnndp.paper.planes import Planes, compose, lower_planes, upper_planes
 from bnndp.paper.spreads import chord_square, lipschitz_excess, mean_square
 
-__all__ = ["Chain", "Form", "Link", "is_random", "links_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Link:

@@ -17,8 +17,6 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.maths.rounding import TINY
 from bnndp.paper.layers import SLACK
 
-__all__ = ["clipped_loss", "clipped_variance"]
-
 _STEP = 0.125  # distance of the tabled means u
 _POINTS = 400  # levels at which the stop-loss transforms are compared
 _HALVINGS = 30

@@ -20,8 +20,6 @@ from bnndp.maths.rectified import expected_relu
 from bnndp.maths.rounding import TINY
 from bnndp.paper.layers import SLACK
 
-__all__ = ["dominated_sigmoid", "dominated_tail", "tail_quantile"]
-
 _FARTHEST = 37.0  # standard deviations: beyond it the tail is not a normal float64 number
 _LINES = (0.0, 1.0, 2.0, 3.0, 4.5, 6.5)  # where the straight parts of the majorants touch the sigmoid, mirrored
 _FINE, _COARSE = 0.125, 0.5  # distances of the knots below and above 8

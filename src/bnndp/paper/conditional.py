@@ -17,15 +17,6 @@ from bnndp.maths.rectified import expected_relu, ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, up
 from bnndp.paper.layers import SLACK, Ranges
 
-__all__ = [
-    "Outside",
-    "conditional_mean",
-    "excess",
-    "inside_probability",
-    "outside",
-    "truncated_mean",
-]
-
 _SURE = 1e-3  # below this probability a conditional mean is only bounded by the ends of its interval
 
 

@@ -15,8 +15,6 @@ from bnndp.layers import Linear
 from bnndp.maths.rectified import expected_relu
 from bnndp.maths.rounding import TINY, UNIT, down, gamma, up
 
-__all__ = ["SLACK", "Layer", "Ranges", "Region"]
-
 SLACK = 2.0**-40
 """Relative error granted to a tail or a mean deep in the tail: up to 38 standard deviations cost t^2 units each."""
 

@@ -13,8 +13,6 @@ from bnndp.maths.rounding import TINY, gamma, up
 from bnndp.paper.layers import Layer
 from bnndp.paper.planes import lower_planes
 
-__all__ = ["Outer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outer:

@@ -15,8 +15,6 @@ from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 from bnndp.paper import recursion, softmax
 
-__all__ = ["PaperPass"]
-
 
 @dataclass(frozen=True, eq=False)
 class PaperPass:

@@ -16,8 +16,6 @@ from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import TINY, gamma
 from bnndp.paper.layers import Ranges, Region
 
-__all__ = ["Rectangle", "main_rectangle", "nominal_probability", "refine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:

@@ -18,8 +18,6 @@ from bnndp.maths.rectified import expected_relu, ratio, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.paper.layers import Layer, Ranges, Region
 
-__all__ = ["Planes", "compose", "lower_planes", "upper_planes", "vertex_slopes"]
-
 _FEW = 3  # up to this many inputs the 2^n vertices of a region are enumerated
 _SMALL = 1e-100  # a tangent of the square root at a smaller standard deviation is replaced by a constant
 

@@ -24,8 +24,6 @@ from bnndp.paper.partition import Rectangle, main_rectangle, nominal_probability
 from bnndp.paper.planes import compose, lower_planes, upper_planes
 from bnndp.paper.values import Cells, Value, blended, complement, refined
 
-__all__ = ["bound", "footprint"]
-
 _NEXT_TO_NOTHING = 1e-9  # mass outside the rectangle to which the cells of a refinement are continued
 
 

@@ -23,8 +23,6 @@ from bnndp.paper.chain import Chain, Form, is_random, links_of
 from bnndp.paper.concentration import dominated_sigmoid
 from bnndp.paper.layers import Layer
 
-__all__ = ["MASSES", "SoftmaxBounds", "bound_rows", "bound_softmax", "footprint", "least_average"]
-
 MASSES = (3e-2, 1e-3)
 """Masses that are tried where none is given. The mass outside costs a share of the range of the form, a small one
 wider rectangles: nearly deterministic networks want a small one, uncertain ones a large one."""

@@ -16,8 +16,6 @@ from bnndp.maths.rectified import second_moment
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, gamma
 from bnndp.paper.layers import Layer, Ranges, Region
 
-__all__ = ["chord_square", "lipschitz_excess", "mean_square"]
-
 
 def chord_square(layer: Layer, region: Region) -> Affine:
     r"""At least :math:`r_h(z)^2` on a region of z >= 0, by the chords :math:`z_j^2\le(a_j+b_j)z_j-a_jb_j`.

@@ -19,8 +19,6 @@ from bnndp.paper.layers import Ranges
 from bnndp.paper.outer import Outer
 from bnndp.paper.partition import Rectangle
 
-__all__ = ["Cells", "Value", "add_up", "blended", "complement", "refined"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cells:

@@ -15,8 +15,6 @@ from bnndp.questions.decision import robust_decision
 from bnndp.questions.robustness import adversarial_robustness
 from bnndp.questions.verdict import Verdict
 
-__all__ = ["NotRobust", "assert_robust"]
-
 _NAMED = 5  # inputs that an error names
 
 

@@ -11,8 +11,6 @@ from bnndp.errors import InputError
 from bnndp.geometry.bounds import AffineBounds, PiecewiseAffine
 from bnndp.questions.notebook import html_table
 
-__all__ = ["Bounds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Bracket"]
-
 _TRIALS = 60
 _FIRST = 1 / 64  # of the largest radius: where to begin if nothing is known
 _LEAST = 1e-6  # of the largest radius: below it nothing more is tried

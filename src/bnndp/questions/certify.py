@@ -31,10 +31,6 @@ from bnndp.tighten.cells import equal_cells
 from bnndp.tighten.effort import last
 from bnndp.tighten.pass_choice import plan
 
-__all__ = [
-    "QUANTITIES", "asked_options", "better_bounds", "better_probabilities", "certify", "expect", "probability",
-]  # fmt: skip
-
 QUANTITIES = ("mean", "variance", "noise")
 
 

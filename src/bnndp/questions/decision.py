@@ -22,8 +22,6 @@ from bnndp.questions.notebook import html_table
 from bnndp.questions.softmax import bound_rows
 from bnndp.questions.verdict import Verdict, judge
 
-__all__ = ["Decision", "decide", "expect_classifier", "labels_of", "robust_decision"]
-
 _DRAWS = 4096
 
 

@@ -25,8 +25,6 @@ from bnndp.questions.notebook import html_table
 from bnndp.questions.radius import Radius, Search, better_radii
 from bnndp.tighten.effort import last
 
-__all__ = ["Curve", "Evaluation", "better_evaluations", "evaluate"]
-
 _WATCHED = 64  # inputs per batch if progress is shown
 
 

@@ -15,8 +15,6 @@ from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import UNIT
 from bnndp.maths.softmax import consistent, second_order_bound, union_bound
 
-__all__ = ["CALM", "class_interval", "own_classes", "row_bound", "strongest_tails"]
-
 CALM = 0.02
 """Margins of less variance than this need no exponential moments: the second order is as good."""
 

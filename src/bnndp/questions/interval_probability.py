@@ -22,8 +22,6 @@ from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.questions.quantity import Law, laws, quantity_bounds
 
-__all__ = ["Between", "interval_probability"]
-
 _TINY_ROOT = 1e-150  # squares of less underflow
 
 

@@ -22,8 +22,6 @@ from bnndp.tighten.cells import union
 from bnndp.tighten.pass_choice import chunked
 from bnndp.tighten.refinement import refine
 
-__all__ = ["mean", "one_pass", "sides"]
-
 
 @torch.no_grad()
 def mean(network: Posterior, box: Box, options: Options) -> Iterator[Bounds]:

@@ -23,8 +23,6 @@ from bnndp.questions.from_margins import CALM, class_interval, own_classes, stro
 from bnndp.questions.softmax_lines import SHARES, MarginPlanes, tail_lines
 from bnndp.questions.softmax_sums import best_rows, lower_classes, plus, upper_classes
 
-__all__ = ["margin_planes", "mixture_classes", "mixture_rows"]
-
 
 def mixture_classes(passes: Mixture) -> tuple[Interval, str]:
     """Ranges (batch, classes) of E softmax, of the added affine functions and of the added intervals of the members."""

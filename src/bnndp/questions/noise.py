@@ -19,8 +19,6 @@ from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.questions.quantity import Law, laws, quantity_bounds
 
-__all__ = ["noise"]
-
 _LOG_LARGEST = 709.0  # exp of more overflows
 
 

@@ -6,8 +6,6 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["html_table"]
-
 _ROWS = 12  # shown; the rest is counted
 _CELLS = 6  # numbers shown of a list
 

@@ -17,8 +17,6 @@ from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.tighten.pass_choice import chunked
 
-__all__ = ["Law", "laws", "quantity_bounds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Law:

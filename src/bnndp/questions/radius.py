@@ -31,8 +31,6 @@ from bnndp.questions.softmax import bound_rows, one_pass_rows
 from bnndp.tighten.effort import last
 from bnndp.tighten.pass_choice import plan
 
-__all__ = ["Radius", "Search", "better_radii", "certified_radius"]
-
 _BEGIN = 0.8  # of the linearised radius: where the search begins
 
 

@@ -17,8 +17,6 @@ from bnndp.options import Options
 from bnndp.questions.certify import asked_options, certify, expect
 from bnndp.questions.verdict import Verdict, judge
 
-__all__ = ["Robustness", "adversarial_robustness"]
-
 
 @dataclass(frozen=True, slots=True)
 class Robustness:

@@ -30,8 +30,6 @@ from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
 from bnndp.tighten.pass_choice import chunked, plan
 
-__all__ = ["bound_rows", "expected_softmax", "one_pass_rows"]
-
 _BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _BRANCH_STEPS = 10  # of ascent on each cell, at least
 

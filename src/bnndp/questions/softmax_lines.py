@@ -18,8 +18,6 @@ from bnndp.geometry.bounds import Affine
 from bnndp.maths.logistic import HALF_CURVATURE, logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
-__all__ = ["SHARES", "Lines", "MarginPlanes", "tail_lines"]
-
 SHARES = (0.05, 0.5)
 """Where on the range of a plane its line is chosen to be lowest; every share gives a bound, the better one counts."""
 

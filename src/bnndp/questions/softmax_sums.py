@@ -24,8 +24,6 @@ from bnndp.engine.mixture import LowerSum, summed
 from bnndp.maths.rounding import ELEMENTARY, TINY
 from bnndp.questions.softmax_lines import SHARES, Lines, MarginPlanes, tail_lines
 
-__all__ = ["Combination", "best_rows", "lower_classes", "plus", "upper_classes"]
-
 _FARTHEST = 30.0  # margins further off zero than this to the wrong side are left to the other bounds
 
 

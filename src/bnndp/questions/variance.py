@@ -21,8 +21,6 @@ from bnndp.options import Options
 from bnndp.questions.mean import sides
 from bnndp.questions.quantity import quantity_bounds
 
-__all__ = ["variance"]
-
 
 def variance(network: Posterior, box: Box, options: Options) -> Interval:
     """Bounds (batch, outputs) of Var f(x) for every x of each box; infinite above where float64 overflows."""

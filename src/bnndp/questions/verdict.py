@@ -2,8 +2,6 @@
 
 import enum
 
-__all__ = ["Verdict", "judge"]
-
 
 class Verdict(enum.Enum):
     """The answer to a claim.

@@ -16,8 +16,6 @@ from bnndp.network import Posterior
 from bnndp.questions.bounds import Bounds
 from bnndp.report.figure import expect_picture, new_figure, save_figure
 
-__all__ = ["draw_band"]
-
 _POINTS = 401  # of the curves
 _NETWORKS = 30  # drawn from the posterior
 _POINTS_PER_CELL = 17  # of the distances

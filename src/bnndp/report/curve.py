@@ -11,8 +11,6 @@ from bnndp.questions.evaluate import Curve, Evaluation
 from bnndp.report.figure import expect_picture, new_figure, save_figure
 from bnndp.report.page.scales import percent
 
-__all__ = ["curve_rows", "curve_table", "draw_curve", "expect_picture"]
-
 _STEPS = 400  # of the curves
 
 

@@ -12,8 +12,6 @@ from bnndp.files.posterior import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "expect_picture", "new_figure", "save_figure"]
-
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 """Six colours of Okabe and Ito (2008), which the colour-blind tell apart too."""
 

@@ -10,8 +10,6 @@ from bnndp.attack.inside import Inside
 from bnndp.geometry.box import Box
 from bnndp.questions.bounds import Bounds
 
-__all__ = ["box_table"]
-
 
 def box_table(box: Box, bounds: Bounds, inside: Inside) -> Table:
     """One line per box of a network with one input and one output; the last line has the means."""

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeAlias
 
-__all__ = ["BOX_COLUMNS", "COLUMNS", "DECISION_COLUMNS", "RADIUS_COLUMNS", "Columns", "Kind", "row_of"]
-
 
 class Kind(Enum):
     """The type of the cells of a column."""

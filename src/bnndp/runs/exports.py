@@ -9,8 +9,6 @@ import contextlib
 import csv
 import io
 import json
-import os
-import secrets
 import shutil
 import tempfile
 import zipfile
@@ -22,11 +20,9 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from bnndp.errors import ModelFileError, RunStateError
-from bnndp.files.posterior import sync_folder, write_whole
+from bnndp.files.posterior import replacing, write_whole
 from bnndp.runs.columns import COLUMNS, Kind
 from bnndp.runs.sealed_lines import numbers
-
-__all__ = ["EXPORTS", "Export", "Row", "npz", "open_exports", "whole_file", "write_summary"]
 
 Row: TypeAlias = Mapping[str, Any]
 """What is known of one input, in JSON-compatible values; all rows of a run have the same keys (runs/columns.py)."""
@@ -97,26 +93,9 @@ def _faults_of(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    """A temporary name for a file, which is renamed on success."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        yield scratch
-        descriptor = os.open(scratch, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        scratch.replace(path)
-        sync_folder(path.parent)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[io.TextIOWrapper]:
     """A text file that appears under its name when it is whole; until then an older one stays as it was."""
-    with _scratch(path) as scratch, scratch.open("x", encoding="utf-8", newline="") as file:
+    with replacing(path) as scratch, scratch.open("x", encoding="utf-8", newline="") as file:
         yield file
 
 
@@ -156,7 +135,7 @@ def _frame(path: Path) -> Iterator[Callable[[Row], None]]:
         path.unlink(missing_ok=True)
         return
     rows: list[Row] = []
-    with _scratch(path) as scratch, contextlib.ExitStack() as stack:
+    with replacing(path) as scratch, contextlib.ExitStack() as stack:
         writer: Any = None
 
         def flush() -> None:
@@ -208,7 +187,7 @@ def _witnesses(path: Path) -> Iterator[Callable[[int, int, np.ndarray], None]]:
         if not index:
             path.unlink(missing_ok=True)
             return
-        with _scratch(path) as scratch:
+        with replacing(path) as scratch:
             _write_witnesses(scratch, {"index": index, "rival": rival}, file, (len(index), inputs))
 
 

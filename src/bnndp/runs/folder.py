@@ -25,8 +25,6 @@ from bnndp.runs.journal import Journal
 from bnndp.runs.lock import LOCK, locked
 from bnndp.runs.sealed_lines import seal, unseal
 
-__all__ = ["DESCRIPTION", "FORMAT", "INPUTS", "OWN", "RESULTS", "Description", "open_run"]
-
 FORMAT = "bnndp-run-1"
 DESCRIPTION = "run.json"
 RESULTS = "results.jsonl"

@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Identity", "data_digest", "program"]
-
 _DIGITS = 64  # of a SHA-256
 _SHOWN = 12  # of them in messages
 _FOLLOW = ("points", "stages")  # from the others; told if they alone differ

@@ -15,8 +15,6 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from bnndp.runs.journal import Answer
 
-__all__ = ["Job", "Keep", "Result", "Shard"]
-
 _SHORTEST = 1e-3  # seconds that a shard is given at least, once it is begun
 
 Result = TypeVar("Result")

@@ -22,8 +22,6 @@ from typing import IO, Any, TypeAlias
 from bnndp.errors import RunStateError
 from bnndp.runs.sealed_lines import seal, unseal
 
-__all__ = ["Answer", "Journal"]
-
 Answer: TypeAlias = Mapping[str, Any]
 """What is known of a point, in JSON-compatible values."""
 

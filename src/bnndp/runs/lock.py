@@ -15,8 +15,6 @@ from pathlib import Path
 
 from bnndp.errors import RunStateError
 
-__all__ = ["LOCK", "locked"]
-
 LOCK = "lock"
 
 

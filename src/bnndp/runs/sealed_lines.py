@@ -15,8 +15,6 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["exact", "json_values", "number", "numbers", "seal", "unseal"]
-
 _encode = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 _SEAL = b',"crc":"%08x"}\n'
 _LENGTH = len(_SEAL % 0)

@@ -17,8 +17,6 @@ from bnndp.errors import CertError, InputError
 from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.journal import Answer, Journal
 
-__all__ = ["Advance", "Keeping", "Schedule", "Show", "Workers", "work"]
-
 
 class Advance(Protocol):
     """Moves a progress on."""

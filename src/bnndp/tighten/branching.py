@@ -21,8 +21,6 @@ from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.protocol import Branchable, Margins, Slopes
 from bnndp.tighten.slopes import climb
 
-__all__ = ["Branching", "branch"]
-
 _ROWS = 3  # margins of a cell that are bounded anew: the least ones of the cell it was cut from
 
 Value = Callable[[Margins, Tensor], Tensor]
@@ -129,7 +127,8 @@ class _Claim:
 
     def _chunk(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells:
         bounds, label = self.bounds.restricted(owner, signs), self.label[owner]
-        rows, classes = margin_rows(label[:, None], self.classes), _every(label, self.classes)
+        rows = margin_rows(label[:, None], self.classes)
+        classes = torch.arange(self.classes, device=label.device).expand(label.shape[0], -1)
         if before is not None:
             classes = _least(before, label)
             rows = rows.gather(1, classes[..., None].expand(-1, -1, self.classes))
@@ -141,10 +140,6 @@ class _Claim:
             value = torch.where(bounds.empty, torch.inf, self.value(margins, owner).nan_to_num(-torch.inf))
         layer, neuron = _next(bounds, rows, slopes, found.mean)
         return _Cells(owner, signs, margins.reshape(owner.shape[0], -1), value, layer, neuron)
-
-
-def _every(label: Tensor, classes: int) -> Tensor:
-    return torch.arange(classes, device=label.device).expand(label.shape[0], -1)
 
 
 def _least(before: Margins, label: Tensor) -> Tensor:

@@ -11,8 +11,6 @@ from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.options import Options
 
-__all__ = ["equal_cells", "largest_of", "least_of", "union"]
-
 
 def least_of(values: Tensor, owner: Tensor, boxes: int) -> Tensor:  # (cells, n), (cells,) -> (boxes, n)
     """The least value over the cells of each box; infinite for a box without cells."""

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from bnndp.deadline import Deadline
 from bnndp.options import LEVELS, Options
 
-__all__ = ["Stage", "last", "stages"]
-
 Answer = TypeVar("Answer")
 
 _ONE_PASS: dict[str, Any] = {"refine": 1, "optimise": 0, "branch": 1}

@@ -16,8 +16,6 @@ from bnndp.deadline import Deadline
 from bnndp.geometry.box import Box
 from bnndp.tighten.cells import least_of
 
-__all__ = ["halve"]
-
 RowBound = Callable[[Box, Tensor], Tensor]
 """Lower bounds (cells, rows) on cells of the boxes with these indices (cells,)."""
 

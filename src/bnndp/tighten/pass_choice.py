@@ -29,15 +29,13 @@ from bnndp.paper.paper_pass import PaperPass
 from bnndp.tighten.effort import Stage, stages
 from bnndp.tighten.slopes import Sloped
 
-__all__ = ["chunked", "pass_over", "plan"]
-
 _FLOATS_PER_ENTRY = 12  # float64 numbers alive for each entry of the largest matrix: `make bench` measures the peak
 _CACHED = 2**27  # bytes by the same estimate: measured, the best for networks of 8 and of 784 inputs
 
 
 def plan(network: Posterior, options: Options) -> tuple[Stage, ...]:
     """What to do one after the other; the partition method is left to networks that it knows."""
-    depth = network.depth if all(_dense_relu(member) for member in _examples(network)) else 0
+    depth = network.depth if all(member.plain for member in network.examples) else 0
     return stages(options, network.task, network.n_in, depth)
 
 
@@ -51,7 +49,7 @@ def chunked(network: Posterior, box: Box, options: Options, rows: int) -> Iterat
             f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
         )
     memory = options.memory if "memory" in options.own else device_size(options.memory, box.lower.device)
-    size = max(1, memory // max(_footprint(member, options, rows) for member in _examples(network)))
+    size = max(1, memory // max(_footprint(member, options, rows) for member in network.examples))
     for part in timed_chunks(box.batch, size, box.lower.device, options.deadline):
         yield part, _mixture(network, box[part], options, size, memory)
 
@@ -65,7 +63,7 @@ def pass_over(network: BayesianNetwork, box: Box, options: Options) -> Pass:
 
 
 def _unshifted(network: BayesianNetwork, box: Box, options: Options) -> Pass:
-    if not _dense_relu(network):
+    if not network.plain:
         if options.method in ("partition", "best"):
             raise UnsupportedLayerError(
                 f"method {options.method!r} knows Linear and Relu layers only, got {network!r}; use method 'moment'."
@@ -91,16 +89,6 @@ def _moment(network: BayesianNetwork, box: Box, options: Options) -> Pass:
 
 def _sloped(bounds: Climbable, options: Options) -> Pass:
     return Sloped(bounds, options.optimise, options.deadline) if options.optimise else bounds
-
-
-def _dense_relu(network: BayesianNetwork) -> bool:
-    """Whether the layers are Linear, Relu, ..., Linear."""
-    return network.plain
-
-
-def _examples(network: Posterior) -> tuple[BayesianNetwork, ...]:
-    """One member of each group that goes through a pass together: all sizes and kinds there are."""
-    return tuple(network.members[group[0]] for group in network.alike)
 
 
 def _mixture(network: Posterior, box: Box, options: Options, size: int, memory: int) -> Mixture:
@@ -147,7 +135,7 @@ def _footprint(network: BayesianNetwork, options: Options, rows: int) -> int:
     and ``general/forward.py`` by itself); those that are asked all at once, as they are the answer.
     """
     entry = 8 * _FLOATS_PER_ENTRY
-    if not _dense_relu(network):
+    if not network.plain:
         return entry * rows * network.widest
     sizes = network.sizes
     widest = max(sizes[1:-1], default=1)

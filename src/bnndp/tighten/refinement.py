@@ -16,8 +16,6 @@ from bnndp.geometry.box import Ball, Box
 from bnndp.options import Options
 from bnndp.tighten.cells import largest_of, least_of, union
 
-__all__ = ["OnePass", "refine"]
-
 OnePass = Callable[[Box], tuple[AffineBounds, Interval]]
 """Affine bounds of the mean output and their interval, of one pass over some boxes."""
 

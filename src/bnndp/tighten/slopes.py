@@ -18,8 +18,6 @@ from bnndp.deadline import Deadline
 from bnndp.engine.protocol import Climbable, Planes, Slopes, Wrapped
 from bnndp.geometry.bounds import Affine
 
-__all__ = ["Sloped", "climb"]
-
 _RATE, _DECAY = 0.5, 0.93  # of the first step, and from each to the next
 _MULTIPLIER_RATE = 0.1  # of the multipliers, in units of the largest coefficient of a row
 

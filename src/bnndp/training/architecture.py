@@ -18,8 +18,6 @@ from bnndp.layers import AveragePool, Dropout, Flatten, MaxPool
 from bnndp.layers.convolution import window_shape
 from bnndp.training.forward import Fixed, Stage
 
-__all__ = ["NAMED_ACTIVATIONS", "Convolution", "LayerSpec", "Pooling", "layer_specs", "parse"]
-
 NAMED_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "piecewise_affine")
 _CONVOLUTION = re.compile(r"([1-9]\d{0,3})x([1-9]\d?)(?:s([1-9]\d?))?(?:p(\d{1,2}))?")
 _POOLING = re.compile(r"(pool|max)([1-9]\d?)")

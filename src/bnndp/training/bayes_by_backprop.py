@@ -31,8 +31,6 @@ from bnndp.training.method import StepSettings
 from bnndp.training.options import TrainingOptions
 from bnndp.training.robust import robust_objective
 
-__all__ = ["BayesByBackprop"]
-
 _MEMORY = ("step", "exp_avg", "exp_avg_sq")  # what torch's Adam keeps of each parameter
 
 

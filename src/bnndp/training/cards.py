@@ -15,10 +15,6 @@ from bnndp.training.elbo import elbo
 from bnndp.training.options import TrainingOptions
 from bnndp.training.predictive import calibration_error, coverage_error, predict, predict_targets
 
-__all__ = [
-    "Card", "ClassificationCard", "RegressionCard", "Scores", "TargetScores", "evaluate", "scores", "target_scores",
-]  # fmt: skip
-
 _POINTS, _DRAWS = 1024, 256  # of a card of regression
 _LABELLED_POINTS, _LABELLED_DRAWS = 10_000, 128  # of a card of classification
 _SLOW_DRAWS = 16  # of one of convolutions

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from bnndp.data import Data
 from bnndp.errors import InputError
-from bnndp.files.posterior import read_tensors, write_whole
+from bnndp.files.container import read_container
+from bnndp.files.posterior import write_whole
 from bnndp.training.options import TrainingOptions
-
-__all__ = ["FORMAT", "identity", "read", "write"]
 
 FORMAT = "bnndp-training-1"
 _AGAIN = "give another checkpoint, or resume=False to begin again"
@@ -53,7 +52,7 @@ def read(path: str | os.PathLike[str], own: Mapping[str, Any]) -> dict[str, Tens
     """The tensors of the checkpoint, None if there is no such file; one of another training is refused."""
     if not Path(path).exists():
         return None
-    metadata, tensors = read_tensors(path)
+    metadata, tensors = read_container(path)
     try:
         found = json.loads(metadata.get("bnndp", "null"))
     except (ValueError, RecursionError):

@@ -20,8 +20,6 @@ from bnndp.errors import InputError
 from bnndp.network import TASKS
 from bnndp.training.options import TrainingOptions
 
-__all__ = ["default_options"]
-
 _REGRESSION = TrainingOptions(noise_std=0.25, prior="fan_in", init_std=0.05, steps=4000, batch=128, learning_rate=1e-2)
 _CLASSIFICATION = TrainingOptions(prior_std=0.2, init_std=0.05, steps=4000, batch=200, learning_rate=1e-2)
 _NATURAL = {"schedule": "warm_cosine"}

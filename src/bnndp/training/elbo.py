@@ -16,8 +16,6 @@ from bnndp.training.likelihoods import Likelihood, likelihood_of
 from bnndp.training.mean_field import FreeLayer, divergence, free_layers, output_moments, sampled_output
 from bnndp.training.options import TrainingOptions
 
-__all__ = ["FITS", "Fit", "elbo"]
-
 Fit = Callable[[Likelihood, Sequence[FreeLayer], Tensor, Tensor, torch.Generator], Tensor]
 """Unbiased estimate of :math:`\\mathbb E_q\\log p(y\\mid f_w(x))`, one per point: (points,)."""
 

@@ -32,8 +32,6 @@ from bnndp.training.loop import Trained, train
 from bnndp.training.options import Robust, Stopping, TrainingOptions
 from bnndp.training.stopping import hold_out
 
-__all__ = ["LAPLACE", "Fitted", "Parts", "Plan", "Watcher", "checkpoint_paths", "fit"]
-
 _SINE_NOISE = 0.1  # of noisy_sine
 _FIRST_NOISE, _LEAST_NOISE, _MOST_NOISE = 0.25, 0.01, 1.0  # in standardised units
 LAPLACE = ("last-layer",)

@@ -17,8 +17,6 @@ from bnndp.activations.activation import Activation
 from bnndp.errors import InputError
 from bnndp.layers import AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool
 
-__all__ = ["Fixed", "Stage", "affine", "apply_fixed"]
-
 Fixed = Activation | AveragePool | MaxPool | Flatten | Dropout
 """A layer without weights."""
 

@@ -29,8 +29,6 @@ from bnndp.network import BayesianNetwork
 from bnndp.training.forward import apply_fixed
 from bnndp.training.mean_field import free_layers
 
-__all__ = ["Laplace", "check_size", "evidence", "features", "gauss_newton", "last_layer"]
-
 _CHUNK = 4096  # points at a time
 _MOST = 4096  # weights and biases of a last layer, whose covariance has as many rows
 _GRID = torch.logspace(-6, 6, 481, dtype=torch.float64)  # prior precisions

@@ -18,8 +18,6 @@ from bnndp.data import ClassificationData, Data
 from bnndp.training.mean_field import draw
 from bnndp.training.options import TrainingOptions
 
-__all__ = ["Categorical", "Gaussian", "Likelihood", "likelihood_of"]
-
 
 class Likelihood(Protocol):
     """What the training loop asks of a likelihood."""

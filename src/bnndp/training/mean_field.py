@@ -34,18 +34,6 @@ from bnndp.network import BayesianNetwork
 from bnndp.training.forward import Fixed, Stage, affine, apply_fixed
 from bnndp.training.options import DTYPES, TrainingOptions
 
-__all__ = [
-    "FreeLayer",
-    "divergence",
-    "draw",
-    "free_layers",
-    "freeze",
-    "initial_layers",
-    "is_mean_field",
-    "output_moments",
-    "sampled_output",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeLayer:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from bnndp.training.mean_field import FreeLayer
 
-__all__ = ["Method", "StepSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:

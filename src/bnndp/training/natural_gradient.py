@@ -27,8 +27,6 @@ from bnndp.training.method import StepSettings
 from bnndp.training.options import NaturalGradient, TrainingOptions
 from bnndp.training.per_example import BatchGradients, batch_gradients
 
-__all__ = ["Block", "NaturalPosterior"]
-
 _Method = TypeVar("_Method", bound="NaturalPosterior")
 
 

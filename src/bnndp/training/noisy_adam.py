@@ -26,8 +26,6 @@ from torch import Tensor
 from bnndp.training.method import StepSettings
 from bnndp.training.natural_gradient import NaturalPosterior
 
-__all__ = ["NoisyAdam"]
-
 
 class NoisyAdam(NaturalPosterior):
     """The method ``noisy-adam``."""

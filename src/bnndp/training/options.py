@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from bnndp.errors import InputError
 from bnndp.layers import Dropout
 from bnndp.training.architecture import NAMED_ACTIVATIONS, LayerSpec, layer_specs, parse
-
-__all__ = ["DTYPES", "INFERENCES", "NaturalGradient", "Robust", "Stopping", "TrainingOptions", "options_for_digest"]
 
 INFERENCES = ("bbb", "vogn", "noisy-adam", "map")
 MODIFIERS = ("dropout", "ensemble", "laplace")  # they go with map
@@ -22,7 +19,6 @@ PRIORS = ("unit", "fan_in")
 SCHEDULES = ("constant", "cosine", "warm_cosine")
 SAMPLINGS = ("local", "weights")
 NON_MONOTONE = ("gelu", "silu")  # activations that are not increasing
-_LATER_OPTIONS = ("activation", "conv", "image", "dropout", "dropout_last", "robust")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -184,15 +180,6 @@ class TrainingOptions:
             dropout_last=self.dropout_last,
             gaussian=gaussian,
         )
-
-
-def options_for_digest(options: TrainingOptions) -> dict[str, Any]:
-    """The options by name, without those younger than the first networks where they have their defaults.
-
-    Files of trained networks are named by a digest of this; a new option must not give old networks new names.
-    """
-    usual = {field.name: field.default for field in fields(options) if field.name in _LATER_OPTIONS}
-    return {name: value for name, value in asdict(options).items() if name not in usual or value != usual[name]}
 
 
 def _check_method(inference: str, natural: NaturalGradient | None) -> None:

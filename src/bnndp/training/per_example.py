@@ -20,8 +20,6 @@ from bnndp.activations import Relu
 from bnndp.training.forward import Stage, affine, apply_fixed
 from bnndp.training.likelihoods import Likelihood
 
-__all__ = ["BatchGradients", "batch_gradients"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchGradients:
@@ -54,7 +52,8 @@ def batch_gradients(  # noqa: PLR0913 (the likelihood of a batch at given weight
     ``steps`` say what the layers are and what follows each; None: dense layers with ReLU between them.
     """
     points = x.shape[0]
-    steps = _relu_steps(len(parameters) // 2) if steps is None else steps
+    if steps is None:
+        steps = [Stage((Relu(),))] * (len(parameters) // 2 - 1) + [Stage()]
     forward = _forward(parameters, steps, x)
     outputs = forward.outputs.detach()
     deltas = _backward(forward, likelihood.output_gradient(outputs, y))
@@ -95,10 +94,6 @@ class _Layer:
         step, kernel = self.step, tuple(self.weight.shape[2:])
         windows = functional.unfold(a, kernel, padding=step.padding, stride=step.stride)  # (points, window, positions)
         return (delta.flatten(2) @ windows.mT).reshape(a.shape[0], *self.weight.shape)
-
-
-def _relu_steps(layers: int) -> list[Stage]:
-    return [Stage((Relu(),))] * (layers - 1) + [Stage()]
 
 
 @torch.enable_grad()

@@ -21,16 +21,6 @@ from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.training.mean_field import draw, free_layers, is_mean_field, output_moments
 from bnndp.training.options import TrainingOptions
 
-__all__ = [
-    "Predictive",
-    "TargetPredictive",
-    "calibration_error",
-    "coverage_error",
-    "negative_log_likelihood",
-    "predict",
-    "predict_targets",
-]
-
 _VALUES = 2**21  # of a layer, in memory at a time
 
 

@@ -19,8 +19,6 @@ from bnndp.training.forward import affine, apply_fixed
 from bnndp.training.mean_field import FreeLayer
 from bnndp.training.options import Robust
 
-__all__ = ["robust_objective", "worst_log_probability"]
-
 _RISE = 0.5  # share of the steps
 
 

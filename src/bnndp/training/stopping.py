@@ -15,8 +15,6 @@ from bnndp.training.mean_field import FreeLayer, freeze
 from bnndp.training.options import Stopping, TrainingOptions
 from bnndp.training.predictive import negative_log_likelihood
 
-__all__ = ["EarlyStopping", "hold_out"]
-
 _POINTS = 2048
 
 

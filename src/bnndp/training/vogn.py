@@ -29,8 +29,6 @@ from torch import Tensor
 from bnndp.training.method import StepSettings
 from bnndp.training.natural_gradient import NaturalPosterior
 
-__all__ = ["Vogn"]
-
 
 class Vogn(NaturalPosterior):
     """The method ``vogn``."""

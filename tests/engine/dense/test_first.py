@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -152,7 +152,7 @@ def test_planes_hold_for_any_tangent(subject: Subject, seed: int | None) -> None
         return
     tangent = 3 * Dice(seed).normal(1, 6)
     tangent[0, :2] = torch.tensor([-40.0, 40.0])
-    assert_planes_hold(subject, first_layer(subject.layer, subject.case.box(), tangent))
+    assert_planes_hold(subject, replace(subject.found, tangent=tangent))
 
 
 def test_size_covers_the_terms_of_the_planes(subject: Subject) -> None:

@@ -9,16 +9,14 @@ from itertools import product
 
 import pytest
 import torch
-from support.dice import Dice
 from support.quadrature import rectified_law
-from tests.engine.dense.cases import Case, cases, gaussian_network, network, points, region
-from tests.engine.dense.truth import Run, bounds, draw, inside, mean, relu_mean, run
+from tests.engine.dense.cases import gaussian_network
+from tests.engine.dense.truth import Run, bounds, draw, relu_mean, run
 from tests.marks import slow_but
 from tests.paper.truth import narrow_mean
 
-from bnndp.engine.dense.forward import Parameters, hidden_layers
+from bnndp.engine.dense.forward import hidden_layers
 from bnndp.engine.dense.slope import slope
-from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -90,33 +88,7 @@ def test_a_size_that_is_no_number_is_not_fine(random_network: NetworkFactory, va
     assert replace(layers, chain=[replace(hidden, before=before)]).fine.tolist() == [[True], [False]]
 
 
-# Free parameters
-
-
-@pytest.mark.parametrize("case", cases("wide box", "dead neurons"))
-def test_any_parameters_are_sound(case: Case) -> None:
-    net, x = network(case), points(case)
-    last = net.linears[-1]
-    draws = [mean(draw(net, p, seed=i)[-1].h @ last.weight_mean.T + last.bias_mean) for i, p in enumerate(x)]
-    for seed in range(3):
-        dice = Dice(seed)
-        tangents = tuple(4 * dice.normal(1, n) for n in net.sizes[1:-1])
-        planes, _ = bounds(net, region(case), Parameters(tangents, deltas=(0.0, 3.0, 0.1, 40.0)))
-        for point, truth in zip(x, draws, strict=True):
-            inside(truth, Interval(planes.lower(point[None]), planes.upper(point[None])), "E f(x)")
-
-
-def test_parameters_that_are_left_out(random_network: NetworkFactory) -> None:
-    """Missing tangents mean the middle; others have an effect; a level below S is none."""
-    net, box = random_network((2, 5, 4, 1), 0, std=0.3), Box([0.1, 0.2], [0.2, 0.3])
-    usual, again, other = (
-        bounds(net, box, parameters)[1].lower
-        for parameters in (None, Parameters((None,)), Parameters((torch.full((1, 5), 2.0),)))
-    )
-    assert torch.equal(usual, again)
-    assert not torch.equal(usual, other)
-    with pytest.raises(InputError, match=r"deltas must be >= 0 .*-0.5"):
-        Parameters(deltas=(-0.5,))
+# Cells
 
 
 def test_a_cell_without_any_input_is_empty(random_network: NetworkFactory) -> None:
@@ -124,7 +96,7 @@ def test_a_cell_without_any_input_is_empty(random_network: NetworkFactory) -> No
     box = Box.ball(torch.ones(1, 2, dtype=torch.float64), 1e-3)
     signs = (box.centre @ hidden[0].weight_mean.T + hidden[0].bias_mean).sign().to(torch.int8)
     for told, empty in ((signs, False), (-signs, True), (0 * signs, False)):
-        assert hidden_layers(hidden, box, Parameters(signs=(told,))).empty.tolist() == [empty]
+        assert hidden_layers(hidden, box, (told,)).empty.tolist() == [empty]
 
 
 # Tightness: a bound that silently fell back to a crude one would pass every test of soundness

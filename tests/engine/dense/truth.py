@@ -21,7 +21,7 @@ from torch import Tensor
 from bnndp.engine.dense.conditional import Layers, conditional
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.first import FirstLayer, first_layer
-from bnndp.engine.dense.forward import Hidden, HiddenLayers, Parameters, hidden_layers
+from bnndp.engine.dense.forward import Hidden, HiddenLayers, hidden_layers
 from bnndp.engine.dense.pre_activation import pre_activation as moments_before
 from bnndp.engine.dense.records import Latent, PreActivation
 from bnndp.engine.margins import margins
@@ -69,7 +69,7 @@ class Run:
 
 
 def run(network: BayesianNetwork, box: Box) -> Run:
-    return Run(network, hidden_layers(network.linears[:-1], box, Parameters()))
+    return Run(network, hidden_layers(network.linears[:-1], box))
 
 
 def sources(m: list[float], r: list[float]) -> FirstLayer:
@@ -93,12 +93,9 @@ def enclosed(found: Pass, outputs: int) -> tuple[AffineBounds, Interval]:
     return sides(planes.affine, found.box), Interval(least[:, :outputs], -least[:, outputs:])
 
 
-def bounds(network: BayesianNetwork, box: Box, parameters: Parameters | None = None) -> tuple[AffineBounds, Interval]:
-    """Those of the moment pass, with other parameters than the usual ones if any are given."""
-    found = DensePass(network.linears, box)
-    if parameters is not None:
-        found.__dict__["layers"] = hidden_layers(network.linears[:-1], box, parameters)  # in the place of its own
-    return enclosed(found, network.n_out)
+def bounds(network: BayesianNetwork, box: Box) -> tuple[AffineBounds, Interval]:
+    """Those of the moment pass."""
+    return enclosed(DensePass(network.linears, box), network.n_out)
 
 
 # Draws

@@ -13,8 +13,7 @@ from torch import Tensor
 from bnndp.activations import Relu
 from bnndp.engine.dense.backward import Choice, least, lower_bound
 from bnndp.engine.dense.conditional import Layers
-from bnndp.engine.dense.first import first_layer
-from bnndp.engine.dense.forward import HiddenLayers, Parameters, deeper_layers, with_last
+from bnndp.engine.dense.forward import HiddenLayers, hidden_layers, with_last
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows, row_variance
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.protocol import Branchable, Margins, Planes, Slopes, movable
@@ -43,8 +42,7 @@ class DensePass:
     @cached_property
     def layers(self) -> HiddenLayers:
         """The hidden layers on the boxes."""
-        first = first_layer(self.linears[0], self.box, signs=self.signs[0] if self.signs else None)
-        return deeper_layers(first, self.linears[:-1], self.box, Parameters(signs=self.signs))
+        return hidden_layers(self.linears[:-1], self.box, self.signs)
 
     @cached_property
     def given(self) -> Layers:

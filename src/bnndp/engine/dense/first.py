@@ -97,15 +97,15 @@ class FirstLayer:
         return Plane(cdf(u), beta, beta * constant - slack, None)
 
 
-def first_layer(layer: Linear, box: Box, tangent: Tensor | None = None, signs: Tensor | None = None) -> FirstLayer:
-    """Relax the first layer on ``box``; ``tangent`` (batch, n) are the points u* of the lower planes, or None.
+def first_layer(layer: Linear, box: Box, signs: Tensor | None = None) -> FirstLayer:
+    """Relax the first layer on ``box``; ``signs`` (batch, n) of -1, 0 and 1 restricts it to the cell of these signs.
 
-    ``signs`` (batch, n) of -1, 0 and 1 restricts it to the cell of the x with ``signs * m(x) >= 0``.
+    That is the cell of the x with ``signs * m(x) >= 0``.
     """
     ranges = first_ranges(layer, box)
     if signs is not None:
         ranges = replace(ranges, m=ranges.m.where_sign(signs))
-    u = ratio(ranges.m_centre, ranges.r_centre) if tangent is None else tangent
+    u = ratio(ranges.m_centre, ranges.r_centre)
     high = _upper_plane(layer, box, ranges)
     m_size = up(apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs(), box.n)
     q_size = apply_rows(layer.weight_std.square(), box.magnitude * box.centre.abs())

@@ -11,8 +11,7 @@ from bnndp.engine.dense.conditional import Layers, conditional
 from bnndp.engine.dense.first import FirstLayer, first_layer
 from bnndp.engine.dense.pre_activation import pre_activation
 from bnndp.engine.dense.records import Latent, PreActivation, Relaxation
-from bnndp.engine.dense.relax import DELTAS, relax
-from bnndp.errors import InputError
+from bnndp.engine.dense.relax import relax
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
@@ -21,8 +20,6 @@ from bnndp.maths.rounding import LARGE, TINY, gamma
 __all__ = [
     "Hidden",
     "HiddenLayers",
-    "Parameters",
-    "deeper_layers",
     "hidden_layers",
     "interval_means",
     "mean_ranges",
@@ -30,32 +27,6 @@ __all__ = [
 ]
 
 _DEAD = 32.0  # standard deviations: means further below zero are not asked for, in the second layer, of known tails
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """What may be chosen freely in the pass without losing soundness, so that it can be optimised.
-
-    ``tangents[k]`` are the points u* (batch, n_k) of the lower planes of hidden layer k, or None for its middle;
-    ``deltas`` the levels s0 = S + delta sqrt(Vs) tried for the upper bounds. ``signs[k]`` (batch, n_k) of -1, 0 and 1
-    restrict the box to the cell of those x on which the means of hidden layer k have these signs.
-    """
-
-    tangents: tuple[Tensor | None, ...] = ()
-    deltas: tuple[float, ...] = DELTAS
-    signs: tuple[Tensor, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not all(delta >= 0 for delta in self.deltas):
-            raise InputError(f"deltas must be >= 0 (s0 is at least S), got {self.deltas!r}.")
-
-    def tangent(self, k: int) -> Tensor | None:
-        """The tangent points of hidden layer k, counted from zero."""
-        return self.tangents[k] if k < len(self.tangents) else None
-
-    def sign(self, k: int) -> Tensor | None:
-        """The signs of hidden layer k, counted from zero."""
-        return self.signs[k] if k < len(self.signs) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +47,7 @@ class HiddenLayers:
     chain: list[Hidden]
     given: Layers  # layers 2 to K - 1 taken apart; with the last: with_last
     ground: Ground
-    signs: tuple[Tensor, ...] = ()  # of the cell, see Parameters
+    signs: tuple[Tensor, ...] = ()  # of the cell, see hidden_layers
 
     @property
     def box(self) -> Box:
@@ -118,14 +89,13 @@ class HiddenLayers:
         return torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]
 
 
-def hidden_layers(layers: Sequence[Linear], box: Box, parameters: Parameters) -> HiddenLayers:
-    """The forward pass over the hidden layers."""
-    first = first_layer(layers[0], box, parameters.tangent(0), parameters.sign(0))
-    return deeper_layers(first, layers, box, parameters)
+def hidden_layers(layers: Sequence[Linear], box: Box, signs: tuple[Tensor, ...] = ()) -> HiddenLayers:
+    """The forward pass over the hidden layers.
 
-
-def deeper_layers(first: FirstLayer, layers: Sequence[Linear], box: Box, parameters: Parameters) -> HiddenLayers:
-    """The same from the first hidden layer on the boxes."""
+    ``signs[k]`` (batch, n_k) of -1, 0 and 1 restrict the box to the cell of those x on which the means of hidden layer
+    k have these signs.
+    """
+    first = first_layer(layers[0], box, signs[0] if signs else None)
     ground = Ground.of(first, box)
     chain: list[Hidden] = []
     given: Layers = []
@@ -134,14 +104,13 @@ def deeper_layers(first: FirstLayer, layers: Sequence[Linear], box: Box, paramet
         before = pre_activation(layer, first, latents, given)
         scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
         mean = mean_ranges(before, interval_means(layer, latents[-1].mean, scale), chain, ground)
-        signs = parameters.sign(k)
-        mean = mean if signs is None else mean.where_sign(signs)
-        relaxation, latent = relax(before, mean, parameters.tangent(k), parameters.deltas)
+        mean = mean.where_sign(signs[k]) if k < len(signs) else mean
+        relaxation, latent = relax(before, mean)
         if k + 1 < len(layers):
             sources = None if chain else first.sources
             given.append((before, conditional(before, mean, latent, latents[-1], sources)))
         chain.append(Hidden(before, mean, relaxation, latent, scale))
-    return HiddenLayers(chain, given, ground, parameters.signs)
+    return HiddenLayers(chain, given, ground, signs)
 
 
 def with_last(layers: HiddenLayers) -> Layers:

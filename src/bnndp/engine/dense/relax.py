@@ -42,9 +42,9 @@ from bnndp.maths.tails import (
     shortfall,
 )
 
-__all__ = ["DELTAS", "Enclosure", "relax"]
+__all__ = ["Enclosure", "relax"]
 
-DELTAS = (0.0, 0.5, 1.5)
+_DELTAS = (0.0, 0.5, 1.5)
 """Levels s0 = S + delta sqrt(Vs) tried for the upper bounds."""
 
 _ROUND = 8 * ELEMENTARY
@@ -64,13 +64,11 @@ class Enclosure:
     high_end: Tensor  # and at the upper end
 
 
-def relax(
-    before: PreActivation, mean: Interval, tangent: Tensor | None = None, deltas: tuple[float, ...] = DELTAS
-) -> tuple[Relaxation, Latent]:
-    """Affine bounds of E z in M for M in ``mean``, and the moments of z; ``tangent``: points u* (batch, n) or None."""
-    enclosure = _enclose(before, mean, deltas)
+def relax(before: PreActivation, mean: Interval) -> tuple[Relaxation, Latent]:
+    """Affine bounds of E z in M for M in ``mean``, and the moments of z."""
+    enclosure = _enclose(before, mean)
     middle = 0.5 * (mean.lower + mean.upper)
-    u = ratio(middle, enclosure.rho) if tangent is None else tangent
+    u = ratio(middle, enclosure.rho)
     # g is convex and of degree one: its tangent plane at u is Phi(u) M + phi(u) rho.
     loss = enclosure.loss + _ROUND * (mean.magnitude + enclosure.rho + enclosure.loss.abs())
     top = mean.magnitude + torch.maximum(enclosure.high_end.abs(), enclosure.low_end.abs())
@@ -89,13 +87,13 @@ def relax(
     return relaxation, latent
 
 
-def _enclose(before: PreActivation, mean: Interval, deltas: tuple[float, ...]) -> Enclosure:
+def _enclose(before: PreActivation, mean: Interval) -> Enclosure:
     rho, loss = _lower(before, mean)
     middle = 0.5 * (mean.lower + mean.upper)
     total = before.spread.upper + before.mean_variance
     best = relu_scarf(middle, total)
     scarf, deviation, error = torch.ones_like(best, dtype=torch.bool), total, total
-    for delta in deltas:
+    for delta in _DELTAS:
         s0 = (before.spread.upper + delta * before.spread_variance.sqrt()).clamp_min(TINY)
         step = HALF_PEAK * excess(before.spread.upper, before.spread_variance, s0) / s0.sqrt()
         if delta == 0:

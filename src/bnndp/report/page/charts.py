@@ -12,8 +12,6 @@ from bnndp.report.page.frame import Chart, Frame, Point
 from bnndp.report.page.markup import tag
 from bnndp.report.page.scales import short
 
-__all__ = ["Band", "band_chart", "distance_chart", "histogram", "plane_chart", "scatter", "stairs", "stairs_chart"]
-
 _BINS = 24
 
 

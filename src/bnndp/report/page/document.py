@@ -13,8 +13,6 @@ from importlib import resources
 
 from bnndp.report.page.markup import Child, Markup, tag
 
-__all__ = ["asset", "document", "number_table", "page_style", "policy", "section"]
-
 
 def asset(name: str, package: str = "bnndp.report") -> Markup:
     """A file that comes with a package, in its folder ``assets``."""

@@ -12,20 +12,6 @@ from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import at_most, counted, round_down, short
 
-__all__ = [
-    "Tally",
-    "alarms",
-    "asked_radii",
-    "default_radius",
-    "headline",
-    "meaning",
-    "moves",
-    "not_promised",
-    "subject",
-    "subtitle",
-    "tally",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Tally:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from bnndp.report.page.markup import Child, Markup, joined, tag
 from bnndp.report.page.scales import Scale, short, ticks
 
-__all__ = ["HEIGHT", "WIDTH", "Chart", "Frame", "Key", "Point", "figure", "legend"]
-
 WIDTH, HEIGHT = 460.0, 270.0  # of every chart, in its own units; a phone shows it at three quarters of that
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 14.0, 12.0, 46.0
 

@@ -10,8 +10,6 @@ from bnndp.questions.verdict import Verdict
 from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.scales import at_least, counted, percent, short
 
-__all__ = ["gap_sentences"]
-
 
 def gap_sentences(outcome: Outcome) -> list[str]:
     """How much is left between what is proved and what is broken."""

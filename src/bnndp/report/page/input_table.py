@@ -17,8 +17,6 @@ from bnndp.report.page.outcome import Intervals, Outcome, Radii
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import rounded, short
 
-__all__ = ["Column", "Table", "table_markup", "table_of"]
-
 _FIRST = 25  # rows that are there without the script
 _SEVERAL = 3  # outputs up to which each has its own columns
 
@@ -124,6 +122,7 @@ def table_markup(table: Table, eps: float | None, end: float | None) -> Markup:
         "eps": eps,
         "end": end,
     }
+    heads = (tag("th", c.name, scope="col", class_=c.kind, title=c.title or None) for c in table.columns)
     return tag(
         "div",
         tag("form", id="filters", class_="filters", hidden=True, aria_label="Filter the table"),
@@ -133,7 +132,7 @@ def table_markup(table: Table, eps: float | None, end: float | None) -> Markup:
             tag(
                 "table",
                 tag("caption", "All inputs", class_="hidden"),
-                tag("thead", tag("tr", (_head(column) for column in table.columns))),
+                tag("thead", tag("tr", heads)),
                 tag("tbody", (_row(table.columns, at, row) for at, row in enumerate(table.rows[:_FIRST]))),
                 id="rows",
             ),
@@ -147,17 +146,9 @@ def table_markup(table: Table, eps: float | None, end: float | None) -> Markup:
     )
 
 
-def _head(column: Column) -> Markup:
-    return tag("th", column.name, scope="col", class_=column.kind, title=column.title or None)
-
-
 def _row(columns: Sequence[Column], at: int, row: Sequence[Cell]) -> Markup:
-    cells = zip(columns, row, strict=True)
-    return tag("tr", (tag("td", _shown(c, at, cell), class_=_kind(c, cell)) for c, cell in cells))
-
-
-def _kind(column: Column, cell: Cell) -> str:
-    return f"{column.kind} {cell}" if column.kind == "verdict" else column.kind
+    cells = ((c, cell, f" {cell}" if c.kind == "verdict" else "") for c, cell in zip(columns, row, strict=True))
+    return tag("tr", (tag("td", _shown(c, at, cell), class_=f"{c.kind}{more}") for c, cell, more in cells))
 
 
 def _shown(column: Column, at: int, cell: Cell) -> str:

@@ -15,8 +15,6 @@ from bnndp.report.page.outcome import Intervals
 from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
 
-__all__ = ["has_mean", "interval_sections"]
-
 _LINES = 400  # boxes up to which their affine bounds are drawn
 _SPREAD = "90 % of the networks of the posterior, sampled"
 

@@ -13,8 +13,6 @@ import unicodedata
 from collections.abc import Iterable
 from typing import TypeAlias
 
-__all__ = ["Child", "Markup", "data_script", "escaped", "joined", "tag"]
-
 
 class Markup(str):
     """Text that is HTML already."""
@@ -60,11 +58,8 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escaped(_text(value))}"'
-
-
-def _text(value: str | float) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f" {name}" if value is True else f' {name}="{escaped(text)}"'
 
 
 def joined(child: Child) -> Markup:

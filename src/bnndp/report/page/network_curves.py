@@ -22,8 +22,6 @@ from bnndp.report.page.charts import Band
 from bnndp.report.page.frame import Point
 from bnndp.report.page.record import Record
 
-__all__ = ["affine_bounds", "affine_lines", "band_of", "distances", "model_of"]
-
 _POINTS = 161  # of the curves
 _SAMPLES = 2048  # behind the mean
 _CLOSE = (33, 1024)  # points and samples of a picture of one box, which must come quickly

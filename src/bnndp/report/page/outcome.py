@@ -17,8 +17,6 @@ from bnndp.questions.verdict import Verdict, judge
 from bnndp.report.page.record import Record
 from bnndp.runs.journal import Answer
 
-__all__ = ["Claims", "Intervals", "Outcome", "Radii", "outcome_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Radii:

@@ -21,8 +21,6 @@ from bnndp.report.page.record import Record, read_record
 from bnndp.report.page.summary import summary
 from bnndp.report.page.worst_cases import case_cards, case_description
 
-__all__ = ["Report", "report_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Report:

@@ -13,8 +13,6 @@ import numpy as np
 from bnndp.report.page.markup import Markup, tag
 from bnndp.report.page.scales import rounded, short
 
-__all__ = ["difference_uri", "field_uri", "image_shape", "image_uri", "input_images"]
-
 _SMALLEST = 8  # pixels on a side: vectors that could be smaller squares are not taken for pictures
 _LARGEST = 512
 _PALE = 0.6  # saturation of a field

@@ -20,8 +20,6 @@ from bnndp.report.page.document import asset
 from bnndp.report.page.frame import HEIGHT, WIDTH, Chart, Key, figure, legend
 from bnndp.report.page.markup import Child, Markup, tag
 
-__all__ = ["HEAD", "Plot", "expect_plots", "plot_figure", "svg_file", "write_plots"]
-
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!-- made by bnndp report -->\n'
 """What every file begins with, by which it is known again."""
 

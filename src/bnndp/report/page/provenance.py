@@ -9,8 +9,6 @@ from bnndp.report.page.markup import Child, Markup, tag
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import counted
 
-__all__ = ["provenance"]
-
 _LONGEST = 400  # characters of a value
 
 

@@ -15,8 +15,6 @@ from bnndp.report.page.plots import Plot, plot_figure
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import at_least, counted, percent, short, ticks
 
-__all__ = ["radii_sections", "radius_end"]
-
 _PLANE = 150  # inputs that can be told apart in the plane
 
 

@@ -27,8 +27,6 @@ from bnndp.runs.identity import data_digest
 from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.sealed_lines import unseal
 
-__all__ = ["Inputs", "Record", "Witness", "read_record"]
-
 COMMANDS = ("certify", "radius", "evaluate")
 _MAX_POINTS = 10**7  # points of a run that can be read
 _WITNESSES, _CERTIFICATES = "witnesses.npz", "certificates"

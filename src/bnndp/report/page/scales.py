@@ -10,8 +10,6 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["Scale", "at_least", "at_most", "counted", "percent", "round_down", "rounded", "short", "ticks"]
-
 _MISSING = "–"
 _EXPONENT = re.compile(r"e\+?(-?)0*")  # as it is printed: e-06, e+05
 _DIGITS = 5  # of numbers in tables

@@ -9,8 +9,6 @@ from bnndp.report.page.outcome import Outcome
 from bnndp.report.page.record import Record
 from bnndp.report.page.scales import percent, short
 
-__all__ = ["summary"]
-
 
 def summary(record: Record, outcome: Outcome, eps: float | None, end: float | None) -> Markup:
     """The section; ``eps`` is the radius it opens with and ``end`` the largest that can be chosen."""

@@ -16,8 +16,6 @@ from bnndp.report.page.pixels import image_shape, input_images
 from bnndp.report.page.record import Inputs, Record
 from bnndp.report.page.scales import at_least, at_most, short
 
-__all__ = ["case_cards", "case_description", "worst_cases"]
-
 _CASES = 6
 _LISTED = 8  # numbers of an input that are written out
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from bnndp.errors import InputError, one_line
 
-__all__ = ["connected"]
-
 _HERE = "local"  # Ray's word for a cluster of this machine alone
 _SECONDS = 5.0  # for a machine to answer at all
 

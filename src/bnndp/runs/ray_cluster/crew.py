@@ -23,8 +23,6 @@ from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.ray_cluster.connection import connected
 from bnndp.runs.ray_cluster.worker import Badge, Parcel, Worker
 
-__all__ = ["Crew", "open_crew"]
-
 _DEATHS = 3  # of workers at one shard, before it is left; and of workers in a row before any could begin
 _PATIENCE = 180.0  # seconds without any worker that could begin
 

@@ -20,8 +20,6 @@ from bnndp.runs.job import Job, Shard
 from bnndp.runs.journal import Answer
 from bnndp.runs.work import Keeping
 
-__all__ = ["Badge", "Parcel", "Worker"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
