@@ -214,7 +214,7 @@ def test_what_is_off_the_event_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("exponent", [1.0, 2.0])
 def test_a_form_holds_for_the_activation_of_what_is_cut_off(exponent: float) -> None:
-    """Forms are of values whose noise stops at the reach: there the mean of ReLU(xi) is lower than on the whole line."""
+    """Forms are of values whose noise stops at the reach, where the mean of ReLU(xi) is lower than without a limit."""
     steps = hexed({"exponent": exponent, "steps": [relu_step([0.0], [0.0], [1.0], [1.0], slack=1e-6)]})
     layers = [dense([[0.0]], [[0.0]], [0.0], [1.0]), RELU]
     proved = chain.chain(layers, (1,), box([0.0], [0.0]), steps)[0]
