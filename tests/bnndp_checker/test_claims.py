@@ -207,6 +207,20 @@ def test_what_is_off_the_event_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert _rare(proof) > -RARE_TRUTH
 
 
+@pytest.mark.parametrize("exponent", [1.0, 2.0])
+def test_a_form_holds_for_the_activation_of_what_is_cut_off(exponent: float) -> None:
+    """Forms are of values whose noise stops at the reach, where the mean of ReLU(xi) is lower than without a limit."""
+    steps = hexed({"exponent": exponent, "steps": [relu_step([0.0], [0.0], [1.0], [1.0], slack=1e-6)]})
+    layers = [dense([[0.0]], [[0.0]], [0.0], [1.0]), RELU]
+    proved = chain.chain(layers, (1,), box([0.0], [0.0]), steps)[0]
+    found = proved.form([[ONE], [-ONE]], [ZERO, ZERO]).constants
+    reach = math.sqrt(2 * exponent)
+    truth = excess(0.0) - excess(reach)  # E min(xi_+, reach)
+    assert float(found[0]) >= truth - 1e-9
+    assert float(found[1]) >= -truth - 1e-9
+    assert -excess(0.0) + 1e-6 < -truth  # so the line below alone would not do
+
+
 def test_a_larger_exponent_needs_larger_boxes() -> None:
     with pytest.raises(Rejected, match="mean"):
         _rare({"exponent": 4.0, "steps": RARE_STEPS})
