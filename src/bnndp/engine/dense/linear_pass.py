@@ -22,6 +22,11 @@ class LinearPass(Wrapped):
 
     linear: Linear
 
+    @property
+    def gaussian(self) -> bool:
+        """Always."""
+        return True
+
     def affine(self, rows: Tensor) -> Planes:
         """``rows . (W x + b)``, up to the rounding of the rows."""
         outputs, box = output_rows(self.linear, rows), self.box
