@@ -34,9 +34,8 @@ SHIFT = normal(2, seed=9)
 RANDOM = (linear(5, 2, 1), linear(3, 5, 2))
 CERTAIN = tuple(Linear.fixed(layer.weight_mean, layer.bias_mean) for layer in RANDOM)
 LAST = (CERTAIN[0], RANDOM[1])  # only the last layer is random
-PASSES: dict[
-    str, tuple[tuple[Linear, ...], Callable[[BayesianNetwork, Box], Pass]]
-] = {  # of which layers, and how the pass is made
+# Of which layers, and how the pass is made.
+PASSES: dict[str, tuple[tuple[Linear, ...], Callable[[BayesianNetwork, Box], Pass]]] = {
     "dense": (RANDOM, lambda n, box: DensePass(n.linears, box)),
     "dense, last layer": (LAST, lambda n, box: DensePass(n.linears, box)),
     "general": (RANDOM, GeneralPass.of),

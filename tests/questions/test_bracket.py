@@ -57,7 +57,7 @@ def lead(root: float, steep: float) -> Callable[[Tensor], Tensor]:
 
 
 def bent(steep: float) -> Callable[[Tensor], Tensor]:
-    """Log odds that bend a little, with a root at 0.04."""
+    """A lead that bends a little more, with its root at 0.04."""
     return lambda r: lead(1.0, steep)((r / 0.04) ** 1.2)
 
 

@@ -267,7 +267,7 @@ def test_it_can_be_negative_and_is_then_used(monkeypatch: pytest.MonkeyPatch) ->
     """Sources that push m down and s up, M below zero: the upper bound falls below g(M, rho) plus the other errors."""
     before = behind(sources([1.0] * 40, [0.3] * 40), [-0.05] * 40, [0.05] * 40, 0.1)
     without = replace(before, cross=None)
-    monkeypatch.setattr(subject, "_DELTAS", (0.0,))  # the only step that uses it
+    monkeypatch.setattr(subject, "_DELTAS", (0.0,))  # the only one at which the covariance counts
     for (sign, s0, error), place in zip(both_ends(before), (-0.4, 0.4), strict=True):
         assert subject._covariance(before, before.cross, exactly(place), s0, error, sign) < 0
         used, plain = (subject._enclose(record, exactly(place)) for record in (before, without))

@@ -20,9 +20,8 @@ from bnndp.questions.certify import certify
 
 Pair: TypeAlias = "int | tuple[int, int]"
 Setting: TypeAlias = "tuple[int, Pair, Pair, AveragePool | MaxPool | None]"
-CASES: dict[
-    str, tuple[list[Setting], tuple[int, ...]]
-] = {  # size, stride and padding of each convolution, what follows it, and the shape of the inputs
+# Size, stride and padding of each convolution, what follows it, and the shape of the inputs.
+CASES: dict[str, tuple[list[Setting], tuple[int, ...]]] = {
     "stride": ([(1, 3, 0, None), (2, 3, 0, None)], (1, 12, 6)),
     "padding": ([(2, 1, 3, None), (2, 2, 4, None)], (1, 2, 1)),
     "stride and padding": ([(1, (4, 6), 3, None), (2, 9, (3, 0), None)], (2, 2, 4)),
