@@ -130,7 +130,7 @@ def _library() -> Any:
     """The module auto_LiRPA, made to work with this torch."""
     if LIBRARY.is_dir() and str(LIBRARY) not in sys.path:
         sys.path.append(str(LIBRARY))
-    helper = importlib.import_module("torch.onnx.symbolic_helper")
+    helper: Any = importlib.import_module("torch.onnx.symbolic_helper")
     if not hasattr(helper, "_set_opset_version"):
         helper._set_opset_version = lambda _: None  # asked for by name only: nothing is traced here
     if "numpy.lib.arraysetops" not in sys.modules:

@@ -176,7 +176,9 @@ def _members(_images: int) -> list[dict[str, Any]]:
             return _added([(weight, certify(member, box).affine) for weight, member in pairs], box)
 
         def together(box: Box = box, own: Ensemble = own) -> AffineBounds:
-            return certify(own, box).affine
+            found = certify(own, box).affine
+            assert found is not None  # a regression
+            return found
 
         one, other = loop().interval(), together().interval()
         width = one.upper - one.lower

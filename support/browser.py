@@ -19,16 +19,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Browser", "Page", "find_browser", "open_browser"]
+__all__ = ["Browser", "Page", "PageReplacedError", "find_browser", "open_browser"]
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _PATIENCE = 60.0  # seconds for an answer, on a busy machine
+_REPLACED = (  # errors of a command that came while its page was being replaced by another
+    "Inspected target navigated or closed",
+    "Execution context was destroyed",
+    "Cannot find default execution context",
+)
 
 
 def find_browser() -> str | None:
     """Where a Chromium is: what BNNDP_BROWSER names, or one of the usual names."""
     named = os.environ.get("BNNDP_BROWSER")
     return named or next((found for found in map(shutil.which, _NAMES) if found), None)
+
+
+class PageReplacedError(RuntimeError):
+    """The page of a command was replaced by another before the command had an answer."""
 
 
 class Browser:
@@ -52,7 +61,8 @@ class Browser:
             found = self._next(_PATIENCE)
             if found.get("id") == self._number:
                 if "error" in found:
-                    raise RuntimeError(f"{method}: {found['error']['message']}")
+                    said = found["error"]["message"]
+                    raise (PageReplacedError if said.startswith(_REPLACED) else RuntimeError)(f"{method}: {said}")
                 return found["result"]
 
     def _next(self, seconds: float) -> dict[str, Any]:
@@ -107,12 +117,19 @@ class Page:
         return found["result"].get("value")
 
     def wait(self, script: str, seconds: float = _PATIENCE) -> None:
-        """Until an expression is true."""
+        """Until an expression is true, on this page or on one that replaces it."""
         end = time.monotonic() + seconds
-        while not self.run(script):
+        while not self._holds(script):
             if time.monotonic() > end:
                 raise TimeoutError(f"never true: {script}")
             time.sleep(0.02)
+
+    def _holds(self, script: str) -> bool:
+        """Whether an expression is true; false on a page that is replaced while it is evaluated."""
+        try:
+            return bool(self.run(script))
+        except PageReplacedError:
+            return False
 
     def press(self, key: str, code: int, text: str = "") -> None:
         """A key."""

@@ -110,7 +110,7 @@ def poisoned(value: Any, *, single: bool) -> Any:
     if isinstance(value, tuple | list):
         items = [again(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, *_UNTOUCHED)):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, _UNTOUCHED):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         changed = {name: again(part) for name, part in fields.items()}
         return dataclasses.replace(value, **{n: part for n, part in changed.items() if part is not fields[n]})
@@ -221,4 +221,4 @@ def hits(run: Callable[[], object], among: list[Point]) -> list[Point]:
 
 def _function(point: Point) -> Callable[..., Any]:
     found = vars(point.home)[point.name]
-    return found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+    return getattr(found, "fget", getattr(found, "__func__", found))  # of a property, a class method, or itself

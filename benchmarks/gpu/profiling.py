@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.ceilings import wait
@@ -45,7 +44,7 @@ def profiled(function: Callable[[], object], device: str) -> Profile:
     groups: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
     busy, copies = 0.0, {"to_device": 0, "to_host": 0}
     for event in record.events():
-        if cuda and event.device_type == DeviceType.CUDA:
+        if cuda and event.device_type.name == "CUDA":
             busy += event.self_device_time_total * 1e-6
             for start, way in _COPIES.items():
                 copies[way] += event.name.startswith(start)

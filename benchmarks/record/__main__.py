@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def _answer(name: str, ask: Callable[[Dice], Any]) -> Arrays:
 
 
 def _write(path: Path, only: tuple[str, ...]) -> int:
-    arrays, number, seconds = {}, Counter[str](), Counter[str]()
+    arrays: Arrays = {}
+    number, seconds = Counter[str](), defaultdict[str, float](float)
     for name, ask in cases():
         if name.startswith(only):
             start, question = time.monotonic(), name.partition("/")[0]

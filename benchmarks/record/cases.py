@@ -146,7 +146,7 @@ def _decision(dice: Dice, **how: Any) -> Any:
 
 def _radius(dice: Dice, *, domain: Any = None, **how: Any) -> Any:
     found, x, costs = _classifier(dice, how)
-    search = {name: how.pop(name) for name in ("norm", "precision", "attack") if name in how}
+    search: dict[str, Any] = {name: how.pop(name) for name in ("norm", "precision", "attack") if name in how}
     return engine.radius(found, x, domain, {"losses": costs, "upper": 4.0, **search}, **how)
 
 
@@ -187,17 +187,29 @@ def _published() -> Iterator[Case]:
             yield f"probability/{name}", partial(_line, found=found, ask=engine.probability, a=-1.0, b=1.0)
             yield f"inside/{name}", partial(_line, found=found, ask=engine.inside)
             continue
-        yield f"softmax/{name}", lambda _, found=found: engine.bounds(found, _near(0.005))
-        yield f"decide/{name}", lambda _, found=found: engine.decided(found, _images())
+        yield f"softmax/{name}", partial(_softmax_digits, found=found)
+        yield f"decide/{name}", partial(_decided_digits, found=found)
         for norm, eps in zip(NORMS, (0.02, 0.1, 0.5), strict=True):
             yield f"decision/{name}/norm {norm}", partial(_digits, found=found, eps=eps, norm=norm)
         for effort in ("medium", "high"):
             yield f"decision/{name}/{effort}", partial(_digits, found=found, eps=0.04, effort=effort)
-        yield f"radius/{name}", lambda _, found=found: engine.radius(found, _images(), (0.0, 1.0), {"upper": 0.2})
+        yield f"radius/{name}", partial(_radius_digits, found=found)
 
 
 def _line(dice: Dice, *, found: Any, ask: Callable[..., Any], **how: Any) -> Any:
     return ask(found, engine.Box.ball(2 * dice.uniform(3, 1) - 1, 0.05), **how)
+
+
+def _softmax_digits(_: Dice, *, found: Any) -> Any:
+    return engine.bounds(found, _near(0.005))
+
+
+def _decided_digits(_: Dice, *, found: Any) -> Any:
+    return engine.decided(found, _images())
+
+
+def _radius_digits(_: Dice, *, found: Any) -> Any:
+    return engine.radius(found, _images(), (0.0, 1.0), {"upper": 0.2})
 
 
 def _digits(_: Dice, *, found: Any, eps: float, norm: float = math.inf, **how: Any) -> Any:

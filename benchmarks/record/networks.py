@@ -57,8 +57,9 @@ def model(dice: Dice, kind: str, act: str = "relu", depth: int | None = None, ta
     if kind.startswith("ensemble"):
         return _ensemble(dice, kind, act, task)
     n_out = dice.pick(1, 2) if task == "regression" else dice.pick(2, 3)
+    shape: tuple[int, ...] = (2, 4, 5)
     if kind.startswith("conv"):
-        layers, shape = _image(dice, kind, act, n_out), (2, 4, 5)
+        layers = _image(dice, kind, act, n_out)
     else:
         shape = (dice.pick(1, 3, 10),)
         layers = _chain(dice, kind, act, (shape[0], depth if depth is not None else dice.pick(1, 1, 2, 3), n_out))

@@ -138,5 +138,5 @@ def test_gradients_are_finite_without_variance() -> None:
 
 def test_no_noise_is_needed_where_nothing_is_random() -> None:
     for sizes, std in (((2, 3, 1), 1.0), ((2, 3, 3, 1), 0.0)):
-        (part,) = draw_noise(make_network(sizes, std=std), 64, seed=0).part(0)
-        assert all(each is None for each in part)
+        (member,) = draw_noise(make_network(sizes, std=std), 64, seed=0).members
+        assert all(each is None for each in member.part(0))

@@ -170,6 +170,8 @@ def test_members_have_noise_of_their_own() -> None:
     assert isinstance(network, BayesianNetwork)
     noise = draw_noise(Ensemble((network, network)), 256, seed=0)
     first, second = (member.part(0)[0] for member in noise.members)
+    assert first is not None
+    assert second is not None
     assert first.shape == second.shape
     assert (first != second).all()
     assert noise.draws * noise.replicates * 2 >= 256

@@ -290,12 +290,12 @@ def test_what_was_measured_is_printed_where_a_network_cannot_be_had(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_jobs_keep_their_order(processes: int) -> None:
-    jobs = [partial(dict, row=index) for index in range(3)]
+    jobs: list[partial[dict[str, int]]] = [partial(dict, row=index) for index in range(3)]
     assert list(mapped(call, jobs, processes)) == [{"row": 0}, {"row": 1}, {"row": 2}]
 
 
 def test_the_suite_has_what_was_asked_for() -> None:
-    names = [case.name for case in (*REGRESSION, *CLASSIFICATION)]
+    names = [*(case.name for case in REGRESSION), *(case.name for case in CLASSIFICATION)]
     assert len(set(names)) == len(names)
     assert set(QUICK) <= set(names)
     paper = {case.name: case.paper for case in REGRESSION}

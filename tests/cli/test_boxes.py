@@ -21,6 +21,7 @@ from bnndp.cli.progress import show_progress
 from bnndp.data.demo import CLASSIFIER, network_path
 from bnndp.geometry.box import Box
 from bnndp.options import Options
+from bnndp.questions.certify import better_bounds
 from bnndp.questions.verdict import Verdict
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Journal
@@ -44,7 +45,7 @@ def rows_of(job: BoxJob, schedule: Schedule | None = None) -> list[dict[str, Any
 def test_all_boxes_have_one_pass_before_any_is_refined(monkeypatch: pytest.MonkeyPatch) -> None:
     network = make_network((1, 4, 1), 0)
     before = [row["width"] for row in rows_of(job_of(network, intervals(600)))]
-    spy = Mock(wraps=subject.better_bounds)
+    spy = Mock(wraps=better_bounds)
     monkeypatch.setattr(subject, "better_bounds", spy)
     found = rows_of(job_of(network, intervals(600), Options.of("medium", refine=64)))
     asked = [(call.args[1].batch, call.args[2].refine) for call in spy.call_args_list]  # boxes and cells
@@ -93,7 +94,7 @@ def test_a_library_that_finds_nothing_in_time_is_not_asked_for_more(monkeypatch:
 
 
 def test_the_time_left_reaches_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Mock(wraps=subject.better_bounds)
+    spy = Mock(wraps=better_bounds)
     monkeypatch.setattr(subject, "better_bounds", spy)
     job = job_of(make_network((1, 4, 1), 0), intervals(2), Options(refine=8))
     rows_of(job, Schedule(time.monotonic() + 100.0))
@@ -109,10 +110,9 @@ def test_the_time_is_shared_among_the_boxes_left(monkeypatch: pytest.MonkeyPatch
     job = job_of(make_network((1, 4, 1), 0), intervals(2), Options.of("high", refine=10**6))
     monkeypatch.setattr(subject, "_CELLS", 1)
     rounds = [0, 0]
-    real = subject.better_bounds
 
     def spy(network: Any, box: Any, options: Any) -> Any:
-        for bounds in real(network, box, options):
+        for bounds in better_bounds(network, box, options):
             rounds[int(box.lower[0, 0] > -1.2)] += options.refine > 1
             yield bounds
 

@@ -18,7 +18,7 @@ from bnndp.cli import boxes
 from bnndp.files.posterior import load, save
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork, Ensemble
-from bnndp.questions.certify import probability
+from bnndp.questions.certify import better_bounds, probability
 
 KEYS = ["index", "lower", "upper", "width", "inside_lower", "inside_upper", "method", "effort", "seconds"]
 MORE = ["label", "verdict", "lead", "rival", "witness"]
@@ -127,10 +127,8 @@ def test_an_older_file_is_replaced_and_a_link_is_followed(
 def test_a_bound_that_is_infinite_is_null(
     bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = boxes.better_bounds
-
     def spy(network: Any, box: Any, options: Any) -> Any:
-        bounds = next(real(network, box, options))
+        bounds = next(better_bounds(network, box, options))
         bounds.lower[0] = -torch.inf
         return iter([bounds])
 

@@ -19,6 +19,8 @@ from bnndp.cli import boxes, radii
 from bnndp.cli.main import app
 from bnndp.files.posterior import load
 from bnndp.options import LEVELS
+from bnndp.questions.certify import better_bounds
+from bnndp.questions.evaluate import better_evaluations
 
 COMMANDS: dict[str, tuple[object, ...]] = {
     "certify": ("--eps", 0.5),
@@ -90,7 +92,7 @@ class TestLevels:
         assert certified[0] != certified[2]
 
     def test_what_is_given_wins(self, answers: Any, model: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spy = Mock(wraps=boxes.better_bounds)
+        spy = Mock(wraps=better_bounds)
         monkeypatch.setattr(boxes, "better_bounds", spy)
         start = ("certify", model, inputs, "--eps", 0.1, "--effort", "high")
         answers(*start, "--refine", 1)
@@ -106,7 +108,7 @@ class TestInterruption:
         out = tmp_path / "o.jsonl"
         monkeypatch.setattr(boxes, "_BOXES", 1)
         # Three boxes at medium effort, then one at high.
-        spy = interrupted_at(5, boxes.better_bounds, lambda network, box, options: options.refine > 1)
+        spy = interrupted_at(5, better_bounds, lambda network, box, options: options.refine > 1)
         monkeypatch.setattr(boxes, "better_bounds", spy)
         result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", out)
         assert result.status == 130
@@ -119,7 +121,7 @@ class TestInterruption:
         self, bnndp: Any, model: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(boxes, "_BOXES", 1)
-        monkeypatch.setattr(boxes, "better_bounds", interrupted_at(3, boxes.better_bounds))
+        monkeypatch.setattr(boxes, "better_bounds", interrupted_at(3, better_bounds))
         result = bnndp("certify", model, inputs, "--eps", 0.1, "--effort", "high", "--out", tmp_path / "o.jsonl")
         assert (result.status, result.stdout) == (130, "")
         assert "no output file was written" in result.stderr
@@ -131,7 +133,7 @@ class TestInterruption:
     ) -> None:
         out = tmp_path / "o.jsonl"
         monkeypatch.setattr(radii, "_STAGED", 4)
-        later = interrupted_at(2, radii.better_evaluations, lambda *_, **given: given["known"] is not None)
+        later = interrupted_at(2, better_evaluations, lambda *_, **given: given["known"] is not None)
         monkeypatch.setattr(radii, "better_evaluations", later)
         result = bnndp(command, moons, points, *COMMANDS[command], "--effort", "medium", "--out", out)
         assert result.status == 130

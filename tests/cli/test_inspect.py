@@ -17,11 +17,11 @@ from bnndp.files.posterior import save
 from bnndp.layers import Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MatrixNormalLinear, Residual
 from bnndp.network import BayesianNetwork
 
-torch_double = {"dtype": torch.float64}
+F64 = torch.float64
 
 
 def _random(*shape: int) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), **torch_double)
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=F64)
 
 
 @pytest.fixture
@@ -84,10 +84,8 @@ def test_spread_of_correlated_weights_is_that_of_samples(look: Any) -> None:
 
 
 def test_an_ensemble_is_told_as_one(look: Any) -> None:
-    members = [
-        Linear(_random(1, 2), std * torch.ones(1, 2, **torch_double), _random(1), _random(1) + 5) for std in (1, 9)
-    ]
-    weights = torch.tensor([0.25, 0.75], **torch_double)
+    members = [Linear(_random(1, 2), std * torch.ones(1, 2, dtype=F64), _random(1), _random(1) + 5) for std in (1, 9)]
+    weights = torch.tensor([0.25, 0.75], dtype=F64)
     found = look(library.Ensemble(tuple(BayesianNetwork((member,)) for member in members), weights))
     assert found["ensemble"] == {"members": 2, "least_weight": 0.25, "largest_weight": 0.75, "alike": True}
     assert (found["parameters"], found["layers"][0]["parameters"]) == (6, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -148,7 +149,7 @@ def test_the_seed_reaches_the_attack(
 class TestPace:
     def test_what_it_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [100.0]
-        monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+        monkeypatch.setattr(time, "perf_counter", lambda: now[0])
         pace = Pace(1000)
         assert str(pace) == "0 of 1000"
         pace.advance(200, 190, known=True)
@@ -164,7 +165,7 @@ class TestPace:
         self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [0.0]
-        monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+        monkeypatch.setattr(time, "perf_counter", lambda: now[0])
         monkeypatch.setattr(progress, "_INTERVAL", 5.0)
         with show_progress("certify", 10) as advance:
             for _ in range(10):

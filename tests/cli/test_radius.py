@@ -19,6 +19,7 @@ from bnndp.data.demo import CLASSIFIER, network_path
 from bnndp.data.moons import two_moons
 from bnndp.files.posterior import load, save
 from bnndp.layers import Linear
+from bnndp.questions.evaluate import better_evaluations
 
 KEYS = ["index", "label", "decision", "radius", "capped", "attack_radius", "ratio", "effort", "seconds"]
 
@@ -97,7 +98,7 @@ def test_radii_at_the_cap_are_marked_everywhere(bnndp: Any, classifier: Path, la
 def test_options_reach_the_library(
     answers: Any, classifier: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spy = Mock(wraps=radii.better_evaluations)
+    spy = Mock(wraps=better_evaluations)
     monkeypatch.setattr(radii, "better_evaluations", spy)
     searched = ("--norm", 2, "--upper", 0.5, "--tolerance", 0.1, "--domain", -1, 1, "--limit", 2)
     answers("radius", classifier, labelled, *searched, "--optimise", 3, "--branch", 2, "--method", "moment")

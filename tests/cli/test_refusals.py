@@ -14,6 +14,7 @@ from tests.cli.conftest import interrupted_at
 
 from bnndp.cli import boxes
 from bnndp.errors import InputError
+from bnndp.questions.certify import better_bounds
 
 GOOD = [[0.1, 0.2]]
 
@@ -374,7 +375,7 @@ def test_a_failure_half_way_leaves_the_older_file(
     np.savez(tmp_path / "many.npz", x=np.zeros((5, 2)))
     (tmp_path / "out.jsonl").write_text("older\n")
     monkeypatch.setattr(boxes, "_BOXES", 2)
-    fails = interrupted_at(3, boxes.better_bounds, error=InputError("No bound for box 0."))
+    fails = interrupted_at(3, better_bounds, error=InputError("No bound for box 0."))
     monkeypatch.setattr(boxes, "better_bounds", fails)
     arguments = ("certify", model, tmp_path / "many.npz", "--eps", 0.1, "--out", tmp_path / "out.jsonl")
     assert "rows 4 to 4" in refused(*arguments)

@@ -23,6 +23,7 @@ import bnndp as library
 from bnndp.cli import boxes, job, radii
 from bnndp.data.demo import CLASSIFIER, network_path
 from bnndp.files.posterior import load, save
+from bnndp.runs.identity import program
 
 PROGRAM = [sys.executable, "-m", "bnndp"]
 
@@ -159,7 +160,7 @@ def test_another_program_is_refused(
 ) -> None:
     start = ("certify", model, inputs, "--eps", 0.1, "--run", tmp_path / "run")
     assert bnndp(*start).status == 0
-    known = job.program()
+    known = program()
     monkeypatch.setattr(job, "program", lambda: {**known, "source": "0" * 64})
     assert f"(source {known['source'][:12]}, now 000000000000)" in refused(*start)
 
@@ -285,7 +286,7 @@ def test_the_folder_stands_for_itself(
     assert said == {"task": "classification", "outputs": 3, "input_shape": [2], "source": None}
     assert (made["inputs"]["labels"], made["inputs"]["dataset"], made["device"]) == ("given", None, "cpu")
     assert {"begun", "python", "numpy", "platform", "threads"} <= set(made)
-    usual = {"norm": "inf", "eps": None, "upper": None, "domain": [-1.0, 1.0], "quantity": "decision"}
+    usual: dict[str, Any] = {"norm": "inf", "eps": None, "upper": None, "domain": [-1.0, 1.0], "quantity": "decision"}
     usual |= {"between": None, "attack": command != "certify", "seed": 0}
     own: dict[str, dict[str, Any]] = {"certify": {"eps": 0.25}, "radius": {"norm": "2", "upper": 0.5}}
     own["evaluate"] = {"eps": [0.1, 0.2], "upper": 0.202, "seed": 3}

@@ -62,6 +62,7 @@ def test_digits_to_certified_radii_in_two_commands(bnndp: Any, answers: Any, tmp
     network = load_network(model)
     assert (network.sizes, network.task, network.shift) == ((64, 32, 10), "classification", None)
     card = training_card(model)
+    assert card is not None
     assert f"{100 * card['test']['accuracy']:.1f} %" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.safetensors"]  # the checkpoint is gone
 
@@ -112,6 +113,7 @@ def test_the_sine(bnndp: Any, tmp_path: Path) -> None:
     more = ("--prior", "unit", "--prior-std", 0.5, "--noise-std", 0.2, "--stop-early", "--seed", 7)
     assert bnndp("train", "sine1d", *options, *more, "--out", model).status == 0
     card = training_card(model)
+    assert card is not None
     used = card["options"]
     assert (used["hidden"], used["batch"], used["learning_rate"], used["prior_std"]) == ([8], 64, 0.02, 0.5)
     assert (used["noise_std"], used["seed"], used["inference"], used["prior"]) == (0.2, 7, "bbb", "unit")
@@ -269,6 +271,7 @@ def test_an_ensemble(bnndp: Any, tmp_path: Path) -> None:
     assert bnndp("train", "digits", *options, "--inference", "map", "--seed", 6, "--out", out).status == 0
     assert load_network(out).digest() == found.members[2].digest()
     card = training_card(out)
+    assert card is not None
     assert card["inference"] == "map"
 
 

@@ -81,7 +81,7 @@ def _row(row: Array, constant: float, hidden: list[Layer], low: Array, high: Arr
             elif above > 0:
                 new[i] = m * above / (above - below)
                 constant -= m * above * below / (above - below)
-        constant += new @ layer.bias
+        constant += float(new @ layer.bias)
         row = new @ layer.weight
     return constant + float(np.where(row > 0, row * low, row * high).sum())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,8 @@ SHIFT = normal(2, seed=9)
 RANDOM = (linear(5, 2, 1), linear(3, 5, 2))
 CERTAIN = tuple(Linear.fixed(layer.weight_mean, layer.bias_mean) for layer in RANDOM)
 LAST = (CERTAIN[0], RANDOM[1])  # only the last layer is random
-PASSES = {  # of which layers, and how the pass is made
+# Of which layers, and how the pass is made.
+PASSES: dict[str, tuple[tuple[Linear, ...], Callable[[BayesianNetwork, Box], Pass]]] = {
     "dense": (RANDOM, lambda n, box: DensePass(n.linears, box)),
     "dense, last layer": (LAST, lambda n, box: DensePass(n.linears, box)),
     "general": (RANDOM, GeneralPass.of),
@@ -72,7 +74,7 @@ def moments(layers: tuple[Linear, ...], x: Tensor, rows: Tensor) -> tuple[Tensor
 def test_bounds_hold_at_points_of_the_boxes(name: str, radius: float) -> None:
     layers, make = PASSES[name]
     network, box = BayesianNetwork.from_linears(layers), Box.ball(normal(4, 2, seed=3), radius)
-    bounds: Pass = make(network, box)
+    bounds = make(network, box)
     x, outputs = points_of(box, 40), network.n_out
     shifted = x - SHIFT if name == "shifted" else x
     both = both_signs(outputs, box)
@@ -97,7 +99,7 @@ def test_bounds_hold_at_points_of_the_boxes(name: str, radius: float) -> None:
 def test_output_variances_and_margins_hold(name: str) -> None:
     layers, make = PASSES[name]
     network, box = BayesianNetwork.from_linears(layers), Box.ball(normal(4, 2, seed=3), 0.2)
-    bounds: Pass = make(network, box)
+    bounds = make(network, box)
     x, outputs = points_of(box, 40), network.n_out
     shifted = x - SHIFT if name == "shifted" else x
     _, variance = moments(layers, shifted, torch.eye(outputs, dtype=F64))

@@ -98,6 +98,10 @@ def ends(lower: Callable[[Tensor], Tensor], upper: Callable[[Tensor], Tensor]) -
     return lambda i: replace(i, lower=lower(i.lower), upper=upper(i.upper))
 
 
+def constant(number: float) -> Callable[[Tensor], Tensor]:
+    return lambda end: end * 0 + number
+
+
 def widened(by: float) -> Change:
     return ends(lambda low: low - by, lambda high: high + by)
 
@@ -188,8 +192,8 @@ REFUSED |= {
     for number in (-1.0, -5e-324)
 }
 for value, number in SPECIAL.items():
-    REFUSED[f"lower {value}"] = (ends(lambda low, n=number: low * 0 + n, lambda high: high), "lower=")
-    REFUSED[f"upper {value}"] = (ends(lambda low: low, lambda high, n=number: high * 0 + n), "upper=")
+    REFUSED[f"lower {value}"] = (ends(constant(number), lambda high: high), "lower=")
+    REFUSED[f"upper {value}"] = (ends(lambda low: low, constant(number)), "upper=")
 REFUSED |= {
     "ends crossed": (ends(lambda low: low + 9, lambda high: high), "lower="),
     "complex": (typed(lambda t: t.to(torch.complex128), "weight_mean"), "weight_mean is complex"),

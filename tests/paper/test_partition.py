@@ -51,8 +51,8 @@ def pair(batch: int, n: int, seed: int) -> tuple[Rectangle, Rectangle, torch.Ten
     generator = torch.Generator().manual_seed(seed)
     mean = torch.randn(batch, n, generator=generator, dtype=torch.float64)
     std = torch.rand(batch, n, generator=generator, dtype=torch.float64)
-    rectangles = (Rectangle((mean - c * std)[:, None], (mean + c * std)[:, None]) for c in (2.0, 6.0))
-    return *rectangles, mean, std
+    main, reach = (Rectangle((mean - c * std)[:, None], (mean + c * std)[:, None]) for c in (2.0, 6.0))
+    return main, reach, mean, std
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])

@@ -7,6 +7,7 @@ import itertools
 import math
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -297,8 +298,13 @@ def test_mnist_is_certified_beyond_the_authors_radius(posteriors: Path, data_fol
         ({"box": Box([0.0], [1.0])}, "takes 2 inputs"),
     ],
 )
-def test_refusals(change: dict, message: str) -> None:
-    given = {"box": Box([0.0, 0.0], [1.0, 1.0]), "rows": torch.ones(1, 2, 3, dtype=D), "mass": None, "cells": 2}
+def test_refusals(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {
+        "box": Box([0.0, 0.0], [1.0, 1.0]),
+        "rows": torch.ones(1, 2, 3, dtype=D),
+        "mass": None,
+        "cells": 2,
+    }
     given |= change
     with pytest.raises(InputError, match=message):
         bound_rows(network_of((2, 4, 3), 0, 0.1), given["box"], given["rows"], mass=given["mass"], cells=given["cells"])

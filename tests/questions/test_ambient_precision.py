@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def bounds(name: str, options: Options | None = None, **asked: Any) -> Any:
 
 
 ANSWERS: dict[str, Callable[[], Any]] = {
-    **{f"certify {name}": lambda name=name: bounds(name) for name in CHAINS},
+    **{f"certify {name}": partial(bounds, name) for name in CHAINS},
     "certify refined": lambda: bounds("tanh", Options(refine=4)),
     "certify variance": lambda: bounds("rows", quantity="variance"),
     "certify classes": lambda: bnndp.certify(DENSE, bnndp.Box.ball(X, 0.05), Options(method="best", optimise=1)),

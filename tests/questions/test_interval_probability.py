@@ -75,8 +75,8 @@ def test_a_rectangle_of_gaussians_by_search() -> None:
         v = torch.rand(2, generator=generator, dtype=F64).sort().values * 4
         a, b = torch.randn(2, generator=generator, dtype=F64).mul(2).sort().values.tolist()
         low, high = _gaussian(Interval(m[:1, None], m[1:, None]), Interval(v[:1, None], v[1:, None]), Between(a, b))
-        means = torch.linspace(*m.tolist(), 41, dtype=F64)
-        roots = torch.linspace(*v.sqrt().tolist(), 41, dtype=F64)
+        means = torch.linspace(m[0].item(), m[1].item(), 41, dtype=F64)
+        roots = torch.linspace(v[0].sqrt().item(), v[1].sqrt().item(), 41, dtype=F64)
         values = [gaussian(x, r, a, b) for x in means.tolist() for r in roots.tolist()]
         assert low.item() <= min(values)
         assert high.item() >= max(values)

@@ -69,7 +69,7 @@ def test_decisions_gain_by_adding_before_minimising() -> None:
 
 def gaussian_softmax(network: BayesianNetwork, x: Tensor) -> Tensor:
     """E p_0 (batch,) of two classes by quadrature at x (batch, n): nothing but the last layer is random."""
-    *before, layer = network.layers
+    *before, layer = (each for each in network.layers if isinstance(each, Linear))
     z = x if not before else torch.tanh(x @ before[0].weight_mean.T)
     mean = z @ (layer.weight_mean[0] - layer.weight_mean[1]) + layer.bias_mean[0] - layer.bias_mean[1]
     spread = (z.square() @ layer.weight_std.square().sum(0) + layer.bias_std.square().sum()).sqrt()

@@ -22,6 +22,7 @@ from support.records import conv, correlated, linear, matrix_normal, normal, uni
 from tests.marks import slow_but
 from torch import Tensor
 
+from bnndp.activations import ACTIVATIONS
 from bnndp.attack import decision_rows
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.geometry.box import Box
@@ -106,7 +107,7 @@ HOMOGENEOUS |= {
 }  # fmt: skip
 OTHERS: dict[str, Posterior] = {
     f"{kind}, {act}": chain(kind, act)
-    for act in records.ACTIVATIONS
+    for act in ACTIVATIONS
     for kind in ("linear", "matrix normal")
     if act not in ("relu", "leaky_relu", "identity") and (kind == "linear" or act in ("tanh", "elu"))
 }

@@ -38,8 +38,9 @@ def test_a_linear_network_is_known() -> None:
     point = variance(network, Box(box.centre, box.centre))
     assert bool((point.width <= 1e-8 * point.upper).all())
     assert bounds.affine is None
-    shifted = BayesianNetwork((layer,), shift=torch.tensor([1.0, -2.0, 0.5, 0.0]))
-    assert holds(interval(variance(shifted, box)), _of_layer(layer, x - shifted.shift), 0.0)
+    shift = torch.tensor([1.0, -2.0, 0.5, 0.0])
+    shifted = BayesianNetwork((layer,), shift=shift)
+    assert holds(interval(variance(shifted, box)), _of_layer(layer, x - shift), 0.0)
 
 
 def _of_layer(layer: Linear, x: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def made_certified(source: str) -> list[int]:
     """Lines that use ``Verdict.CERTIFIED``, or make a verdict by its value, otherwise than to compare with it."""
     tree, found = ast.parse(source), []
     compared = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in (part for part in ast.walk(tree) if isinstance(part, ast.expr)):
         named = isinstance(node, ast.Attribute) and node.attr == "CERTIFIED"
         called = isinstance(node, ast.Call | ast.Subscript) and ast.unparse(
             node.func if isinstance(node, ast.Call) else node.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 from tests.runs.jobs import Squares, finished, identity_of, silent
 
 from bnndp.errors import RunStateError
-from bnndp.runs import journal as subject
 from bnndp.runs.folder import open_run
 from bnndp.runs.job import Shard
 from bnndp.runs.journal import Journal
+from bnndp.runs.sealed_lines import seal
 from bnndp.runs.work import Schedule, work
 
 
@@ -150,7 +151,7 @@ def test_lines_may_come_in_any_order_and_twice(whole: Whole) -> None:
     folder, path, _, want = whole
     head, *lines = lines_of(folder)
     random.Random(3).shuffle(lines)
-    other = subject.seal({"id": 3, "stage": 1, "whole": True, "answer": {"value": 0.0}})  # the first one counts
+    other = seal({"id": 3, "stage": 1, "whole": True, "answer": {"value": 0.0}})  # the first one counts
     path.write_bytes(b"".join([head, *lines, *lines[:5], other]))
     job = Squares()
     assert finish(folder, job) == want
@@ -173,7 +174,7 @@ def test_lines_may_come_in_any_order_and_twice(whole: Whole) -> None:
 def test_a_sealed_line_of_something_else_is_refused(whole: Whole, record: dict[str, Any]) -> None:
     folder, path, _, _ = whole
     with path.open("ab") as file:
-        file.write(subject.seal(record))
+        file.write(seal(record))
     with pytest.raises(RunStateError, match="line 22 is not an answer of this run"):
         finish(folder, Squares())
 
@@ -268,7 +269,7 @@ def test_lines_outlast_a_power_cut_soon_and_at_little_cost(
 
     with open_run(tmp_path / "run", identity_of(Squares(200))) as journal:
         monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(subject.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         for point in range(200):
             clock[0] += 0.1
             journal.add(0, range(point, point + 1), [{"a": point}])

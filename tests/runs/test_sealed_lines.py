@@ -51,6 +51,7 @@ def test_other_lines_are_not_whole(line: bytes) -> None:
 def test_numbers_come_back_bit_for_bit(value: float) -> None:
     line = seal({"value": exact([value])[0]})
     record = unseal(line)
+    assert record is not None
     found = number(record["value"])
     assert math.isnan(found) if math.isnan(value) else struct.pack("<d", found) == struct.pack("<d", value)
 

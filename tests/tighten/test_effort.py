@@ -217,8 +217,8 @@ class TestClassification:
     def test_a_search_goes_on_from_an_earlier_answer_and_below_its_attack(
         self, low: Radius, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        spy = Mock(wraps=radius_module.Box.ball)
-        monkeypatch.setattr(radius_module.Box, "ball", spy)
+        spy = Mock(wraps=Box.ball)
+        monkeypatch.setattr(Box, "ball", spy)
         first, *others = better_radii(MODEL, points(1, 2, 4), known=low, options=Options(effort="medium"))
         tried = [call.args[1] for call in spy.call_args_list if isinstance(call.args[1], torch.Tensor)]
         assert first is low

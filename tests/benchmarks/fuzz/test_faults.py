@@ -175,7 +175,7 @@ def test_the_same_under_optimisation_and_with_warnings_as_errors() -> None:
     command = [sys.executable, "-O", "-W", "error", "-m", "benchmarks.fuzz.faults"]
     command += ["--only", "one hidden, mean, one pass", "--seconds", "2"]
     root = Path(__file__).parents[3]
-    where = {"cwd": root, "env": {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}}
-    result = subprocess.run(command, **where, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
+    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "optimised: 1, wrong: 0" in result.stdout

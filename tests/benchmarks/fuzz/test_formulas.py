@@ -12,6 +12,7 @@ import pytest
 import torch
 from benchmarks.fuzz.formulas import __main__ as campaign
 from benchmarks.fuzz.formulas import activations
+from benchmarks.fuzz.formulas.draws import Draw
 from benchmarks.fuzz.formulas.judge import Judge
 from flint import arb, ctx
 from support.activation_truths import TRUTHS
@@ -114,6 +115,6 @@ def test_the_two_rules_of_an_activation_are_both_met() -> None:
         def mean(self, m: Tensor, r: Tensor) -> Tensor:
             return Sigmoid.mean(self, m, r) + torch.where(r > 2, 1e-12, 0.0)
 
-    activations.Smooth("sigmoid", Biased(), kind.wide, bounded=True).means(judge, campaign.Draw(1), POINTS)
+    activations.Smooth("sigmoid", Biased(), kind.wide, bounded=True).means(judge, Draw(1), POINTS)
     tally = judge.tallies["mean"]
     assert 0 < tally.failures < tally.claims

@@ -119,10 +119,12 @@ def test_a_refinement_that_forgets_a_cell_is_found() -> None:
 def test_a_wrong_cell_is_found() -> None:
     def lifted(network: BayesianNetwork, box: Box, method: str) -> Bounds:
         bounds = certify(network, box, method)
-        pieces = bounds.cells.pieces
+        cells = bounds.cells
+        assert cells is not None
+        pieces = cells.pieces
         gap = 0.3 * (pieces.upper(pieces.region.centre) - pieces.lower(pieces.region.centre)) + 1e-9
         wrong = AffineBounds(Affine(pieces.lower.matrix, pieces.lower.offset + gap), pieces.upper, pieces.region)
-        return replace(bounds, cells=replace(bounds.cells, pieces=wrong))
+        return replace(bounds, cells=replace(cells, pieces=wrong))
 
     assert {kind for _, kind, _ in kinds(lifted, [14], "refined")} == {"cell affine"}
 

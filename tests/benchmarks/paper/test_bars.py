@@ -166,7 +166,7 @@ def test_the_scatter_has_every_network_in_both_panels() -> None:
     looks = {(line.get_color(), line.get_marker()) for line in right.lines if len(line.get_xydata())}
     assert len(looks) == 2
     assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 2
-    sizes = {line.get_xdata()[0]: line.get_markersize() for line in right.lines if len(line.get_xydata())}
+    sizes = {np.asarray(line.get_xdata())[0]: line.get_markersize() for line in right.lines if len(line.get_xydata())}
     assert sizes[0.06] > sizes[0.05]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["sine", "kin", "1 hidden layer", "2 hidden layers"]

@@ -308,7 +308,8 @@ def everything(found: Run) -> Iterator[tuple[str, Tensor]]:
 def degree(name: str, start: int) -> int:
     """The power of the unit in a tensor."""
     short = ".".join(name.split(".")[-2:])
-    return 0 if start and short in OF_SOURCES else DEGREES.get(short, DEGREES.get(name.rpartition(".")[-1]))
+    known = short if short in DEGREES else name.rpartition(".")[-1]
+    return 0 if start and short in OF_SOURCES else DEGREES[known]
 
 
 @pytest.mark.parametrize("start", [0, 1])
@@ -326,6 +327,6 @@ def test_every_record_in_other_units(case: Case, start: int) -> None:
             same = torch.isclose(b / power, a, rtol=1e-9, atol=1e-20 * size + 1e-200, equal_nan=True)
             assert same.all(), (name, unit, a[~same][0].item(), (b / power)[~same][0].item())
         there = bounds(other, box)[0]
-        for a, b in ((planes.lower, there.lower), (planes.upper, there.upper)):
-            assert torch.allclose(b.matrix / unit, a.matrix, rtol=1e-7, atol=1e-9 * a.matrix.abs().max().item())
-            assert torch.allclose(b.offset / unit, a.offset, rtol=1e-7, atol=1e-9 * a.offset.abs().max().item())
+        for plane, scaled in ((planes.lower, there.lower), (planes.upper, there.upper)):
+            for want, found in ((plane.matrix, scaled.matrix / unit), (plane.offset, scaled.offset / unit)):
+                assert torch.allclose(found, want, rtol=1e-7, atol=1e-9 * want.abs().max().item())

@@ -25,7 +25,9 @@ from bnndp.engine.dense.records import Cross, PreActivation
 from bnndp.engine.dense.relax import relax
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Linear
+from bnndp.maths.rectified import expected_relu
 from bnndp.maths.rounding import UNIT
+from bnndp.maths.tails import MEAN_MIXED
 
 F64 = torch.float64
 NEURONS = 400
@@ -261,24 +263,26 @@ def test_derivatives_of_the_slope_in_s() -> None:
     assert proved(hermite_peak(4) / 2 / hermite_peak(1), subject._TO_MIXED)
 
 
-def test_it_can_be_negative_and_is_then_used() -> None:
+def test_it_can_be_negative_and_is_then_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources that push m down and s up, M below zero: the upper bound falls below g(M, rho) plus the other errors."""
     before = behind(sources([1.0] * 40, [0.3] * 40), [-0.05] * 40, [0.05] * 40, 0.1)
     without = replace(before, cross=None)
+    monkeypatch.setattr(subject, "_DELTAS", (0.0,))  # the only one at which the covariance counts
     for (sign, s0, error), place in zip(both_ends(before), (-0.4, 0.4), strict=True):
         assert subject._covariance(before, before.cross, exactly(place), s0, error, sign) < 0
-        used, plain = (subject._enclose(record, exactly(place), (0.0,)) for record in (before, without))
+        used, plain = (subject._enclose(record, exactly(place)) for record in (before, without))
         assert used.high_end < plain.high_end if sign > 0 else used.loss < plain.loss
 
 
 def test_a_part_that_is_not_known_is_no_bound() -> None:
     before = behind(sources([1.0], [1.0]), [0.5], [0.2], 0.5)
     known, (_, s0, error) = before.cross, both_ends(before)[0]
+    assert known is not None
     for bad in (math.inf, math.nan):
         part = replace(known, second=known.second * bad)
-        whole = subject.MEAN_MIXED * known.absolute / s0
+        whole = MEAN_MIXED * known.absolute / s0
         assert subject._covariance(before, part, exactly(0.2), s0, error, 1) >= whole
-        assert not subject._mixed(before, exactly(0.2), s0, error * bad).upper < subject.MEAN_MIXED / s0
+        assert not subject._mixed(before, exactly(0.2), s0, error * bad).upper < MEAN_MIXED / s0
 
 
 def test_a_sum_that_cancels_is_not_below_the_exact_one() -> None:
@@ -304,5 +308,5 @@ def test_a_negative_loss_is_rounded_outward(monkeypatch: pytest.MonkeyPatch, pla
     assert found.loss.item() + 2.0 >= subject._ROUND * (abs(place) + 2.0)
     steep, offset = found.lower()
     assert found.size.item() >= (steep * place).abs().item() + offset.abs().item()
-    usual = subject.expected_relu(tensor(place), tensor(0.5)).item()
+    usual = expected_relu(tensor(place), tensor(0.5)).item()
     assert latent.mean.lower.item() <= usual + 2.0 - subject._ROUND * 2.0

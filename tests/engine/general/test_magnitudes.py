@@ -31,7 +31,7 @@ def with_number(chain: BayesianNetwork, layer: int, name: str, value: float) -> 
     """The last number of a tensor replaced."""
     tensor = getattr(chain.layers[layer], name).clone()
     tensor.view(-1)[-1] = value
-    layers = list(chain.layers)
+    layers: list[Any] = list(chain.layers)
     layers[layer] = replace(layers[layer], **{name: tensor})
     return replace(chain, layers=tuple(layers))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +90,7 @@ def _at_most(truth: Tensor, claim: Tensor, what: str) -> None:
 @pytest.mark.parametrize("kind", ["mean-field", "rows", "shared", "matrix normal"])
 def test_spreads_of_coordinates_that_share_a_factor(kind: str) -> None:
     """One factor drops a whole channel: its values move together, and so do their squares."""
-    make = {
+    make: dict[str, Callable[[int, int, int], Any]] = {
         "mean-field": records.linear,
         "rows": lambda o, i, seed: records.correlated(o, i, seed, shared=False),
         "shared": lambda o, i, seed: records.correlated(o, i, seed, shared=True),

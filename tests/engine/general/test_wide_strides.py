@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -13,10 +14,14 @@ from bnndp.activations import Relu, Tanh
 from bnndp.engine.general.rows import LocalRows
 from bnndp.geometry.box import Box
 from bnndp.layers import AveragePool, Conv2d, Flatten, Linear, MaxPool
+from bnndp.layers.record import Record
 from bnndp.network import BayesianNetwork
 from bnndp.questions.certify import certify
 
-CASES = {  # size, stride and padding of each convolution, what follows it, and the shape of the inputs
+Pair: TypeAlias = "int | tuple[int, int]"
+Setting: TypeAlias = "tuple[int, Pair, Pair, AveragePool | MaxPool | None]"
+# Size, stride and padding of each convolution, what follows it, and the shape of the inputs.
+CASES: dict[str, tuple[list[Setting], tuple[int, ...]]] = {
     "stride": ([(1, 3, 0, None), (2, 3, 0, None)], (1, 12, 6)),
     "padding": ([(2, 1, 3, None), (2, 2, 4, None)], (1, 2, 1)),
     "stride and padding": ([(1, (4, 6), 3, None), (2, 9, (3, 0), None)], (2, 2, 4)),
@@ -29,14 +34,14 @@ CASES = {  # size, stride and padding of each convolution, what follows it, and 
 
 def _network(name: str, std: float) -> BayesianNetwork:
     settings, shape = CASES[name]
-    layers: list[object] = []
+    layers: list[Record] = []
     now = shape
     for index, (size, stride, padding, pool) in enumerate(settings):
         kernel = records.conv(2, now[0], 10 * index, size=size, std=std, stride=stride, padding=padding)
-        for layer in (kernel, Tanh() if index else Relu(), pool):
-            if layer is not None:
-                layers.append(layer)
-                now = layer.out_shape(now)
+        parts: list[Record] = [kernel, Tanh() if index else Relu(), *([] if pool is None else [pool])]
+        for layer in parts:
+            layers.append(layer)
+            now = layer.out_shape(now)
     last = records.linear(2, math.prod(now), 7, std)
     return BayesianNetwork((*layers, Flatten(), last), input_shape=shape)
 

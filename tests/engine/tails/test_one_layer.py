@@ -94,7 +94,7 @@ def integrals(m: Tensor, r: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tenso
 
 def allowed(*terms: Tensor) -> Tensor:
     """What the rounding of the integrals may be worth."""
-    return _NOISE * (1 + sum(term.abs() for term in terms))
+    return _NOISE * (1 + sum((term.abs() for term in terms), torch.zeros((), dtype=F64)))
 
 
 def test_the_integrals_themselves() -> None:

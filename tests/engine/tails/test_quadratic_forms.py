@@ -77,9 +77,9 @@ def make(kind: str, seed: int, sources: int = 5, size: float = 0.5, noise: float
     box = region(kind, n, dice)
     ranges = first_layer(layer, box).ranges
     shape = (box.batch, rows, sources)
-    r = ranges.r.upper[:, None]
+    largest = ranges.r.upper[:, None]
     v = dice.normal(*shape) * 10 ** (1.5 * dice.uniform(shape=(box.batch, rows, 1)) - 1)
-    q = 0.5 / r.square() * 0.5 * dice.uniform(shape=shape) * (dice.uniform(shape=shape) < 0.7)
+    q = 0.5 / largest.square() * 0.5 * dice.uniform(shape=shape) * (dice.uniform(shape=shape) < 0.7)
     x = points(box, rows, dice).transpose(0, 1)  # (batch, rows, n)
     base = base_at(layer, x)
     m, r = subject._spans(ranges, base)
