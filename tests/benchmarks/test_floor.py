@@ -8,7 +8,7 @@ from benchmarks.gpu.counting import counted
 from support.networks import make_network
 
 from bnndp.engine.dense.backward import least, lower_bound
-from bnndp.engine.dense.forward import hidden_layers
+from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.geometry.box import Box
 
 
@@ -18,7 +18,7 @@ def test_operations_on_paper() -> None:
     *hidden, output = network.linears
     box = Box.ball(torch.rand(1, 30, dtype=torch.float64), 0.01)
     with torch.no_grad():
-        passed = hidden_layers(hidden, box)
+        passed = DensePass((*hidden, hidden[-1]), box).layers
 
         def carried() -> None:
             for k, layer in enumerate(hidden[1:]):

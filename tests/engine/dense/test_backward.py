@@ -12,7 +12,8 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.engine.dense.backward import Choice, least, lower_bound, narrowed
-from bnndp.engine.dense.forward import HiddenLayers, hidden_layers
+from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.dense.forward import HiddenLayers
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -43,7 +44,7 @@ def passed(seed: int, depth: int = 2) -> tuple[HiddenLayers, Linear]:
         return Linear(weight, 0.1 * dice.uniform(shape=weight.shape), bias, 0.1 * dice.uniform(shape=bias.shape))
 
     box, hidden = Box.ball(dice.normal(11, 6), 0.1), [layer(7, 6), layer(5, 7)][:depth]
-    return hidden_layers(hidden, box), layer(8, hidden[-1].n_out)
+    return DensePass((*hidden, hidden[-1]), box).layers, layer(8, hidden[-1].n_out)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -51,7 +52,7 @@ def test_tangents_of_each_row(random_network: NetworkFactory, sizes: tuple[int, 
     """The usual ones may be left out or repeated; those of one row are not those of another."""
     network = random_network(sizes, seed=1, std=0.4)
     *hidden, last = network.linears
-    layers = hidden_layers(hidden, Box.ball([[0.3, -0.4], [1.0, 0.2]], 0.2))
+    layers = DensePass((*hidden, hidden[-1]), Box.ball([[0.3, -0.4], [1.0, 0.2]], 0.2)).layers
     plain = asked(layers, last, [])
     points = [layers.first.tangent, *(h.relaxation.tangent for h in layers.chain)]
     assert same(plain, asked(layers, last, [None] * len(points)))
@@ -142,7 +143,7 @@ def test_the_least_value_is_rounded_down() -> None:
     weight = dice.normal(9, 12) * size
     first = Linear(weight, 0.05 * weight.abs(), 30 * dice.normal(9), size[:, 0].double())
     box = Box.ball(100 * dice.normal(4, 12), 3.0)
-    layers = hidden_layers([first], box)
+    layers = DensePass((first, first), box).layers
     rows = dice.normal(10, 9)
     rows[5:] = rows[:5] * (1 + 2.0**-50)
     rows[5:, 0] *= -1
@@ -178,7 +179,7 @@ def test_large_multipliers_are_rounded_down(seed: int, size: float) -> None:
     looked_at = 0
     for side in (1, -1):
         signs = torch.tensor([[0, side, 0, 0]], dtype=torch.int8)
-        layers = hidden_layers([first], box, (signs,))
+        layers = DensePass((first, first), box, (signs,)).layers
         multiplier = side * size * dice.uniform(0.5, 1.5, (1, 3, 1)) * signs.abs()
         found = lower_bound(weight, bias, [], layers.first, box, Choice(multipliers=[multiplier]))
         for _ in range(20):

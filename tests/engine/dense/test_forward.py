@@ -15,7 +15,7 @@ from tests.engine.dense.truth import Run, bounds, draw, relu_mean, run
 from tests.marks import slow_but
 from tests.paper.truth import narrow_mean
 
-from bnndp.engine.dense.forward import hidden_layers
+from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.slope import slope
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
@@ -96,7 +96,7 @@ def test_a_cell_without_any_input_is_empty(random_network: NetworkFactory) -> No
     box = Box.ball(torch.ones(1, 2, dtype=torch.float64), 1e-3)
     signs = (box.centre @ hidden[0].weight_mean.T + hidden[0].bias_mean).sign().to(torch.int8)
     for told, empty in ((signs, False), (-signs, True), (0 * signs, False)):
-        assert hidden_layers(hidden, box, (told,)).empty.tolist() == [empty]
+        assert DensePass((*hidden, hidden[-1]), box, (told,)).layers.empty.tolist() == [empty]
 
 
 # Tightness: a bound that silently fell back to a crude one would pass every test of soundness

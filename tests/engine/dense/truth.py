@@ -21,7 +21,7 @@ from torch import Tensor
 from bnndp.engine.dense.conditional import Layers, conditional
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.first import FirstLayer, first_layer
-from bnndp.engine.dense.forward import Hidden, HiddenLayers, hidden_layers
+from bnndp.engine.dense.forward import Hidden, HiddenLayers
 from bnndp.engine.dense.pre_activation import pre_activation as moments_before
 from bnndp.engine.dense.records import Latent, PreActivation
 from bnndp.engine.margins import margins
@@ -69,7 +69,7 @@ class Run:
 
 
 def run(network: BayesianNetwork, box: Box) -> Run:
-    return Run(network, hidden_layers(network.linears[:-1], box))
+    return Run(network, DensePass(network.linears, box).layers)
 
 
 def sources(m: list[float], r: list[float]) -> FirstLayer:

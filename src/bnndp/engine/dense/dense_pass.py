@@ -13,7 +13,8 @@ from torch import Tensor
 from bnndp.activations import Relu
 from bnndp.engine.dense.backward import Choice, least, lower_bound
 from bnndp.engine.dense.conditional import Layers
-from bnndp.engine.dense.forward import HiddenLayers, hidden_layers, with_last
+from bnndp.engine.dense.first import first_layer
+from bnndp.engine.dense.forward import HiddenLayers, deeper_layers, with_last
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows, row_variance
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.protocol import Branchable, Margins, Planes, Slopes, movable
@@ -42,7 +43,8 @@ class DensePass:
     @cached_property
     def layers(self) -> HiddenLayers:
         """The hidden layers on the boxes."""
-        return hidden_layers(self.linears[:-1], self.box, self.signs)
+        first = first_layer(self.linears[0], self.box, self.signs[0] if self.signs else None)
+        return deeper_layers(first, self.linears[:-1], self.box, self.signs)
 
     @cached_property
     def given(self) -> Layers:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bnndp.engine.dense.backward import Ground, Relaxed, narrowed
 from bnndp.engine.dense.conditional import Layers, conditional
-from bnndp.engine.dense.first import FirstLayer, first_layer
+from bnndp.engine.dense.first import FirstLayer
 from bnndp.engine.dense.pre_activation import pre_activation
 from bnndp.engine.dense.records import Latent, PreActivation, Relaxation
 from bnndp.engine.dense.relax import relax
@@ -20,7 +20,7 @@ from bnndp.maths.rounding import LARGE, TINY, gamma
 __all__ = [
     "Hidden",
     "HiddenLayers",
-    "hidden_layers",
+    "deeper_layers",
     "interval_means",
     "mean_ranges",
     "with_last",
@@ -47,7 +47,7 @@ class HiddenLayers:
     chain: list[Hidden]
     given: Layers  # layers 2 to K - 1 taken apart; with the last: with_last
     ground: Ground
-    signs: tuple[Tensor, ...] = ()  # of the cell, see hidden_layers
+    signs: tuple[Tensor, ...] = ()  # of the cell, see deeper_layers
 
     @property
     def box(self) -> Box:
@@ -89,13 +89,12 @@ class HiddenLayers:
         return torch.stack([(size <= LARGE).all(-1) for size in sizes]).all(0)[:, None]
 
 
-def hidden_layers(layers: Sequence[Linear], box: Box, signs: tuple[Tensor, ...] = ()) -> HiddenLayers:
-    """The forward pass over the hidden layers.
+def deeper_layers(first: FirstLayer, layers: Sequence[Linear], box: Box, signs: tuple[Tensor, ...]) -> HiddenLayers:
+    """The forward pass over the hidden layers, from the first of them on.
 
     ``signs[k]`` (batch, n_k) of -1, 0 and 1 restrict the box to the cell of those x on which the means of hidden layer
     k have these signs.
     """
-    first = first_layer(layers[0], box, signs[0] if signs else None)
     ground = Ground.of(first, box)
     chain: list[Hidden] = []
     given: Layers = []
