@@ -47,9 +47,15 @@ class Truth:
 
     def derivative(self, m: float, r: float, k: int) -> arb:
         """The k-th derivative in m of E phi(m + r xi), E (phi(m + r xi) - phi(m)) He_k(xi) / r^k (Stein)."""
-        weights = {1: lambda z: z, 2: lambda z: z * z - 1, 3: lambda z: z**3 - 3 * z, 4: lambda z: z**4 - 6 * z**2 + 3}
         with ctx.workprec(BITS):
-            return self._integral(m, r, 1, weights[k]) / arb(r) ** k
+            return self._integral(m, r, 1, lambda z: _hermite(k, z)) / arb(r) ** k
+
+    def norm(self, m: float, r: float, q: int) -> arb:
+        """The norm in Lq of phi(m + r xi) less its mean, q even."""
+        with ctx.workprec(2 * BITS):
+            y = [arb(1), *self.raw(m, r, q)]
+            power = sum((math.comb(q, k) * y[k] * (-y[1]) ** (q - k) for k in range(q + 1)), arb(0))
+            return power.root(q)
 
     def _integral(self, m: float, r: float, k: int, weight: Callable[[acb], acb] | None = None) -> arb:
         with ctx.workprec(BITS):
@@ -87,6 +93,13 @@ class Truth:
             y1, y2, y3, y4 = self.raw(m, r)
             a = y1 * y1
             return y2 - a, y3 - 3 * y1 * y2 + 2 * a * y1, y4 - 4 * y1 * y3 + 6 * a * y2 - 3 * a * a
+
+
+def _hermite(k: int, z: acb) -> acb:
+    before, now = acb(1), z
+    for j in range(1, k):
+        before, now = now, z * now - j * before
+    return now
 
 
 def _sigmoid(z: acb, _: bool) -> acb:

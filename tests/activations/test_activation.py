@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from types import MethodType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
-from flint import arb, arb_poly, arb_series, ctx
+from flint import acb, arb, arb_poly, arb_series, ctx, fmpz_poly
 
 from bnndp.activations import (
     Elu,
@@ -93,8 +94,13 @@ def silu(s: arb_series) -> arb_series:
 TANH = [  # in t = tanh x: derivative of p(t) is p'(t) (1 - t^2)
     arb_poly([0, 1]),
 ]
-for _ in range(5):
+for _ in range(9):
     TANH.append(TANH[-1].derivative() * arb_poly([1, 0, -1]))
+
+
+def higher(shape: protocol.Shape) -> list[tuple[int, float]]:
+    """Orders and bounds of the derivatives from the third on."""
+    return list(enumerate((shape.third, shape.fourth, shape.fifth, shape.sixth, shape.seventh, shape.eighth), 3))
 
 
 def test_tanh() -> None:
@@ -106,12 +112,16 @@ def test_tanh() -> None:
     )  # the slope rises to 1 at zero and falls again: t (1 - t^2) changes sign there
     assert arb(shape.bend_up) >= 4 / (3 * arb(3).sqrt()) >= arb(shape.bend_up) - 1e-6
     assert shape.bend_down == shape.bend_up
-    for k, bound in ((2, shape.bend_up), (3, shape.third), (4, shape.fourth)):
+    for k, bound in ((2, shape.bend_up), *higher(shape)):
         p, slope = TANH[k], TANH[k].derivative()
         for sign in (1, -1):
             assert proved(near(sign, p, slope), -1, 1, bound * (1 + 1e-9))
     # and where it is attained to the last digits
-    assert arb(shape.third) >= abs(TANH[3](arb(0)))
+    for k, bound in higher(shape):
+        if k % 2:
+            assert arb(bound) >= abs(TANH[k](arb(0)))
+        else:  # strictly below a bound that is rounded up
+            assert all(proved(near(sign, TANH[k], TANH[k].derivative()), -1, 1, bound) for sign in (1, -1))
     # 8 t (1 - t^2) (2 - 3 t^2) is extreme where 15 t^4 - 15 t^2 + 2 = 0
     root = ((15 - arb(105).sqrt()) / 30).sqrt()
     assert arb(shape.fourth) >= abs(TANH[4](root))
@@ -126,12 +136,17 @@ def test_sigmoid_and_softplus_are_scaled() -> None:
     bend = 1 / (6 * arb(3).sqrt())
     assert arb(sigmoid.bend_up) >= bend >= arb(sigmoid.bend_up) - 1e-15
     assert sigmoid.bend_down == sigmoid.bend_up
-    assert sigmoid.third == tanh.third / 16
-    assert tanh.fourth / 32 <= sigmoid.fourth <= tanh.fourth / 32 + 1e-5
+    for (k, own), (_, other) in zip(higher(sigmoid), higher(tanh), strict=True):
+        exact = own == other / 2 ** (k + 1)
+        assert exact or all(
+            proved(near(sign, TANH[k], TANH[k].derivative()), -1, 1, own * 2 ** (k + 1)) for sign in (1, -1)
+        ), k
+        assert own <= other / 2 ** (k + 1) * (1 + 1e-4), k
     assert softplus.slopes == (0, 1)
     assert (softplus.rise, softplus.fall) == (1, 0)
     assert (softplus.bend_up, softplus.bend_down) == (sigmoid.slopes[1], 0)
-    assert (softplus.third, softplus.fourth) == (sigmoid.bend_up, sigmoid.third)
+    assert softplus.third == sigmoid.bend_up
+    assert [bound for _, bound in higher(softplus)][1:] == [bound for _, bound in higher(sigmoid)][:-1]
 
 
 FAR = 40.0
@@ -161,27 +176,38 @@ def test_gelu_and_silu(function: Callable[[arb_series], arb_series], shape: prot
         assert arb(shape.rise) >= 2 * top - 1
         assert arb(shape.fall) >= 2 * (top - 1)
         assert shape.rise + shape.fall <= float(4 * top - 3) + 1e-5
-        for k, bound in ((2, shape.bend_up), (3, shape.third), (4, shape.fourth)):
+        for k, bound in ((2, shape.bend_up), *higher(shape)):
             value, slope = derivative(function, k), derivative(function, k + 1)
             for sign in (1, -1):
                 limit = shape.bend_down if k == 2 and sign < 0 else bound
                 signed = near(sign, value, slope)
                 # Bounds that are attained at 0 exactly are proved there by the closed form, elsewhere with a margin.
                 assert proved(signed, -FAR, FAR, limit * (1 + 1e-9)), (k, sign)
-        # Beyond: |sigma^(k)| <= 2 exp(-|x|), so |silu^(k)| <= (2 k + 2 |x|) exp(-|x|); gelu's is below x^4 phi(x).
-        assert (8 + 2 * arb(FAR)) * (-arb(FAR)).exp() < min(shape.bend_down, shape.third, shape.fourth)
+        # Beyond: |sigma^(k)| <= 2 exp(-|x|), so |silu^(k)| <= (2 k + 2 |x|) exp(-|x|); gelu's is below 2 x^8 phi(x).
+        far, smallest = arb(FAR), min(shape.bend_down, *(bound for _, bound in higher(shape)))
+        assert (16 + 2 * far) * (-far).exp() < smallest
+        assert 2 * far**8 * (-far * far / 2).exp() < smallest
 
 
 def test_bounds_attained_at_zero_are_rounded_up() -> None:
     root = (2 * arb.pi()).sqrt()
     assert arb(Gelu().shape.bend_up) >= 2 / root
     assert arb(Gelu().shape.fourth) >= 4 / root
+    assert arb(Gelu().shape.sixth) >= 18 / root
+    assert arb(Gelu().shape.eighth) >= 120 / root
     assert arb(Gelu().shape.bend_down) >= 2 * (-arb(2)).exp() / root * (1 + arb(1e-9))
     assert Silu().shape.bend_up == 0.5  # 2 sigma'(0)
     assert Silu().shape.fourth == 0.5  # 4 |sigma'''(0)| = 4 / 8
+    assert Silu().shape.sixth == 1.5  # 6 sigma^(5)(0) = 6 / 4
+    assert Silu().shape.eighth == 8.5  # 8 |sigma^(7)(0)| = 8 * 17 / 16
+    for shape, function in ((Gelu().shape, gelu), (Silu().shape, silu)):
+        for k, bound in higher(shape):
+            if k % 2:  # attained elsewhere, and rounded up by more than that margin
+                value, slope = derivative(function, k), derivative(function, k + 1)
+                assert all(proved(near(sign, value, slope), -FAR, FAR, bound * (1 - 1e-9)) for sign in (1, -1)), k
     # A margin of 1e-9 away from zero is no gap: there the values are smaller by far more, as both are even with a
     # strict maximum at zero, and the other bounds have slack of their own.
-    for function, k in ((gelu, 2), (gelu, 4), (silu, 2), (silu, 4)):
+    for function, k in itertools.product((gelu, silu), (2, 4, 6, 8)):
         value, falling = derivative(function, k), derivative(function, k + 2)
         at_zero = value(arb(0))
         sign = 1 if at_zero > 0 else -1
@@ -196,7 +222,7 @@ def test_kinked_activations() -> None:
     infinite = math.inf
     assert Relu().shape == protocol.Shape((0, 1), 1, 0, infinite, 0, kinks=((0.0, 1.0),))
     assert HardTanh().shape == protocol.Shape((0, 1), 1, 1, infinite, infinite, kinks=((-1.0, 1.0), (1.0, -1.0)))
-    assert Identity().shape == protocol.Shape((1, 1), 0, 0, 0, 0, 0, 0)
+    assert Identity().shape == protocol.Shape((1, 1), *[0] * 10)
     assert cast(MethodType, LeakyRelu(1.0).shape.curvature).__self__ == protocol.Shape((1, 1), 0, 0, 0, 0)
     for slope in (0.01, 0.3, -0.5, 2.0):
         shape = LeakyRelu(slope).shape
@@ -227,12 +253,33 @@ def test_a_callable_has_only_what_was_promised() -> None:
     assert PiecewiseAffine.of(torch.sin, 1.5).shape.bend_up == math.inf
 
 
-def test_constants_of_the_smoothing_bounds() -> None:
-    root = (2 * arb.pi()).sqrt()
-    assert arb(protocol._PEAK) >= 1 / root
-    assert arb(protocol._PEAK1) >= (-arb(1) / 2).exp() / root
-    assert arb(protocol._HERMITE_2) >= 4 * (-arb(1) / 2).exp() / root
-    assert arb(protocol._HERMITE_3) >= 2 / root * (1 + 4 * (-arb(3) / 2).exp())
+def hermite(k: int) -> fmpz_poly:
+    """The polynomial of Hermite with the leading coefficient one."""
+    x, before, now = fmpz_poly([0, 1]), fmpz_poly([0]), fmpz_poly([1])
+    for j in range(k):
+        before, now = now, x * now - j * before
+    return now
+
+
+def zeros(k: int) -> list[arb]:
+    """The zeros of He_k, which are real and simple."""
+    roots: list[Any] = hermite(k).complex_roots()  # pairs of a root and its multiplicity
+    return sorted((acb(root).real for root, _ in roots), key=float)
+
+
+@pytest.mark.parametrize("k", range(7))
+def test_peaks_of_the_density(k: int) -> None:
+    """sup |phi^(k)| is at a zero of He_(k+1)."""
+    truth = max(abs(arb_poly(hermite(k))(x)) * (-x * x / 2).exp() for x in zeros(k + 1)) / (2 * arb.pi()).sqrt()
+    assert arb(protocol._PEAKS[k]) >= truth >= arb(protocol._PEAKS[k]) * (1 - arb(1e-8))
+
+
+@pytest.mark.parametrize("k", range(1, 8))
+def test_means_of_hermite_polynomials(k: int) -> None:
+    """An integral of He_k phi is -He_(k-1) phi, so the mean of its size is a sum over its zeros."""
+    values = [arb_poly(hermite(k - 1))(x) * (-x * x / 2).exp() / (2 * arb.pi()).sqrt() for x in zeros(k)]
+    truth = sum((abs(b - a) for a, b in itertools.pairwise([arb(0), *values, arb(0)])), arb(0))
+    assert arb(protocol._HERMITE[k - 1]) >= truth >= arb(protocol._HERMITE[k - 1]) * (1 - arb(1e-8))
 
 
 KINKED: list[tuple[protocol.Activation, float]] = [

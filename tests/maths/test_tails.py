@@ -195,6 +195,59 @@ def test_second_curvature() -> None:
     assert m * (pdf(m) - m * cdf(-m)) > c * 0.998
 
 
+def test_steps_of_third_order() -> None:
+    """The remainder of second order in s, D, for every m and s >= 0.
+
+    d_sss g = (u^4 - 6 u^2 + 3) phi(u) / (8 s^2.5) is at most 3 phi(0) / (8 s^2.5) in size, for s >= 1 without the power
+    of s. For s = 1 - d it is ``-d^3 int (1 - t)^2 / 2 d_sss g(1 - t d) dt``, and the integral of (1 - t d)^-2.5 is
+    I(d) = 2F1(5/2, 1; 4; d) / 6: convex, 1/6 at 0 and 1 at 1, so at most 1/6 + 5 d / 6.
+    """
+    a, above, below = arb(tails.STEP_THREE), arb(tails.STEP_FOUR_ABOVE), arb(tails.STEP_FOUR_BELOW)
+    largest = 3 * hermite_peak(0) / 8
+    assert proved(hermite_peak(4) / 8, largest)
+    assert proved(largest / 6, a)
+    assert proved(largest * 5 / 6, below)
+
+    x = 5 - arb(10).sqrt()  # where He_5 is zero: the least value of the fourth derivative of phi
+    least = -(x * x - 6 * x + 3) * (-x / 2).exp() / (2 * arb.pi()).sqrt() / 8
+    assert least > 0
+    steps = 200
+    for i in range(steps):  # s >= 0.2
+        low, high = (arb(0.8) * k / steps for k in (i, i + 1))
+        assert least * high.hypgeom_2f1(arb(5) / 2, arb(1), arb(4)) / 6 < a + above * low
+    assert proved(pdf(arb(2.1)) / 2, a * arb(0.8) ** 2 + above * arb(0.8) ** 3)  # m >= 2.1: g(m, sqrt s) <= g(m, 1)
+
+    def remainder(m: float, s: float) -> arb:
+        d, density = 1 - arb(s), pdf(arb(m))
+        return mean(m, s) - mean(m, 1.0) + density * d / 2 + (1 - arb(m) ** 2) * density * d**2 / 8
+
+    def negative(cell: Cell) -> bool:
+        m0, m1, s0, s1 = cell
+        ms, ss = arb(m0).union(arb(m1)), arb(s0).union(arb(s1))
+        d, density = 1 - ss, pdf(ms)
+        # d_m (g(m, sqrt s) - g(m, 1)) = Phi(m / sqrt s) - Phi(m) >= 0
+        plain = mean(m1, s1) - mean(m1, 1.0) + density * d / 2 + (1 - ms * ms) * density * d**2 / 8
+        if plain - a * d**3 - above * d**4 < 0:
+            return True
+        spread = spread_density(cell)
+        if spread is None:
+            return False
+        m, s = 0.5 * (m0 + m1), 0.5 * (s0 + s1)
+        at = remainder(m, s) - a * (1 - arb(s)) ** 3 - above * (1 - arb(s)) ** 4
+        d_m = (
+            active(m0, s1).union(active(m1, s0))
+            - cdf(ms)
+            - ms * density * d / 2
+            + (ms**3 - 3 * ms) * density * d**2 / 8
+        )
+        d_s = spread / 2 - density / 2 - (1 - ms * ms) * density * d / 4 + 3 * a * d**2 + 4 * above * d**3
+        return bool(at + d_m * (ms - m) + d_s * (ss - s) < 0)
+
+    search(negative, (0.0, 2.1, 0.0, 0.2))
+    assert remainder(0.9, 0.0) > (a + above) * 0.997
+    assert -remainder(0.0, 0.0) > (a + below) * 0.999
+
+
 def test_largest_derivatives() -> None:
     """d_s g = phi/(2 sqrt s), d_ms g = -u phi/(2 s), d_mmm g = -u phi/s; d_ms E ReLU^2 = phi/sqrt s, all at u."""
     assert proved(hermite_peak(0), tails.PEAK)

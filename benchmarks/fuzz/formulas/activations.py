@@ -59,26 +59,27 @@ def _central(raw: list[arb]) -> list[arb]:
 def _judge_central(
     judge: Judge, at: tuple[float, ...], values: list[float], truth: list[arb], scale: arb | None
 ) -> None:
-    low2, high2, low3, high3, high4 = values
+    low2, high2, low3, high3, low4, high4, *_ = values
     s, c, q = (None,) * 3 if scale is None else (scale * scale, scale * scale * scale, scale * scale * scale * scale)
     judge.below("variance, lower", at, low2 if low2 > 0 else -math.inf, truth[0], s)  # zero says nothing
     judge.above("variance, upper", at, high2, truth[0], s)
     judge.below("third, lower", at, low3, truth[1], c)
     judge.above("third, upper", at, high3, truth[1], c)
-    judge.above("fourth", at, high4, truth[2], q)
+    judge.below("fourth, lower", at, low4 if low4 > 0 else -math.inf, truth[2], q)
+    judge.above("fourth, upper", at, high4, truth[2], q)
 
 
 def _judge_shape(judge: Judge, phi: Activation, m: Tensor, r: Tensor, truths: Iterable[list[arb]]) -> None:
     """First to fourth derivatives in m of the mean within what the shape says; the slope as promised."""
     shape = phi.shape
-    bounds = (*shape.curvature(r), shape.cubic(r), shape.quartic(r), phi.slope(m, r))
-    for (a, b, below, above, cubic, quartic, slope), truth in zip(rows(m, r, *bounds), truths, strict=True):
+    bounds = (*shape.curvature(r), shape.derivative(3, r), shape.derivative(4, r), phi.slope(m, r))
+    for (a, b, below, above, third, fourth, slope), truth in zip(rows(m, r, *bounds), truths, strict=True):
         judge.above("slope, upper", (a, b), shape.slopes[1] + _SLACK, truth[0])
         judge.below("slope, lower", (a, b), shape.slopes[0] - _SLACK, truth[0])
         judge.above("curvature, upper", (a, b), above + _SLACK, truth[1])
         judge.below("curvature, lower", (a, b), -below - _SLACK, truth[1])
-        judge.above("cubic", (a, b), cubic + _SLACK, abs(truth[2]))
-        judge.above("quartic", (a, b), quartic + _SLACK, abs(truth[3]))
+        judge.above("third derivative", (a, b), third + _SLACK, abs(truth[2]))
+        judge.above("fourth derivative", (a, b), fourth + _SLACK, abs(truth[3]))
         if shape.slope_known:
             judge.near("slope, computed", (a, b), slope, _SLOPE, truth[0], None)
 
@@ -107,7 +108,7 @@ class Closed:
         """Everything that the activation says of n points."""
         m, r = draw.gaussians(n, self.largest)
         value, error = self.phi.mean(m, r), self.phi.error(m, r)
-        central = fields(self.phi.central(m, r)) if self.raw else [torch.zeros_like(m)] * 5
+        central = fields(self.phi.central(m, r)) if self.raw else [torch.zeros_like(m)] * 8
         derivatives, steepest = [], arb(self.phi.shape.steepest)
         for a, b, x, e, *moments in rows(m, r, value, error, *central):
             with ctx.workprec(_bits(a, b)):

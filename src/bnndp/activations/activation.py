@@ -27,10 +27,27 @@ from bnndp.geometry.bounds import Interval
 from bnndp.layers.record import Weightless
 from bnndp.maths.rounding import TINY
 
-_PEAK = 0.39894228040143276  # phi(0), rounded up
-_PEAK1 = 0.24197072451914340  # phi(1), rounded up
-_HERMITE_2 = 0.9678828980765736  # E |xi^2 - 1| = 4 phi(1), rounded up
-_HERMITE_3 = 1.5100130002  # E |xi^3 - 3 xi| = 2 phi(0) (1 + 4 exp(-3/2)), rounded up
+_PEAKS = (
+    0.39894228040143276,
+    0.24197072451914340,
+    0.39894228040143276,
+    0.5505878396,
+    1.196826841205,
+    2.307105930,
+    5.984134207,
+)
+"""sup |phi^(k)| of the normal density for k = 0 to 6, rounded up."""
+
+_HERMITE = (
+    0.79788456080286546,
+    0.9678828980765736,
+    1.5100130002,
+    2.8006003009,
+    5.9100858214,
+    13.8155970473,
+    35.147887226,
+)
+"""E |He_k(xi)| for k = 1 to 7, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,10 @@ class Shape:
     bend_down: float  # sup of the negative part of phi''
     third: float = math.inf  # sup |phi'''|
     fourth: float = math.inf  # sup |phi''''|
+    fifth: float = math.inf  # sup of the fifth derivative, of either sign; so below
+    sixth: float = math.inf
+    seventh: float = math.inf
+    eighth: float = math.inf
     kinks: tuple[tuple[float, float], ...] = ()  # (where, jump of the slope) of a function that is affine between them
     slope_known: bool = True  # whether ``Activation.slope`` is dG/dm to 1e-9: Taylor expansions rest on it
 
@@ -60,18 +81,16 @@ class Shape:
     def curvature(self, r: Tensor) -> tuple[Tensor, Tensor]:
         """(below, above) with ``-below <= G_mm(., r') <= above`` for every r' >= r."""
         below, above = (
-            _least(r, bend, min(mass * _PEAK, 2 * self.swing * _PEAK), 1)
+            _least(r, bend, min(mass, 2 * self.swing) * _PEAKS[0], 1)
             for bend, mass in ((self.bend_down, self.fall), (self.bend_up, self.rise))
         )
         return below, above
 
-    def cubic(self, r: Tensor) -> Tensor:
-        """Upper bound of ``|G_mmm(., r')|`` for every r' >= r."""
-        return _least(r, self.third, min((self.rise + self.fall) * _PEAK1, self.swing * _HERMITE_2), 2)
-
-    def quartic(self, r: Tensor) -> Tensor:
-        """Upper bound of ``|G_mmmm(., r')|`` for every r' >= r."""
-        return _least(r, self.fourth, min((self.rise + self.fall) * _PEAK, self.swing * _HERMITE_3), 3)
+    def derivative(self, order: int, r: Tensor) -> Tensor:
+        """Upper bound of the size of the derivative of G(., r') in m of this order, 3 to 8, for every r' >= r."""
+        plain = (self.third, self.fourth, self.fifth, self.sixth, self.seventh, self.eighth)[order - 3]
+        smooth = min((self.rise + self.fall) * _PEAKS[order - 2], self.swing * _HERMITE[order - 2])
+        return _least(r, plain, smooth, order - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +99,9 @@ class Central:
 
     variance: Interval
     third: Interval  # signed
-    fourth: Tensor  # at most
+    fourth: Interval
+    norm8: Tensor  # the norms of the centred value in L8 and L16, at most
+    norm16: Tensor
 
 
 class Activation(Protocol):

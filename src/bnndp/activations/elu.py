@@ -86,7 +86,7 @@ class Elu(Elementwise):
         """By quadrature on both sides of the kink up to r = 2."""
         steepest = max(1.0, self.alpha)
         flat_m, flat_r = m.flatten(), r.flatten()
-        found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, steepest)))  # (5, n)
+        found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, steepest)))  # (8, n)
         at = (flat_r <= _LIMIT).nonzero()[:, 0]
         if len(at):
             m_at, r_at = flat_m[at], flat_r[at]
@@ -96,7 +96,7 @@ class Elu(Elementwise):
                 2 * ELEMENTARY * ABSOLUTE[k - 1] * steepest**k + 3.4 * _CUT * SIXTEEN * widest**k for k in range(1, 5)
             ]
             found[:, at] = torch.stack(fields(central_of(values, errors, r_at, record(found[:, at]))))
-        return record(found.reshape(5, *m.shape))
+        return record(found.reshape(8, *m.shape))
 
     def _raw(self, m: Tensor, r: Tensor) -> Tensor:  # (n,) each
         r"""Moments of :math:`\nu=(\varphi(m+r\xi)-\varphi(m))/r`: (4, n), for r <= 2.

@@ -47,6 +47,10 @@ class Gelu(Elementwise):
             bend_down=0.1079820,  # 2 phi(2)
             third=0.7790,
             fourth=1.5957691216057309,  # 4 phi(0)
+            fifth=2.8426,
+            sixth=7.18097,  # 18 phi(0)
+            seventh=16.448,
+            eighth=47.8731,  # 120 phi(0)
         )
 
     def __call__(self, x: Tensor) -> Tensor:

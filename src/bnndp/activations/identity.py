@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.moments import lipschitz_central
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UNIT
 
@@ -27,7 +28,7 @@ class Identity(Elementwise):
     @property
     def shape(self) -> Shape:
         """A line."""
-        return Shape((1.0, 1.0), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Shape((1.0, 1.0), *(0.0,) * 10)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Itself."""
@@ -49,4 +50,7 @@ class Identity(Elementwise):
         """Those of a Gaussian."""
         s, zero = r * r + 0 * m, 0 * (m + r)
         variance = Interval((s * (1 - 4 * UNIT) - TINY).clamp_min(0), s * (1 + 4 * UNIT) + TINY)
-        return Central(variance, Interval(zero, zero), 3 * (s * s) * (1 + 8 * UNIT) + TINY)
+        fourth = 3 * (s * s)
+        within = Interval((fourth * (1 - 8 * UNIT) - TINY).clamp_min(0), fourth * (1 + 8 * UNIT) + TINY)
+        known = lipschitz_central(r + 0 * m, 1.0)
+        return Central(variance, Interval(zero, zero), within, known.norm8, known.norm16)

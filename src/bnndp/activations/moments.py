@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,13 +22,16 @@ from bnndp.activations.activation import Central
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
 from bnndp.maths.hinge import hinge_raw
-from bnndp.maths.rectified import ratio
+from bnndp.maths.rectified import ratio, standard_raw
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
+from bnndp.maths.tails import PEAK
 
 _Rule = Callable[[Tensor, Tensor], Tensor]
 
 _SLACK = 1 + 2.0**-46
+_NEAR = 2.5  # up to which the recursion of the moments of a hinge loses few digits
 _THIRD = 1.5957691216057308 * _SLACK  # 2 sqrt(2 / pi)
+_NORMS = (105**0.125 * _SLACK, 2027025**0.0625 * _SLACK)  # ||xi||_8, ||xi||_16
 _THIRD_RANGE = 0.09622504486493763 * _SLACK  # 1 / (6 sqrt 3)
 
 
@@ -39,7 +42,9 @@ def lipschitz_central(r: Tensor, steepest: float, width: float = math.inf) -> Ce
     variance = square.clamp_max(width**2 / 4) * _SLACK + TINY
     third = (_THIRD * (square * scale)).clamp_max(_THIRD_RANGE * width**3) * _SLACK + TINY
     fourth = (3 * (square * square)).clamp_max(width**4 / 12) * _SLACK + TINY
-    return Central(Interval(torch.zeros_like(r), variance), Interval(-third, third), fourth)
+    zero = torch.zeros_like(r)
+    norms = [(norm * scale).clamp_max(width) * _SLACK for norm in _NORMS]
+    return Central(Interval(zero, variance), Interval(-third, third), Interval(zero, fourth), *norms)
 
 
 def central_of(values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor, known: Central) -> Central:
@@ -64,7 +69,9 @@ def central_of(values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor, kn
     return Central(
         Interval(_most(variance.lower, known.variance.lower), _least(variance.upper, known.variance.upper)),
         Interval(_most(third.lower, known.third.lower), _least(third.upper, known.third.upper)),
-        _least(fourth.upper, known.fourth),
+        Interval(_most(fourth.lower, known.fourth.lower), _least(fourth.upper, known.fourth.upper)),
+        known.norm8,
+        known.norm16,
     )
 
 
@@ -75,7 +82,7 @@ def perturbed(units: Central, off: Tensor, r: Tensor, known: Central) -> Central
     :math:`|\mathbb E(A+B)^3-\mathbb EA^3|\le3\|A\|_4^2\|B\|_2+3\|A\|_2\|B\|_4^2+\|B\|_4^3`.
     """
     low, high = units.variance.lower.clamp_min(0).sqrt(), units.variance.upper.clamp_min(0).sqrt()
-    fourth = units.fourth.sqrt().sqrt()
+    fourth, least = units.fourth.upper.sqrt().sqrt(), units.fourth.lower.clamp_min(0).sqrt().sqrt()
     change = (3 * fourth**2 * off + 12 * high * off**2 + 8 * off**3) * (1 + 1e-12)
     up, down = 1 + 1e-12, 1 - 1e-12
     s = r * r
@@ -87,7 +94,12 @@ def perturbed(units: Central, off: Tensor, r: Tensor, known: Central) -> Central
             _least((high + off) ** 2 * s * up + TINY, known.variance.upper),
         ),
         Interval(_most(third.lower - slack, known.third.lower), _least(third.upper + slack, known.third.upper)),
-        _least((fourth + 2 * off) ** 4 * s * s * up * up + TINY, known.fourth),
+        Interval(
+            _most((least * down - 2 * off).clamp_min(0) ** 4 * s * s * down * down - TINY, known.fourth.lower),
+            _least((fourth + 2 * off) ** 4 * s * s * up * up + TINY, known.fourth.upper),
+        ),
+        known.norm8,
+        known.norm16,
     )
 
 
@@ -113,7 +125,7 @@ def analytic_central(phi: Analytic, m: Tensor, r: Tensor, rounding: Tensor) -> C
     ``rounding`` is the factor of ``gaussian_rule.raw_error``: how far the computed difference may be off.
     """
     flat_m, flat_r, flat_rounding = m.flatten(), r.flatten(), rounding.flatten()
-    found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, phi.steepest, phi.width)))  # (5, n)
+    found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, phi.steepest, phi.width)))  # (8, n)
     below = 0.0
     for limit, step in levels(phi.strip):
         at = ((flat_r >= below) & (flat_r <= limit)).nonzero()[:, 0]
@@ -123,7 +135,7 @@ def analytic_central(phi: Analytic, m: Tensor, r: Tensor, rounding: Tensor) -> C
         values = analytic_raw(phi.difference, flat_m[at], flat_r[at], step)
         errors = [raw_error(k, phi.steepest, phi.widened, flat_rounding[at]) for k in range(1, 5)]
         found[:, at] = torch.stack(fields(central_of(values, errors, flat_r[at], record(found[:, at]))))
-    return record(found.reshape(5, *m.shape))
+    return record(found.reshape(8, *m.shape))
 
 
 def split(m: Tensor, r: Tensor, limit: float, narrow: _Rule, wide: _Rule) -> Tensor:
@@ -149,17 +161,47 @@ def hinged_central(slope: float, m: Tensor, r: Tensor) -> Central:  # number, (.
     values = hinge_raw(line, bend, ratio(m, r).abs())
     size = line.abs() + abs(bend)
     errors = [ELEMENTARY * size**k for k in range(1, 5)]
-    return central_of(values, errors, r, lipschitz_central(r + 0 * m, max(1.0, abs(slope))))
+    known = lipschitz_central(r + 0 * m, max(1.0, abs(slope)))
+    found = central_of(values, errors, r, known)
+    norms = [torch.minimum(norm, _hinged_norm(q, slope, m, r)) for q, norm in ((8, known.norm8), (16, known.norm16))]
+    return replace(found, norm8=norms[0], norm16=norms[1])
+
+
+def _hinged_norm(q: int, slope: float, m: Tensor, r: Tensor) -> Tensor:
+    r"""The norm in Lq of the centred value for m < 0, at most; infinite where it is not computed.
+
+    :math:`\varphi(X)=aX+(1-a)X_+`, and the q-th moment of :math:`X_+-\mathbb EX_+` is at most
+    :math:`\mathbb EX_+^q+(\mathbb EX_+)^q`. With :math:`t=|m|/r`,
+    :math:`\mathbb E(\xi-t)_+^q=\phi(t)\int_0^\infty x^qe^{-x^2/2-tx}dx` is at most
+    :math:`\tfrac12\mathbb E|\xi|^qe^{-t^2/2}` and at most :math:`q!\,\phi(t)/t^{q+1}`. Roots are taken of the factors:
+    the density underflows where its root is far from zero.
+    """
+    t, gaussian = ratio(m, r).clamp_max(0).abs(), float(math.prod(range(1, q, 2)))  # E xi^q
+    tail = torch.minimum(
+        torch.full_like(t, (gaussian / 2) ** (1 / q)),
+        (math.factorial(q) * PEAK) ** (1 / q) / t.clamp_min(1.0) ** (1 + 1 / q),
+    )
+    norm = tail * torch.exp(-0.5 / q * t * t)  # ||P||_q of P = (xi - t)_+
+    raw = list(standard_raw(t, torch.zeros_like(t, dtype=torch.bool)))
+    for j in range(5, q + 1):  # E P^j = (j - 1) E P^(j-2) - t E P^(j-1)
+        raw.append((j - 1) * raw[-2] - t * raw[-1])
+    near = (raw[-1].clamp_min(0) * (1 + 1e-6)) ** (1 / q)
+    norm = torch.where(t <= _NEAR, torch.minimum(norm, near), norm)
+    centred = norm * (1 + (raw[0] / norm.clamp_min(TINY)) ** q) ** (1 / q) * (1 + 1e-12)
+    found = (abs(slope) * gaussian ** (1 / q) + abs(1 - slope) * centred) * r * (1 + 1e-12) + TINY
+    return torch.where((m < 0) & (t >= 1), found, torch.inf)
 
 
 def fields(central: Central) -> list[Tensor]:
-    """The five tensors of a record."""
-    return [central.variance.lower, central.variance.upper, central.third.lower, central.third.upper, central.fourth]
+    """The eight tensors of a record."""
+    parts = (central.variance, central.third, central.fourth)
+    return [*(end for part in parts for end in (part.lower, part.upper)), central.norm8, central.norm16]
 
 
-def record(found: Tensor) -> Central:  # (5, ...)
-    """The record of five tensors."""
-    return Central(Interval(found[0], found[1]), Interval(found[2], found[3]), found[4])
+def record(found: Tensor) -> Central:  # (8, ...)
+    """The record of eight tensors."""
+    variance, third, fourth = (Interval(found[i], found[i + 1]) for i in (0, 2, 4))
+    return Central(variance, third, fourth, found[6], found[7])
 
 
 def _second(sign: int, y1: Tensor, y2: Tensor, *_: Tensor) -> Tensor:

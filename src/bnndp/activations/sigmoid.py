@@ -34,7 +34,19 @@ class Sigmoid(Elementwise):
     @property
     def shape(self) -> Shape:
         r"""Those of :math:`\tfrac12\tanh(x/2)`: 1/4, :math:`1/(6\sqrt3)`, 1/8 and 1/32 of the fourth of tanh."""
-        return Shape((0.0, 0.25), 0.25, 0.25, 0.09622504486493766, 0.09622504486493766, 0.125, 0.12769)
+        return Shape(
+            (0.0, 0.25),
+            0.25,
+            0.25,
+            0.09622504486493766,
+            0.09622504486493766,
+            0.125,
+            0.12769,
+            0.25,
+            0.40834,
+            1.0625,
+            2.3902,
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """1 / (1 + exp(-x))."""

@@ -45,6 +45,10 @@ class Silu(Elementwise):
             bend_down=0.03692,
             third=0.3082,
             fourth=0.5,
+            fifth=0.6581,
+            sixth=1.5,
+            seventh=2.9086,
+            eighth=8.5,
         )
 
     def __call__(self, x: Tensor) -> Tensor:

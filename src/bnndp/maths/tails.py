@@ -20,6 +20,16 @@ Here :math:`D=g(m,\sqrt s)-g(m,\sqrt{s_0})-\partial_sg(m,\sqrt{s_0})(s-s_0)`.
 MEAN_BELOW = HALF_PEAK + 1e-4
 """Largest value of the negative of the same quotient."""
 
+STEP_THREE = 0.02494
+r"""Of the Taylor polynomial of g of second order in s: the remainder is at most
+:math:`a|s-s_0|^3s_0^{-5/2}+b(s_0-s)_+^4s_0^{-7/2}` over all m and s >= 0; a is :math:`3\varphi(0)/48`, rounded up."""
+
+STEP_FOUR_ABOVE = 0.01401
+"""The factor b of the same from above."""
+
+STEP_FOUR_BELOW = 0.12468
+r"""The factor b of the same from below: :math:`5\varphi(0)/16`, rounded up."""
+
 MEAN_MIXED = 0.5 * math.exp(-0.5) * PEAK
 r"""Largest :math:`s\,|\partial_m\partial_sg|=\tfrac12|u|\varphi(u)`."""
 

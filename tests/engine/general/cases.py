@@ -85,7 +85,7 @@ def check_node(name: str, node: Any, chance: Tensor, z: Tensor) -> None:  # chan
     variance = chance @ centred.square()
 
     def at_most(truth: Tensor, claim: Tensor, what: str) -> None:
-        assert bool((truth <= claim * (1 + 1e-9) + scale).all()), f"{name}: {what}"
+        assert bool((truth <= claim + 1e-9 * claim.abs() + scale).all()), f"{name}: {what}"
 
     at_most(variance, s.variance[0], "variance")
     at_most(s.noise.lower[0], variance, "noise from below")
@@ -93,8 +93,12 @@ def check_node(name: str, node: Any, chance: Tensor, z: Tensor) -> None:  # chan
         at_most((chance @ centred**q) ** (1 / q), s.norms[0, :, i], f"norm {q}")
     if s.source and not s.fixed:
         at_most(variance, s.noise.upper[0], "noise")
-        at_most((chance @ (z - mean) ** 3).abs(), s.third[0], "third moment")
-        at_most(chance @ centred**4, s.noise_fourth[0], "fourth moment")
+        third, fourth = chance @ (z - mean) ** 3, chance @ centred**4
+        at_most(third.abs(), s.third_size[0], "size of the third moment")
+        at_most(third, s.third.upper[0], "third moment")
+        at_most(-third, -s.third.lower[0], "third moment from below")
+        at_most(fourth, s.noise_fourth.upper[0], "fourth moment")
+        at_most(s.noise_fourth.lower[0], fourth, "fourth moment from below")
     rows = torch.cat([torch.ones(1, z.shape[1], dtype=torch.float64), records.normal(2, z.shape[1], seed=9)])
     along = ((z - mean) @ rows.T).abs()
     found, tails = deviation(node, DenseRows(rows[None]))[0], node.tails(DenseRows(rows[None]))

@@ -122,6 +122,7 @@ def laws(count: int, seed: int, *, source: bool, scale: float, wide: float = 0.0
         spread_norms=torch.stack([draft.mean(root**q) ** (1 / q) for q in POWERS], -1)
         + (ranges.upper.sqrt() - spread.sqrt())[..., None],
         spread_away=away,
+        expansion=None,
         fixed=False,
         source=source,
     )
@@ -135,7 +136,21 @@ def of_gaussian(mean: Interval, spread: Interval) -> Pre:  # (batch, n) each
     norms = zero[..., None].expand(*zero.shape, len(POWERS))
     root = spread.upper.sqrt()[..., None].expand_as(norms)
     return Pre(
-        mean, spread, zero, none, zero, zero, zero, zero, zero, no_tails(norms), root, norms, fixed=True, source=True
+        mean,
+        spread,
+        zero,
+        none,
+        zero,
+        zero,
+        zero,
+        zero,
+        zero,
+        no_tails(norms),
+        root,
+        norms,
+        None,
+        fixed=True,
+        source=True,
     )
 
 

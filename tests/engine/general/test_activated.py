@@ -53,8 +53,8 @@ def test_moments_after_an_activation(act: str, wide: float) -> None:
         _at_most(law.mean(noise), signal.noise.upper, "noise")
         _at_most(signal.noise.lower / SLACK**2 - 1e-6 * scale**2, law.mean(noise), "noise from below")
         _at_most(law.deviation(noise), signal.noise_deviation, "deviation of the noise")
-        _at_most(law.mean(third.abs() - 1e-4 * law.s**1.5), signal.third, "third moment")
-        _at_most(law.mean(fourth), signal.noise_fourth, "fourth moment")
+        _at_most(law.mean(third.abs() - 1e-4 * law.s**1.5), signal.third_size, "third moment")
+        _at_most(law.mean(fourth), signal.noise_fourth.upper, "fourth moment")
         _at_most(law.mean(noise) + law.deviation(mean).square(), signal.variance, "variance")
         whole = (values - law.mean(mean)[..., None]).abs()
         for i, q in enumerate(POWERS):
@@ -111,8 +111,8 @@ def test_rests_of_gaussians(act: str, width: float) -> None:
     _at_most(centred.square() @ weight, signal.variance, "variance")
     _at_most(signal.noise.lower / SLACK**2 - 1e-6, centred.square() @ weight, "noise from below")
     third = ((values - mean[..., None]) ** 3 @ weight).abs()
-    _at_most(third - 1e-4 * at_s**1.5, signal.third, "third moment")
-    _at_most(centred**4 @ weight, signal.noise_fourth, "fourth moment")
+    _at_most(third - 1e-4 * at_s**1.5, signal.third_size, "third moment")
+    _at_most(centred**4 @ weight, signal.noise_fourth.upper, "fourth moment")
     for i, q in enumerate(POWERS):
         _at_most((rho**q @ weight) ** (1 / q), rest.norms[..., i], f"norm {q} of the rest")
         _at_most((centred**q @ weight) ** (1 / q), signal.norms[..., i], f"norm {q}")
@@ -145,6 +145,7 @@ def test_rests_where_the_mean_is_gaussian_too(act: str) -> None:
         tails=Tails(norms, a, none),
         spread_norms=s.sqrt()[..., None].expand_as(none),
         spread_away=none,
+        expansion=None,
         fixed=False,
         source=True,
     )
@@ -198,8 +199,8 @@ def test_an_activation_on_a_signal(act: str) -> None:
         noise, third, fourth = _given_history(law, value)
         _at_most(law.mean(noise), signal.noise.upper, "noise")
         _at_most(law.deviation(noise), signal.noise_deviation, "deviation of the noise")
-        _at_most(law.mean(third.abs()), signal.third, "third moment")
-        _at_most(law.mean(fourth), signal.noise_fourth, "fourth moment")
+        _at_most(law.mean(third.abs()), signal.third_size, "third moment")
+        _at_most(law.mean(fourth), signal.noise_fourth.upper, "fourth moment")
         rho = value - linear.slope * law.m
         _at_most(law.deviation(rho), linear.rest.central, "rest")
         for i, q in enumerate(POWERS):
@@ -224,14 +225,19 @@ def _signal(law: Law) -> Signal:
     """The signal that takes the values m."""
     noise, third, fourth = _given_history(law, law.m)
     mean_noise = law.mean(noise)
+
+    def point(value: Tensor) -> Interval:
+        return Interval(value, value)
+
     return Signal(
         mean=law.pre.mean,
         variance=law.deviation(law.m).square(),
         norms=law.pre.norms,
-        noise=Interval(mean_noise, mean_noise),
+        noise=point(mean_noise),
         noise_deviation=law.deviation(noise),
-        third=law.mean(third.abs()),
-        noise_fourth=law.mean(fourth),
+        third=point(law.mean(third)),
+        third_size=law.mean(third.abs()),
+        noise_fourth=point(law.mean(fourth)),
         fixed=False,
         source=False,
     )

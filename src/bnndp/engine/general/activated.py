@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
+from bnndp.engine.general.central_range import central_range
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.signal import GAUSSIAN, Pre, Signal
 from bnndp.geometry.bounds import Interval
@@ -47,6 +48,41 @@ class Linearised:
 
 def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
     """The signal after the activation; ``independent`` if given y the X_i are."""
+    signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, found)
+    if not (independent or signal.fixed):
+        signal = signal.without_history()
+    return signal, linear
+
+
+def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linearised]:
+    """X is Gaussian: its values after the activation are independent, with known moments."""
+    steep, gaussian = phi.shape.steepest, x.spread_norms.new_tensor(GAUSSIAN)
+    at = central_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP))
+    top = steep**2 * x.spread.upper * UP
+    noise = Interval(at.variance.lower.minimum(top), torch.minimum(at.variance.upper * UP, top))
+    middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
+    slope = phi.slope(middle, (0.5 * (x.spread.lower + x.spread.upper)).sqrt()).clamp(*phi.shape.slopes)
+    rest, zero = rests(phi, x, slope, noise.upper), torch.zeros_like(top)
+    noisy = x.spread_norms * gaussian
+    norms = torch.minimum(steep * noisy, slope.abs()[..., None] * noisy + rest.norms)
+    norms = torch.minimum(norms, torch.stack([at.fourth.upper.sqrt().sqrt(), at.norm8, at.norm16], -1)) * UP
+    signal = Signal(
+        mean=found.range,
+        variance=noise.upper,
+        norms=norms,
+        noise=noise,
+        noise_deviation=zero,
+        third=at.third,
+        third_size=at.third.magnitude,
+        noise_fourth=Interval(at.fourth.lower, torch.minimum(at.fourth.upper, 3 * top.square() * UP)),
+        fixed=bool((x.spread.upper == 0).all()),
+        source=True,
+    )
+    return signal, Linearised(steep, slope, noise.upper, rest, x)
+
+
+def _of_mixture(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linearised]:
+    """X is Gaussian given y: averages over y of its moments after the activation."""
     shape = phi.shape
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
     half = 0.5 * (x.mean.upper - x.mean.lower) * UP
@@ -69,29 +105,25 @@ def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> t
     rest = rests(phi, x, slope, at.variance.upper)
     sd = x.mean_variance.sqrt()
     deviation = torch.minimum(slope.abs() * sd + rest.central, steep * sd + moved_by_spread(phi, x, root))
-    zero = torch.zeros_like(root)
     inner = torch.minimum(slope.abs()[..., None] * x.norms + rest.central_norms, 2 * steep * x.norms)
-    if not x.fixed:
-        inner = inner + 2 * moved_by_spread(phi, x, root, norms=True)
+    inner = inner + 2 * moved_by_spread(phi, x, root, norms=True)
     gaussian = x.spread_norms * x.spread_norms.new_tensor(GAUSSIAN)
     noisy = torch.minimum(steep * gaussian, slope.abs()[..., None] * gaussian + rest.norms)  # ||z - h||_q
-    norms = (noisy + inner) * UP
-    if not x.fixed:
-        norms = torch.minimum(norms, 2 * steep * x.total_norms * UP)
-        norms[..., 0] = torch.minimum(norms[..., 0], _fourth_root(steep, x.total_norms[..., 0], x.variance))
+    norms = torch.minimum((noisy + inner) * UP, 2 * steep * x.total_norms * UP)
+    norms[..., 0] = torch.minimum(norms[..., 0], _fourth_root(steep, x.total_norms[..., 0], x.variance))
+    most = 3 * steep**4 * x.spread_square * UP
     signal = Signal(
         mean=found.range,
         variance=torch.minimum(noise.upper + deviation.square(), steep**2 * x.variance) * UP,
         norms=norms,
         noise=noise,
-        noise_deviation=zero if x.fixed else torch.minimum(drift, steep**2 * x.spread_square.sqrt()) * UP,
-        third=third,
-        noise_fourth=3 * steep**4 * x.spread_square * UP,
-        fixed=x.fixed and bool((x.spread.upper == 0).all()),
-        source=x.fixed,
+        noise_deviation=torch.minimum(drift, steep**2 * x.spread_square.sqrt()) * UP,
+        third=Interval(-third, third),
+        third_size=third,
+        noise_fourth=Interval(torch.zeros_like(most), most),
+        fixed=False,
+        source=False,
     )
-    if not (independent or signal.fixed):
-        signal = signal.without_history()
     return signal, Linearised(steep, slope, noise.upper, rest, x)
 
 
@@ -105,15 +137,17 @@ def activated_signal(phi: Activation, z: Signal, x: Pre, found: Planes) -> tuple
     steep = phi.shape.steepest
     each = z.noise.upper.square() + z.noise_deviation.square()
     noise = steep**2 * z.noise.upper * UP
-    noise_fourth = steep**4 * (z.noise_fourth + 3 * each) * UP
+    noise_fourth = steep**4 * (z.noise_fourth.upper + 3 * each) * UP
+    third = noise.sqrt() * noise_fourth.sqrt() * UP
     signal = Signal(
         mean=found.range,
         variance=steep**2 * z.variance * UP,
         norms=2 * steep * z.norms * UP,
         noise=Interval(torch.zeros_like(noise), noise),
         noise_deviation=steep**2 * each.sqrt() * UP,
-        third=noise.sqrt() * noise_fourth.sqrt() * UP,
-        noise_fourth=noise_fourth,
+        third=Interval(-third, third),
+        third_size=third,
+        noise_fourth=Interval(torch.zeros_like(noise), noise_fourth),
         fixed=z.fixed,
         source=z.source,
     )

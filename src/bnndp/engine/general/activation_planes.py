@@ -181,7 +181,7 @@ def _tilted(phi: Activation, x: Pre) -> Planes:
     beta = (value[_STEPS // 2][-1] - value[_STEPS // 2][0]) / (s.upper - s.lower).clamp_min(TINY)
     least = s.lower.sqrt()
     down, up = phi.shape.curvature(least)
-    in_s = 0.25 * phi.shape.quartic(least)  # |G_ss|
+    in_s = 0.25 * phi.shape.derivative(4, least)  # |G_ss|
     step_m, step_s = (m.upper - m.lower) / _STEPS * UP, (s.upper - s.lower) / _STEPS_S * UP
     bump_s = torch.where(step_s == 0, 0.0, in_s * step_s.square() / 8)
     chord = (value[-1][_STEPS_S // 2] - value[0][_STEPS_S // 2]) / (m.upper - m.lower).clamp_min(TINY)

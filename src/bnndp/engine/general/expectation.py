@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation, Shape
-from bnndp.engine.general.signal import Pre
+from bnndp.engine.general.signal import POWERS, Expansion, Pre
+from bnndp.engine.general.smoothed import third_and_fourth
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import SMALL, TINY, UP
-from bnndp.maths.tails import MEAN_ABOVE, MEAN_BELOW
+from bnndp.maths.tails import MEAN_ABOVE, MEAN_BELOW, STEP_FOUR_ABOVE, STEP_FOUR_BELOW, STEP_THREE
 
 __all__ = ["Around", "around"]
 
@@ -45,7 +46,7 @@ class Around:
 def around(phi: Activation, x: Pre) -> Around:
     """The best of the three at the middle of the means."""
     middle = 0.5 * (x.mean.lower + x.mean.upper)
-    return reduce(partial(_better, phi, middle), _candidates(phi.shape, x))
+    return reduce(partial(_better, phi, middle), _candidates(phi, x))
 
 
 def _better(phi: Activation, middle: Tensor, a: Around, b: Around) -> Around:
@@ -59,12 +60,15 @@ def _better(phi: Activation, middle: Tensor, a: Around, b: Around) -> Around:
     )
 
 
-def _candidates(shape: Shape, x: Pre) -> list[Around]:
+def _candidates(phi: Activation, x: Pre) -> list[Around]:
+    shape = phi.shape
     found = [_plain(shape, x)]
     if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
         found.append(_curvature(shape, x))
     if not x.fixed and bool((x.noise.upper > 2 * SMALL**2).any()):
         found.append(_replacement(shape, x))
+    if x.expansion is not None:
+        found.append(_expanded(phi, x, x.expansion))
     return found
 
 
@@ -76,7 +80,10 @@ def _plain(shape: Shape, x: Pre) -> Around:
     lipschitz = shape.swing * sd
     below, above = (torch.minimum(e.nan_to_num(math.inf), lipschitz) for e in (below, above))
     if shape.kinks:
-        scarf = [(jump, abs(jump) * _scarf(_distance(x.mean, where), variance)) for where, jump in shape.kinks]
+        scarf = [
+            (jump, abs(jump) * _beyond(_distance(x.mean, where), variance, x.total_norms))
+            for where, jump in shape.kinks
+        ]
         zero = torch.zeros_like(sd)
         below = torch.minimum(below, sum((e for jump, e in scarf if jump < 0), zero))
         above = torch.minimum(above, sum((e for jump, e in scarf if jump > 0), zero))
@@ -91,6 +98,19 @@ def _distance(mean: Interval, where: float) -> Tensor:
 def _scarf(distance: Tensor, variance: Tensor) -> Tensor:
     """``(sqrt(d^2 + V) - d) / 2``: E (Y - d)_+ is at most this for a Y of mean zero and variance V; falls in d."""
     return 0.5 * variance / ((distance.square() + variance).sqrt() + distance).clamp_min(TINY)
+
+
+def _beyond(distance: Tensor, variance: Tensor, norms: Tensor) -> Tensor:
+    r"""E (Y - d)_+ for a centred Y, at most: by its variance (Scarf) or by a norm.
+
+    :math:`(y-d)_+\le\tfrac{(q-1)^{q-1}}{q^q}y^qd^{1-q}` for y >= 0, with equality at y = qd/(q-1).
+    """
+    found = _scarf(distance, variance)
+    for q, norm in zip(POWERS, norms.unbind(-1), strict=True):
+        constant = (q - 1) ** (q - 1) / q**q * UP
+        power = constant * norm * (norm / distance.clamp_min(TINY)) ** (q - 1)
+        found = torch.fmin(found, power.clamp_min(TINY))  # a power of a small ratio underflows
+    return found
 
 
 def _curvature(shape: Shape, x: Pre) -> Around:
@@ -120,13 +140,50 @@ def _replacement(shape: Shape, x: Pre) -> Around:
     return Around(lower_rho, low * UP, upper_rho, high * UP)
 
 
+def _expanded(phi: Activation, x: Pre, terms: Expansion) -> Around:
+    """To fourth order with signs (``expansion.py``)."""
+    shape, least = phi.shape, x.spread.lower
+    total = Interval(x.spread.lower + x.noise.lower, x.spread.upper + x.noise.upper)
+    lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, total)
+    third, fourth = third_and_fourth(phi, x.mean, Interval(total.lower.sqrt(), total.upper.sqrt()))
+    ends = [_ends(a, b) for a, b in ((terms.third, third), (terms.fourth, fourth))]
+    r = least.sqrt()
+    rest = sum((_times(shape.derivative(p, r), q) for p, q in terms.remainders.items()), torch.zeros_like(r))
+    smooth = _times(torch.full_like(r, shape.sixth), terms.spread_third) / 48
+    cubic = terms.spread_third / (least.square() * r).clamp_min(TINY)
+    quartic = terms.spread_low / (least.square() * least * r).clamp_min(TINY)
+    rise, fall = shape.rise, shape.fall
+    above = _mass(rise, STEP_THREE * cubic + STEP_FOUR_ABOVE * quartic) + _mass(
+        fall, STEP_THREE * cubic + STEP_FOUR_BELOW * quartic
+    )
+    below = _mass(rise, STEP_THREE * cubic + STEP_FOUR_BELOW * quartic) + _mass(
+        fall, STEP_THREE * cubic + STEP_FOUR_ABOVE * quartic
+    )
+    below, above = (torch.fmin(e, smooth) for e in (below, above))
+    low = ends[0].lower / 6 + ends[1].lower / 24
+    high = ends[0].upper / 6 + ends[1].upper / 24
+    slack = 1e-10 * (ends[0].magnitude + ends[1].magnitude)
+    lower, upper = (rest + below + apart_low) * UP - low + slack, (rest + above + apart_high) * UP + high + slack
+    return Around(lower_rho, lower.nan_to_num(torch.inf), upper_rho, upper.nan_to_num(torch.inf))
+
+
+def _mass(mass: float, value: Tensor) -> Tensor:
+    return torch.zeros_like(value) if mass == 0 else mass * value
+
+
+def _ends(a: Interval, b: Interval) -> Interval:
+    """The product."""
+    found = torch.stack([_times(x, y) for x in (a.lower, a.upper) for y in (b.lower, b.upper)])
+    return Interval(found.amin(0), found.amax(0))
+
+
 def _swap(shape: Shape, x: Pre) -> Tensor:
     """Error of taking the independent terms of m as Gaussian.
 
     For any laws of the terms; ``maths/replacement.py`` has the sharper error for rectified Gaussians.
     """
     r = x.spread.lower.sqrt()
-    third, fourth = shape.cubic(r), shape.quartic(r)
+    third, fourth = shape.derivative(3, r), shape.derivative(4, r)
     # Lindeberg: one term after the other, up to the third derivative (of both laws) or to the fourth.
     gaussian = ABSOLUTE_THIRD * x.absolute_third  # E |B|^3 of the Gaussians B of the same variances
     plain = _times(third, x.absolute_third + gaussian) / 6
@@ -186,7 +243,7 @@ def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) 
     square = deviation.square()
     scale = square / (least * r).clamp_min(TINY)
     smooth = _times(torch.full_like(r, shape.fourth), square) / 8
-    mixed = 0.5 * _times(_times(shape.cubic(r), other), deviation)
+    mixed = 0.5 * _times(_times(shape.derivative(3, r), other), deviation)
     low = torch.minimum(_weighted(shape.rise, MEAN_BELOW, shape.fall, MEAN_ABOVE, scale), smooth) + mixed
     high = torch.minimum(_weighted(shape.rise, MEAN_ABOVE, shape.fall, MEAN_BELOW, scale), smooth) + mixed
     none = deviation == 0

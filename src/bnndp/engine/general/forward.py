@@ -94,7 +94,8 @@ def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: lis
         elif isinstance(layer, Residual):
             chain.append(_block(layer, shape, chain, box))
         elif is_activation(layer):
-            chain.append(_on_signal(layer, chain))
+            if not isinstance(layer, Identity):
+                chain.append(_on_signal(layer, chain))
         else:
             node = step(layer, chain[-1], shape)
             if node is not chain[-1]:

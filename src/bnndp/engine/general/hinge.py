@@ -60,5 +60,5 @@ def hinge_of(phi: Activation, x: Pre, near: Around) -> Hinge | None:
     middle = 0.5 * (x.mean.lower + x.mean.upper)
     typical = root + tilt * x.spread.upper
     start = (middle / typical.clamp_min(TINY)).clamp(-8.0, 8.0)
-    size = (abs(low) + jump) * x.mean.magnitude + jump * PEAK * (root + tilt * x.spread.upper) + error
+    size = (abs(low) + jump) * x.mean.magnitude + jump * PEAK * (root + tilt * x.spread.upper) + error.abs()
     return Hinge(low, jump, root, tilt, error, start, size * UP + TINY)

@@ -17,6 +17,9 @@ for rounding cover, or the sum is itself less than 1e10 times that, which is les
 be refused at the small end: bounds of what is measured in units of 1e-30 are wide, and hold. A mean loses coefficients,
 in proportion to the values that they meet: ``TINY`` times these is taken off.
 
+Powers above the fourth, up to the eighth, are those of ``engine/general/expansion.py``: they are taken of weights and
+moments that are at least ``SMALL``, and its powers are added to the sums, so that nothing vanishes.
+
 The moment pass of plain networks adds ``SMALL`` and ``TINY`` where it takes powers, and has no bound for hidden
 values above ``LARGE`` (``engine/dense/forward.py``); the partition method takes no powers above squares. Neither
 needs a limit for the tensors, nor does a network without variance.

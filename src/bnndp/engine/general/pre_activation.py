@@ -31,7 +31,21 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
         spread_norms, tails = root.expand_as(norms), no_tails(norms)
         return Pre(
-            mean, spread, zero, none, zero, zero, zero, zero, zero, tails, spread_norms, norms, fixed=True, source=True
+            mean,
+            spread,
+            zero,
+            none,
+            zero,
+            zero,
+            zero,
+            zero,
+            zero,
+            tails,
+            spread_norms,
+            norms,
+            None,
+            fixed=True,
+            source=True,
         )
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     each = z.noise.upper.square() + z.noise_deviation.square()  # E Var(z_j | Y)^2
@@ -42,19 +56,31 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         away = torch.stack([weights.spread_excess(norm).sqrt() for norm in z.norms.unbind(-1)], -1) + least[..., None]
         lowest = (spread.lower - weights.spread_excess(z.variance.sqrt()) * UP).clamp_min(0)  # s(E z)
         gap = spread.upper.sqrt() - lowest.sqrt()
+    expansion, norms = weights.expansion(z) if z.source else None, torch.minimum(tails.norms, added)
+    if expansion is not None:
+        norms[..., 0] = torch.minimum(norms[..., 0], expansion.norm4)
+        norms[..., 1] = torch.minimum(norms[..., 1], expansion.norm8)
+    spread_norms, deviation = root + away, weights.spread_deviation(z)  # of sqrt(s), of s
+    if expansion is not None:
+        deviation = torch.minimum(deviation, expansion.spread_variance.sqrt() * UP)
+        # ||sqrt(s)||_2q^2 = ||s||_q <= S + ||s - S||_q
+        for k, left in enumerate((expansion.spread_variance.sqrt(), expansion.spread_fourth.sqrt().sqrt())):
+            total = spread.upper + left if k else (spread.upper.square() + left.square()).sqrt()
+            spread_norms[..., k] = torch.minimum(spread_norms[..., k], total.sqrt())
     found = Pre(
         mean=mean,
         spread=spread,
-        spread_deviation=weights.spread_deviation(z) + least**2 if weights.random else zero,
+        spread_deviation=deviation + least**2 if weights.random else zero,
         noise=noise,
         noise_deviation=weights.power(z.noise_deviation, 2) * UP,
         central=zero if z.source else torch.minimum(central, weights.power(z.variance.sqrt(), 1).square() * UP),
-        third=weights.power(z.third, 3) * UP,
+        third=weights.power(z.third_size, 3) * UP,
         absolute_third=weights.power(z.absolute_third, 3) * UP,
-        quartic=weights.power(z.noise_fourth + 3 * each, 4) * UP,
-        tails=Tails(torch.minimum(tails.norms, added) * UP, tails.constant * UP, tails.left * UP),
-        spread_norms=(root + away) * UP,
+        quartic=weights.power(z.noise_fourth.upper + 3 * each, 4) * UP,
+        tails=Tails(norms * UP, tails.constant * UP, tails.left * UP),
+        spread_norms=spread_norms * UP,
         spread_away=(away + gap[..., None]) * UP,
+        expansion=expansion,
         fixed=False,
         source=z.source,
     )
@@ -86,12 +112,13 @@ def pre_of_signal(z: Signal) -> Pre:
         noise=z.noise,
         noise_deviation=z.noise_deviation,
         central=zero if z.source else z.variance,
-        third=z.third,
+        third=z.third_size,
         absolute_third=z.absolute_third,
-        quartic=z.noise_fourth + 3 * noise,
+        quartic=z.noise_fourth.upper + 3 * noise,
         tails=no_tails(z.norms),
         spread_norms=torch.zeros_like(z.norms),
         spread_away=torch.zeros_like(z.norms),
+        expansion=None,
         fixed=z.fixed,
         source=z.source,
     )

@@ -16,7 +16,9 @@ from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import UP
 
-__all__ = ["GAUSSIAN", "POWERS", "SUB_GAUSSIAN", "Pre", "Signal", "Tails", "fixed", "no_tails", "of_box"]
+__all__ = [
+    "GAUSSIAN", "POWERS", "SUB_GAUSSIAN", "Expansion", "Pre", "Signal", "Tails", "fixed", "no_tails", "of_box",
+]  # fmt: skip
 
 POWERS = (4, 8, 16)
 """The q of the norms ||.||_q that are carried along; the last axis of every ``norms``."""
@@ -60,8 +62,9 @@ class Signal:
     norms: Tensor  # (batch, n, q): ||z_j - E z_j||_q
     noise: Interval  # E Var(z_j | Y)
     noise_deviation: Tensor  # standard deviation of Var(z_j | Y)
-    third: Tensor  # E |third central moment of z_j given Y|
-    noise_fourth: Tensor  # E (z_j - E[z_j | Y])^4
+    third: Interval  # E (z_j - E[z_j | Y])^3
+    third_size: Tensor  # E |third central moment of z_j given Y|
+    noise_fourth: Interval  # E (z_j - E[z_j | Y])^4
     fixed: bool
     source: bool
 
@@ -85,7 +88,9 @@ class Signal:
     @property
     def absolute_third(self) -> Tensor:
         """E |z_j - E[z_j | Y]|^3, by Cauchy and Schwarz."""
-        return self.noise.upper.sqrt() * self.noise_fourth.sqrt() * UP  # of sixth degree: the product may underflow
+        return (
+            self.noise.upper.sqrt() * self.noise_fourth.upper.sqrt() * UP
+        )  # of sixth degree: the product may underflow
 
     def without_history(self) -> Signal:
         """The same with Y = z: nothing is said to be independent."""
@@ -93,7 +98,7 @@ class Signal:
             return self
         zero = torch.zeros_like(self.variance)
         none = Interval(zero, zero)
-        return Signal(self.mean, self.variance, self.norms, none, zero, zero, zero, fixed=False, source=False)
+        return Signal(self.mean, self.variance, self.norms, none, zero, none, zero, none, fixed=False, source=False)
 
 
 def of_box(box: Box) -> Signal:
@@ -104,8 +109,23 @@ def of_box(box: Box) -> Signal:
 def fixed(mean: Interval) -> Signal:
     """A signal without randomness."""
     zero = torch.zeros_like(mean.lower)
-    norms = zero[..., None].expand(*zero.shape, len(POWERS))
-    return Signal(mean, zero, norms, Interval(zero, zero), zero, zero, zero, fixed=True, source=True)
+    norms, none = zero[..., None].expand(*zero.shape, len(POWERS)), Interval(zero, zero)
+    return Signal(mean, zero, norms, none, zero, none, zero, none, fixed=True, source=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Cumulants of X for every x of the box, and the factors of remainders (``expansion.py``): (batch, n) each."""
+
+    third: Interval  # kappa_3
+    fourth: Interval  # kappa_4, up to 24 R_4
+    remainders: dict[int, Tensor]  # R_p, by p
+    spread_variance: Tensor  # Var s
+    spread_third: Tensor  # E |s - S|^3
+    spread_fourth: Tensor  # E (s - S)^4
+    spread_low: Tensor  # E (S - s)_+^4
+    norm4: Tensor  # of m - E m
+    norm8: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,7 @@ class Pre:
     tails: Tails  # of m - E m
     spread_norms: Tensor  # (batch, n, q): ||sqrt(s)||_q
     spread_away: Tensor  # (batch, n, q): ||sqrt(s) - sqrt(S)||_q for any S of its range
+    expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -89,6 +89,9 @@ class StackedLinear:
         for start in range(0, self.n_out, step):
             part = slice(start, min(start + step, self.n_out))
             yield part, DenseRows(self._repeated(self.weight[:, part]))
+
+    def expansion(self, z: Signal) -> Expansion | None:
+        return None  # nothing is random
 
     def spread(self, z: Tensor) -> Tensor:
         return self._none(z)

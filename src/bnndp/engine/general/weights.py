@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import UP, gamma
@@ -69,6 +69,10 @@ class Weights(Protocol):
 
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         """The rows of mu itself, in pieces of about ``numbers`` coefficients for each box, and which they are."""
+        ...
+
+    def expansion(self, z: Signal) -> Expansion | None:
+        """Cumulants of X for independent coordinates z (``expansion.py``); None where nothing is known."""
         ...
 
     def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from bnndp.engine.chunks import device_size
+from bnndp.engine.general.expansion import expansion_of, sums_of
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Conv2d
@@ -77,6 +78,9 @@ class Convolution:
             part = kernel[:, start:stop]
             grid, stride, padding = (height, width), self.layer.stride, self.layer.padding
             yield slice(start * places, stop * places), LocalRows(part, self.shape, grid, stride, padding)
+
+    def expansion(self, z: Signal) -> Expansion | None:
+        return expansion_of(z, *sums_of(self.layer.weight_mean, self._variance, self._convolve))
 
     def spread(self, z: Tensor) -> Tensor:
         return self._convolve(z.square(), self._variance) + self._bias_variance

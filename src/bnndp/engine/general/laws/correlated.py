@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import mean_form
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
@@ -22,8 +22,6 @@ from bnndp.layers import CorrelatedLinear
 from bnndp.maths.rounding import UP, gamma
 
 __all__ = ["Correlated"]
-
-_LARGEST = 2**24  # numbers in matrices of covariances that are formed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,10 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
     @property
     def groups(self) -> int:
         return 1 if self.layer.shared else self.layer.n_out
+
+    def expansion(self, z: Signal) -> Expansion | None:
+        covariance = self._covariance
+        return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)
@@ -55,7 +57,7 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
         return (self._plain(radius.square(), 0.0) + reach.square()) * UP
 
     def mean_spread(self, z: Signal) -> Interval:
-        return mean_form(self, z, self._diagonal)
+        return mean_form(self, z, self._diagonal, self._covariance)
 
     def spread_deviation(self, z: Signal) -> Tensor:
         r"""With d = z - E z, :math:`s=s(\mathbb Ez)+\nabla s(\mathbb Ez)\cdot d+d^\top\Sigma d`."""
@@ -97,7 +99,7 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
         size, joint = u.abs(), u @ loads  # (batch, rows, rank)
         centre = torch.linalg.vector_norm(joint, dim=-1) * UP + apply_rows(size, lost)
         n = self.n_in
-        if self.n_out**2 * n**2 > _LARGEST:
+        if self.n_out**2 * n**2 > LARGEST:
             reach = self._excess(radii)
             return centre + apply_rows(size, reach[..., 0]), size @ reach[..., 1:]
         factor = self.layer.factor[:, :-1]
@@ -106,7 +108,7 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
         root = torch.linalg.vector_norm(factor, dim=-1)  # (n_out, n): |F_ij| as a vector
         spread = torch.einsum("bri,ij->brj", size, root)
         found = []
-        step = max(1, _LARGEST // (u.shape[1] * n * n))
+        step = max(1, LARGEST // (u.shape[1] * n * n))
         for part, more, radius in zip(u.split(step), spread.split(step), radii.split(step), strict=True):
             form = torch.einsum("bri,brk,ikjl->brjl", part, part, cross).abs()
             form = form + blur * more[..., :, None] * more[..., None, :]
@@ -133,7 +135,7 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
     def _excess(self, radius: Tensor) -> Tensor:  # (batch, n_in, k)
         """Sup |F_i' d| over |d| <= radius, at most, by the matrices |F_i F_i'| where they fit: (batch, n_out, k)."""
         factor = self.layer.factor[:, :-1]
-        if factor.shape[0] * factor.shape[1] ** 2 > _LARGEST:
+        if factor.shape[0] * factor.shape[1] ** 2 > LARGEST:
             return self._reach(radius)
         root = torch.linalg.vector_norm(factor, dim=-1)
         form = (factor @ factor.mT).abs() + gamma(2 * factor.shape[-1] + 8) * root[..., :, None] * root[..., None, :]
@@ -141,6 +143,15 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
 
     def _plain(self, square: Tensor, one: float) -> Tensor:
         return square @ self.layer.weight_std.square().mT + one * self.layer.bias_std.square()
+
+    @property
+    def _covariance(self) -> Tensor | None:
+        """Covariances of the weights of every row, the bias last, where they fit: (n_out, n_in + 1, n_in + 1)."""
+        factor = self.layer.factor
+        if factor.shape[0] * factor.shape[1] ** 2 > LARGEST:
+            return None
+        plain = torch.cat([self.layer.weight_std, self.layer.bias_std[:, None]], -1).square()
+        return factor @ factor.mT + torch.diag_embed(plain)
 
     @property
     def _diagonal(self) -> Tensor:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from bnndp.engine.general.expansion import expansion_of, sums_of
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
@@ -28,6 +29,11 @@ class Dense(MeanMatrix[Linear]):
     @property
     def groups(self) -> int:
         return self.layer.n_out
+
+    def expansion(self, z: Signal) -> Expansion | None:
+        return expansion_of(
+            z, *sums_of(self.layer.weight_mean, self._variance, lambda values, matrix: values @ matrix.mT)
+        )
 
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance

@@ -8,18 +8,20 @@ For a factor B of variance :math:`\alpha`, independent of z, :math:`\operatornam
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.intervals import plus, square, times
 from bnndp.engine.general.nodes import Bound, Node, deviation
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import GAUSSIAN, SUB_GAUSSIAN, Signal, Tails
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Dropout
-from bnndp.maths.rounding import UP
+from bnndp.maths.rounding import UNIT, UP
 
 __all__ = ["Dropped"]
 
@@ -78,7 +80,7 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
     norm4 = z.mean.magnitude + z.norms[..., 0]  # ||z||_4
     factors = _factors(layer)
     norms = (z.norms + (z.mean.magnitude[..., None] + z.norms) * z.norms.new_tensor(factors)) * UP
-    noise_fourth = (fourth**0.25 * norm4 + factor4**0.25 * z.noise_fourth.sqrt().sqrt()) ** 4 * UP
+    noise_fourth = (fourth**0.25 * norm4 + factor4**0.25 * z.noise_fourth.upper.sqrt().sqrt()) ** 4 * UP
     noise = Interval((z.noise.lower + alpha * second.lower / UP) / UP, (z.noise.upper + alpha * second.upper) * UP)
     deviation_ = (z.noise_deviation + alpha * (z.square_deviation + z.noise_deviation)) * UP
     cube = noise.upper.sqrt() * noise_fourth.sqrt()
@@ -90,14 +92,56 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
         norms=norms,
         noise=noise,
         noise_deviation=deviation_,
-        third=cube * UP,
-        noise_fourth=noise_fourth,
+        third=Interval(-cube * UP, cube * UP),
+        third_size=cube * UP,
+        noise_fourth=Interval(torch.zeros_like(noise_fourth), noise_fourth),
         fixed=False,
         source=z.source,
     )
     if layer.channels:
         signal = signal.without_history()
+    elif z.source:
+        signal = replace(signal, **_exact(z, layer.rate / (1 - layer.rate), third, fourth))
     return Dropped(alpha, shape[0] if layer.channels else 0, _constant(layer), factors, signal, below)
+
+
+def _exact(z: Signal, second: float, third: float, fourth: float) -> dict[str, Any]:
+    r"""Moments of (1 + e) z for independent coordinates z = h + A, from the central moments of e.
+
+    Its centred value is A + e z, so the third moment is :math:`\mathbb EA^3+3e_2\mathbb EAz^2+e_3\mathbb Ez^3` and the
+    fourth :math:`\mathbb EA^4+6e_2\mathbb EA^2z^2+4e_3\mathbb EAz^3+e_4\mathbb Ez^4`.
+    """
+    h, v, k3, c = z.mean, z.noise, z.third, z.noise_fourth
+    h2, v_h, k3_h = square(h), times(h, v), times(h, k3)
+    h2_v = times(h2, v)
+    cross = plus(v_h, v_h, k3)  # E A z^2
+    both = plus(h2_v, k3_h, k3_h, c)  # E A^2 z^2
+    high = plus(*[h2_v] * 3, *[k3_h] * 3, c)  # E A z^3
+    cube = plus(times(h, h2), *[v_h] * 3, k3)  # E z^3
+    power = plus(square(h2), *[h2_v] * 6, *[k3_h] * 4, c)  # E z^4
+    off = 16 * UNIT * (second + fourth)  # of ``third``, a difference of two numbers that are at most their sum
+    found = plus(k3, *[_scaled(cross, second)] * 3, _scaled(cube, third), _around_zero(cube, off))
+    last = plus(
+        c,
+        *[_scaled(both, second)] * 6,
+        *[_scaled(high, third)] * 4,
+        *[_around_zero(high, off)] * 4,
+        _scaled(power, fourth),
+    )
+    return {
+        "third": found,
+        "third_size": found.magnitude,
+        "noise_fourth": Interval(last.lower.clamp_min(0), last.upper.clamp_min(0)),
+    }
+
+
+def _around_zero(a: Interval, factor: float) -> Interval:
+    return Interval(-factor * a.magnitude, factor * a.magnitude)
+
+
+def _scaled(a: Interval, factor: float) -> Interval:
+    ends = a.lower * factor, a.upper * factor
+    return Interval(torch.minimum(*ends), torch.maximum(*ends))
 
 
 def _constant(layer: Dropout) -> float:

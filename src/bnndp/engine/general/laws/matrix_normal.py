@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import mean_form
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
@@ -33,6 +33,10 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
     def groups(self) -> int:
         return 1
 
+    def expansion(self, z: Signal) -> Expansion | None:
+        covariance = self._covariance
+        return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance)
+
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)
 
@@ -48,7 +52,9 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
         return self._rows * (radius @ self.layer.column_factor[:-1].abs()).square().sum(-1, keepdim=True) * UP
 
     def mean_spread(self, z: Signal) -> Interval:
-        return mean_form(self, z, self._rows[:, None] * self.layer.column_factor[:-1].square().sum(-1))
+        return mean_form(
+            self, z, self._rows[:, None] * self.layer.column_factor[:-1].square().sum(-1), self._covariance
+        )
 
     def spread_deviation(self, z: Signal) -> Tensor:
         factor = self.layer.column_factor[:-1].abs()
@@ -75,6 +81,14 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
     def _loadings(self, z: Tensor) -> Tensor:
         """B' (z, 1): (batch, b)."""
         return z @ self.layer.column_factor[:-1] + self.layer.column_factor[-1]
+
+    @property
+    def _covariance(self) -> Tensor | None:
+        """Covariances of the weights of every row, the bias last, where they fit: (n_out, n_in + 1, n_in + 1)."""
+        factor = self.layer.column_factor
+        if self.n_out * factor.shape[0] ** 2 > LARGEST:
+            return None
+        return self._rows[:, None, None] * (factor @ factor.mT)
 
     @property
     def _rows(self) -> Tensor:

@@ -139,18 +139,18 @@ def _(layer: AveragePool, below: Node, shape: tuple[int, ...]) -> Node:
     ends = Interval(mean(z.mean.lower) - slack, mean(z.mean.upper) + slack)
     if z.fixed:
         return Averaged(windows, fixed(ends), below)
+    third = mean(z.third_size) / count**2 * UP
+    fourth = mean(z.noise_fourth.upper) / count**3
+    fourth = (fourth + 3 * (mean(z.noise.upper).square() + mean(z.noise_deviation).square()) / count**2) * UP
     signal = Signal(
         mean=ends,
         variance=(mean(z.variance) / count if z.source else mean(z.variance.sqrt()).square()) * UP,
         norms=torch.stack([mean(norm) for norm in z.norms.unbind(-1)], -1) * UP,
         noise=Interval(mean(z.noise.lower) / count / UP, mean(z.noise.upper) / count * UP),
         noise_deviation=mean(z.noise_deviation) / count * UP,
-        third=mean(z.third) / count**2 * UP,
-        noise_fourth=(
-            mean(z.noise_fourth) / count**3
-            + 3 * (mean(z.noise.upper).square() + mean(z.noise_deviation).square()) / count**2
-        )
-        * UP,
+        third=Interval(-third, third),
+        third_size=third,
+        noise_fourth=Interval(torch.zeros_like(fourth), fourth),
         fixed=False,
         source=z.source,
     )
@@ -191,6 +191,6 @@ def _(layer: MaxPool, below: Node, shape: tuple[int, ...]) -> Node:
     zero = torch.zeros_like(variance)
     none = Interval(zero, zero)
     # max is within sum |z_i - E z_i| of a constant, and max - z_j of one; centring at most doubles a norm.
-    signal = Signal(mean, variance, 2 * norms.sum(2) * UP, none, zero, zero, zero, fixed=False, source=False)
+    signal = Signal(mean, variance, 2 * norms.sum(2) * UP, none, zero, none, zero, none, fixed=False, source=False)
     apart_norms = 2 * (pairs + most.clamp_min(0)[..., None]) * others[..., None]
     return Largest(windows, chosen, upper, total, rest, apart_norms.sum(2) * UP, signal, below)

@@ -1,27 +1,95 @@
-"""The mean of a quadratic form of a signal, for posteriors that couple the weights of a row."""
+"""Quadratic forms of a signal, for posteriors that couple the weights of a row: their means and cumulants."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from bnndp.engine.general.signal import Signal
+from bnndp.engine.general.expansion import Products, expansion_of, sums_of
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights, spread_around
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import UP
+from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["mean_form"]
+__all__ = ["LARGEST", "form_expansion", "mean_form"]
 
 
-def mean_form(weights: Weights, z: Signal, diagonal: Tensor) -> Interval:  # diagonal (n_out, n_in) of the forms
+LARGEST = 2**24  # numbers in matrices of covariances that are formed
+
+
+def mean_form(weights: Weights, z: Signal, diagonal: Tensor, covariance: Tensor | None) -> Interval:
     r"""Range of :math:`\mathbb Es(z)=s(\mathbb Ez)+\mathbb E\,d^\top\Sigma d`, d = z - E z: (batch, n_out).
 
     s at the mean lies between its tangent at the middle c of the means and the tangent plus the excess; the second
     part is :math:`\sum_j\Sigma_{jj}\operatorname{Var}z_j` for independent coordinates, at least the same with
     :math:`\mathbb E\operatorname{Var}(z_j\mid Y)` always, and at most the excess of the standard deviations.
+    ``diagonal`` (n_out, n_in) and ``covariance`` (n_out, n_in + 1, n_in + 1), if it fits, are those of the forms.
     """
     at, reach = spread_around(weights, z.mean)
     # |grad s . d| <= 2 sqrt(s(c)) sqrt(excess), by Cauchy and Schwarz.
     slope, excess = 2 * at.sqrt() * reach, reach.square()
-    low = (at / UP - slope * UP).clamp_min(0) + z.noise.lower @ diagonal.mT / UP
+    low, high = (at / UP - slope * UP).clamp_min(0), at + slope + excess
+    if covariance is not None:
+        direct = _range(covariance, z.mean)
+        low, high = torch.maximum(low, direct.lower), torch.minimum(high, direct.upper)
     random = z.variance @ diagonal.mT if z.source else weights.spread_excess(z.variance.sqrt())
-    return Interval(low / UP, (at + slope + excess + random) * UP)
+    return Interval((low + z.noise.lower @ diagonal.mT / UP) / UP, (high + random) * UP)
+
+
+def _range(covariance: Tensor, mean: Interval) -> Interval:
+    """Of the forms for all (z, 1) with z of this range: squares by their ends, products of two around the middle."""
+    one = torch.ones_like(mean.lower[:, :1])
+    low, high = torch.cat([mean.lower, one], -1), torch.cat([mean.upper, one], -1)
+    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+    off = covariance - torch.diag_embed(diagonal)
+    middle, radius = 0.5 * (low + high), 0.5 * (high - low) * UP
+    least = torch.maximum(low, -high).clamp_min(0).square() @ diagonal.mT
+    most = torch.maximum(low.abs(), high.abs()).square() @ diagonal.mT
+    at = torch.einsum("bk,okl,bl->bo", middle, off, middle)
+    reach = torch.einsum("bk,okl,bl->bo", 2 * middle.abs() + radius, off.abs(), radius)
+    slack = reach * UP + BLUR * torch.einsum("bk,okl,bl->bo", middle.abs(), off.abs(), middle.abs())
+    return Interval((least / UP + at - slack).clamp_min(0), most * UP + at + slack)
+
+
+def form_expansion(
+    z: Signal, mean: Tensor, covariance: Tensor
+) -> Expansion:  # (n_out, n_in), (n_out, n_in + 1, n_in + 1)
+    """Cumulants of sums of independent z_k with weights of these means, covariances within a row and a last bias."""
+    form, size = covariance[:, :-1, :-1], covariance[:, :-1].abs()
+    diagonal = form.diagonal(dim1=-2, dim2=-1)  # (n_out, n_in)
+    off = form - torch.diag_embed(diagonal)
+
+    def apply(values: Tensor, matrix: Tensor) -> Tensor:  # (batch, n_in) or (batch, n_out, n_in), (n_out, n_in)
+        return values @ matrix.mT if values.ndim == 2 else (values * matrix).sum(-1)
+
+    middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
+    at = torch.einsum("okl,bl->bok", covariance[:, :-1, :-1], middle) + covariance[:, :-1, -1]  # half the slope of s
+    reach = radius * UP + BLUR * middle.abs()
+    around = torch.einsum("okl,bl->bok", size[..., :-1], reach) + BLUR * size[..., -1]
+    safe = torch.where(diagonal > 0, diagonal, torch.inf)
+    effective = Interval((at - around) / safe - TINY, (at + around) / safe + TINY)
+    return expansion_of(z, *sums_of(mean, diagonal, apply), effective, _products(z, mean, off))
+
+
+def _products(z: Signal, mean: Tensor, off: Tensor) -> Products:  # off (n_out, n_in, n_in), zero on the diagonal
+    v, fourth = z.noise.upper.clamp_min(SMALL**2), z.noise_fourth.upper.clamp_min(SMALL**4)
+    cube, norm4 = (v * fourth).sqrt(), fourth.sqrt().sqrt()
+    size, weight = off.abs().clamp_min(SMALL**2), mean.abs().clamp_min(SMALL)
+    both, both_size = off * mean[:, :, None] * mean[:, None, :], size * weight[:, :, None] * weight[:, None, :]
+
+    def pairs(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:  # (n_out, n_in, n_in), (batch, n_in) each
+        return torch.einsum("bk,okl,bl->bo", left, matrix, right) * UP
+
+    middle, half = 0.5 * (z.noise.lower + v), 0.5 * (v - z.noise.lower)
+    cross = torch.einsum("bk,okl,bl->bo", middle, both, middle)
+    slack = 2 * pairs(both_size, half, v) + BLUR * pairs(both_size, v, v)
+    square = weight.square()
+    return Products(
+        variance=2 * pairs(size.square(), v, v),
+        norm4=pairs(size, norm4, norm4),
+        cross=Interval(cross - slack, cross + slack),
+        fifth=pairs(size * square[:, :, None] * weight[:, None, :], cube, v),
+        sixth=pairs(both_size * square[:, :, None], v.square(), v),
+        size=pairs(both_size, v, v),
+    )

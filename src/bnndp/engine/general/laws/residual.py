@@ -50,5 +50,5 @@ def added(inner: list[Node], below: Node) -> Added:
     zero = variance * 0.0
     none = Interval(zero, zero)
     norms = (a.norms + b.norms) * UP
-    signal = Signal(mean, variance, norms, none, zero, zero, zero, fixed=False, source=False)
+    signal = Signal(mean, variance, norms, none, zero, none, zero, none, fixed=False, source=False)
     return Added(inner, signal, below)

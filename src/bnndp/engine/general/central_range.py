@@ -1,0 +1,66 @@
+r"""Central moments of :math:`\varphi(m+r\xi)` for every (m, r) of a rectangle.
+
+Within a rectangle a function lies between its values at the corners, up to an eighth of its second derivative times the
+square of the width, for each of both directions (multilinear interpolation); and up to its first derivative times half
+the width. With L the Lipschitz constant, :math:`A=\varphi-\mathbb E\varphi`, :math:`\eta=1` in the direction of m and
+:math:`\eta=\xi` in that of r (b = 0 and 1), integration by parts of the terms with :math:`\varphi''` gives
+
+.. math:: \partial^2\mathbb EA^n=n(n-1)\mathbb EA^{n-2}\bigl((\varphi'\eta-\partial h)^2-\varphi'^2\eta^2\bigr)
+          +\tfrac nr\mathbb E\varphi'(A^{n-1}-\mathbb EA^{n-1})(\eta^2\xi-2b\eta),\qquad h=\mathbb E\varphi,
+
+and :math:`\lVert A\rVert_q\le L r\lVert\xi\rVert_q` (``activations/moments.py``) bounds each term: with L = r = 1,
+
+* n = 2: :math:`2(\partial h)^2` and :math:`2\lVert\eta^2\xi-2b\eta\rVert_2`, where :math:`|\partial h|\le1` in m and
+  :math:`\le\sqrt{2/\pi}` in r, and the norm is 1 and :math:`\sqrt7`;
+* n = 3: :math:`12|\partial h|` and :math:`3\sqrt3` times the norm;
+* n = 4: :math:`24|\partial h|\,\mathbb E|A^2\eta|+12(\partial h)^2`, the mean at most 1 in m and :math:`\sqrt3` in r,
+  and :math:`4\sqrt{15}` times the norm.
+
+The first derivative is :math:`n\operatorname{Cov}(A^{n-1},\varphi'\eta)`, at most
+:math:`n\lVert\xi\rVert_{2n-2}^{n-1}(Lr)^{n-1}` times the deviation of :math:`\varphi'\eta`: at most L in the direction
+of r; in that of m at most :math:`\min(w,cr)`, w half the range of the slope and c the curvature (Poincare).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from bnndp.activations.activation import Activation, Central
+from bnndp.engine.general.signal import GAUSSIAN
+from bnndp.geometry.bounds import Interval
+from bnndp.maths.rounding import UP
+
+__all__ = ["central_range"]
+
+_BENDS = ((4.0, 6.6), (17.2, 23.4), (51.5, 81.9))  # second derivatives in m and r over L^n r^(n-2), n = 2, 3, 4
+_SLOPES = (2.0, 5.1962, 15.492)  # first derivatives over (L r)^(n-1) times min(w, cr) or L: 2, 3 sqrt 3, 4 sqrt 15
+
+
+def central_range(phi: Activation, m: Interval, r: Interval) -> Central:  # (batch, n) each
+    """Ranges of the central moments."""
+    corners = [(m.lower, r.lower)]
+    wide_m, wide_r = (m.upper - m.lower) * UP, (r.upper - r.lower) * UP
+    if bool((wide_m > 0).any()) or bool((wide_r > 0).any()):
+        corners = [(a, b) for a in (m.lower, m.upper) for b in (r.lower, r.upper)]
+    found = [phi.central(a, b) for a, b in corners]
+    steep, most = phi.shape.steepest, r.upper
+    bend = max(phi.shape.bend_up, phi.shape.bend_down)
+    change = torch.full_like(most, phi.shape.swing) if bend == math.inf else (bend * most).clamp_max(phi.shape.swing)
+    intervals = []
+    for n, name in ((2, "variance"), (3, "third"), (4, "fourth")):
+        bend_m, bend_r = _BENDS[n - 2]
+        second = steep**n * most ** (n - 2) * (bend_m * wide_m.square() + bend_r * wide_r.square()) / 8
+        first = _SLOPES[n - 2] * (steep * most) ** (n - 1) * (change * wide_m + steep * wide_r) / 2
+        off = torch.minimum(first, second) * UP
+        parts = [getattr(central, name) for central in found]
+        low = torch.stack([part.lower for part in parts]).amin(0) - off
+        intervals.append(Interval(low, torch.stack([part.upper for part in parts]).amax(0) + off))
+    intervals[0], intervals[2] = (Interval(i.lower.clamp_min(0), i.upper) for i in (intervals[0], intervals[2]))
+    norms = []
+    for k, name in ((1, "norm8"), (2, "norm16")):
+        moved = steep * (wide_m + GAUSSIAN[k] * wide_r)  # half the widths, and centring at most doubles
+        value = torch.stack([getattr(central, name) for central in found]).amax(0) + moved
+        norms.append(torch.minimum(value, steep * GAUSSIAN[k] * most) * UP)
+    return Central(intervals[0], intervals[1], intervals[2], *norms)
