@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,11 +29,10 @@ def network(hidden: Sequence[int], seed: int, std: float) -> list[Layer]:
 
     layers: list[Layer] = []
     sizes = (3, *hidden, 2)
-    for i, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         spread = std / n_in**0.5
-        layers.append(
-            Linear(draw(n_out, n_in) / n_in**0.5, spread * draw(n_out, n_in).abs(), 0.3 * draw(n_out), spread * draw(n_out).abs())
-        )  # fmt: skip
+        mean, std_of = draw(n_out, n_in) / n_in**0.5, spread * draw(n_out, n_in).abs()
+        layers.append(Linear(mean, std_of, 0.3 * draw(n_out), spread * draw(n_out).abs()))
         if i < len(hidden):
             layers.append(Relu())
     return layers
@@ -55,9 +55,8 @@ def _pixels(layers: Sequence[Layer]) -> Sequence[Layer]:
     found: list[Layer] = []
     for layer in most:
         if isinstance(layer, Linear):
-            found.append(
-                Conv2d(layer.weight_mean[..., None, None], layer.weight_std[..., None, None], layer.bias_mean, layer.bias_std)
-            )  # fmt: skip
+            mean, std = (part[..., None, None] for part in (layer.weight_mean, layer.weight_std))
+            found.append(Conv2d(mean, std, layer.bias_mean, layer.bias_std))
         else:
             found.append(layer)
     return [*found, Flatten(), last]
