@@ -18,6 +18,7 @@ import pytest
 import torch
 from support.classifiers import classifier as random_classifier
 from tests.cli.conftest import interrupted_at, rows_of, timeless
+from tests.marks import slow_but
 
 import bnndp as library
 from bnndp.cli import boxes, job, radii
@@ -228,7 +229,7 @@ main.run()
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", slow_but([signal.SIGTERM, signal.SIGKILL], signal.SIGTERM))
 def test_signals_keep_what_was_done_and_free_the_folder(
     bnndp: Any, model: Path, inputs: Path, tmp_path: Path, sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.ensembles import outputs
 from tests.cli.conftest import terminal
+from tests.marks import slow_but
 from tests.training import synthetic as made
 from typer.testing import CliRunner
 
@@ -133,7 +134,7 @@ def begun(out: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sent", slow_but([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
 def test_a_killed_training_goes_on_to_the_same_file(bnndp: Any, tmp_path: Path, sent: int) -> None:
     whole, broken = tmp_path / "whole" / "m.safetensors", tmp_path / "broken" / "m.safetensors"
     for path in (whole, broken):

@@ -6,13 +6,16 @@ import pytest
 import torch
 from benchmarks.fuzz.regression import METHODS, examine, main
 from benchmarks.fuzz.regression_cases import FAMILIES, make_case
+from tests.marks import slow_but
 
 from bnndp.attack.sampling import is_exact
 
 SEED = 20
 
 
-@pytest.mark.parametrize("index", range(len(FAMILIES) + 5))  # 18 networks with five boxes each: 90 pairs
+@pytest.mark.parametrize(
+    "index", slow_but(range(len(FAMILIES) + 5), *range(len(FAMILIES)))
+)  # 18 networks with five boxes each: 90 pairs
 def test_no_bound_is_broken(index: int) -> None:
     methods = METHODS if index % 4 == 0 else METHODS[:3]
     case = make_case(SEED, index)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks.fuzz.regression import certify, examine
 from benchmarks.fuzz.regression_cases import make_case
+from tests.marks import slow_but
 
 from bnndp.geometry.bounds import Affine, AffineBounds, Interval, PiecewiseAffine
 from bnndp.geometry.box import Box
@@ -134,7 +135,7 @@ def test_a_fault_is_found_with_one_hidden_layer(fault: Certify) -> None:
     assert {judge for _, _, judge in kinds(fault, ONE_HIDDEN)} == {"arb"}
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("name", slow_but(EVERYWHERE, "swapped"))
 def test_a_gross_fault_is_found_at_any_depth(name: str) -> None:
     fault = EVERYWHERE[name]
     assert {judge for _, _, judge in kinds(fault, ONE_HIDDEN)} == {"arb"}

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import Identity, LeakyRelu, Relu
@@ -89,7 +90,7 @@ def _box(radius: float, seed: int) -> Box:
     return Box.ball(torch.randn(4, 3, generator=generator, dtype=torch.float64), radius)
 
 
-@pytest.mark.parametrize("radius", [0.0, 1e-3, 0.1])
+@pytest.mark.parametrize("radius", slow_but([0.0, 1e-3, 0.1], 1e-3))
 @pytest.mark.parametrize("std", [0.05, 0.5])
 @pytest.mark.parametrize("hidden", [(16,), (12, 16)])
 @pytest.mark.parametrize("form", FORMS)

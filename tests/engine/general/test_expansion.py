@@ -169,7 +169,7 @@ SETTINGS: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.parametrize("act", slow_but(ACTS, "relu", "tanh", "gelu", "hard_tanh"))
+@pytest.mark.parametrize("act", slow_but(ACTS, "relu", "gelu"))
 @pytest.mark.parametrize("setting", range(len(SETTINGS)))
 def test_the_expansion_holds(act: str, setting: int) -> None:
     phi = activation(act)
