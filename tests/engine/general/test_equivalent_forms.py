@@ -91,7 +91,7 @@ def _box(radius: float, seed: int) -> Box:
 
 
 @pytest.mark.parametrize("radius", slow_but([0.0, 1e-3, 0.1], 1e-3))
-@pytest.mark.parametrize("std", [0.05, 0.5])
+@pytest.mark.parametrize("std", slow_but([0.05, 0.5], 0.5))
 @pytest.mark.parametrize("hidden", [(16,), (12, 16)])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_function_gets_the_same_bounds(form: str, hidden: tuple[int, ...], std: float, radius: float) -> None:
