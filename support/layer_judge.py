@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bnndp.activations import Identity
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.nodes import Node, deviation
 from bnndp.engine.general.rows import DenseRows
@@ -90,6 +91,8 @@ def node_layers(network: BayesianNetwork) -> list[int]:
             if is_activation(layers[i + 1]):
                 continue
         elif isinstance(layer, Flatten) or (isinstance(layer, Dropout) and not layer.random):
+            continue
+        if isinstance(layer, Identity) and not isinstance(layers[max(i - 1, 0)], WEIGHTED):
             continue
         found.append(i)
     return found

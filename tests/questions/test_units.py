@@ -36,7 +36,8 @@ from bnndp.questions.softmax import bound_rows
 POWERS = (-900, -500, -300, -200, -120, -60, 20, 60, 110, 300, 500, 900)
 PAIRS = ((60, -60), (110, -900), (-540, -440), (-110, 0), (500, -500))
 ROUNDING = 1e-9  # of the size of a bound
-CHOICE = 1e-6  # of its width: where 1e-30 just counts, another of two bounds may be the better one
+EXACT = 1e-6  # of its width: where 1e-30 just counts, another of two bounds may be the better one
+CHOICE = 0.01  # the same on a box: where a power overflows other planes are chosen
 
 Ends = tuple[Tensor, Tensor]  # (batch, outputs)
 
@@ -208,11 +209,11 @@ def changes(network: Posterior, *, hidden: bool) -> list[tuple[int, ...]]:
 def assert_never_tighter(network: Posterior, *, hidden: bool, method: str = "auto") -> None:
     how = Options(method=method)
     questions = {"mean": mean, "softmax": softmax, "lead": lead} if method == "partition" else QUESTIONS
-    for name, ask in questions.items():
-        eps = 0.0 if name in ("variance", "softmax") else 0.05
+    for name, eps in [("mean", 0.0), *((name, 0.0 if name in ("variance", "softmax") else 0.05) for name in questions)]:
+        ask = questions[name]
         low, high = ask(network, region(network, eps, 0), 0, how)
         size = torch.maximum(low.abs(), torch.where(high.isfinite(), high, low).abs())
-        slack = ROUNDING * size + torch.where(high.isfinite(), CHOICE * (high - low), 0.0)
+        slack = ROUNDING * size + torch.where(high.isfinite(), (CHOICE if eps else EXACT) * (high - low), 0.0)
         for powers in changes(network, hidden=hidden):
             if name in ("softmax", "lead") and powers[-1] != 0:
                 continue  # the softmax knows units
