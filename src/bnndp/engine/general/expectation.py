@@ -164,7 +164,8 @@ def _expanded(phi: Activation, x: Pre, terms: Expansion) -> Around:
     high = ends[0].upper / 6 + ends[1].upper / 24
     slack = 1e-10 * (ends[0].magnitude + ends[1].magnitude)
     lower, upper = (rest + below + apart_low) * UP - low + slack, (rest + above + apart_high) * UP + high + slack
-    return Around(lower_rho, lower.nan_to_num(torch.inf), upper_rho, upper.nan_to_num(torch.inf))
+    lower, upper = (e.nan_to_num(*(torch.inf,) * 3) for e in (lower, upper))  # whatever is no number bounds nothing
+    return Around(lower_rho, lower, upper_rho, upper)
 
 
 def _mass(mass: float, value: Tensor) -> Tensor:

@@ -28,25 +28,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     spread = _variances(spread, least) if weights.random else Interval(zero, zero)
     root = spread.upper.sqrt()[..., None]
     if z.fixed:
-        none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
-        spread_norms, tails = root.expand_as(norms), no_tails(norms)
-        return Pre(
-            mean,
-            spread,
-            zero,
-            none,
-            zero,
-            zero,
-            zero,
-            zero,
-            zero,
-            tails,
-            spread_norms,
-            norms,
-            None,
-            fixed=True,
-            source=True,
-        )
+        return _gaussian(mean, spread)
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     each = z.noise.upper.square() + z.noise_deviation.square()  # E Var(z_j | Y)^2
     central, tails = through()
@@ -85,6 +67,16 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         source=z.source,
     )
     return _at_least(found, least)
+
+
+def _gaussian(mean: Interval, spread: Interval) -> Pre:
+    """X is Gaussian: m and s are functions of x."""
+    zero, root = torch.zeros_like(mean.lower), spread.upper.sqrt()[..., None]
+    none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
+    moments = (zero, none, zero, zero, zero, zero, zero)
+    return Pre(
+        mean, spread, *moments, no_tails(norms), root.expand_as(norms), norms, None, fixed=True, source=True
+    )  # fmt: skip
 
 
 def _spread(weights: Weights, z: Signal) -> Interval:
