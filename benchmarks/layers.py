@@ -3,8 +3,9 @@
 Parts (``--only``): ``activations`` certified against inside range on the 2D sine for four activations; ``cnn`` radii,
 certified and attacked, of Bayesian convolutional networks on test images; ``ensemble`` cost and bounds of ten
 networks against one; ``members`` cost of a pass over hundreds of small networks, together and one by one (random
-weights: no data needed); ``laplace`` radii of a last layer by Laplace with its full covariance. Networks are those of
-``benchmarks/networks.py``, needs BNNDP_DATA. One thread. Figures also go to ``results-layers.json``.
+weights: no data needed); ``laplace`` radii of a last layer by Laplace with its full covariance; ``effort`` radii at
+each level of effort of one network, the same below a last layer by Laplace, and ensembles of three and ten. Networks
+are those of ``benchmarks/networks.py``, needs BNNDP_DATA. One thread. Figures also go to ``results-layers.json``.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.data import load
 from bnndp.geometry.bounds import Affine, AffineBounds
 from bnndp.geometry.box import Box
-from bnndp.network import Ensemble
-from bnndp.questions.radius import Search, certified_radius
+from bnndp.layers import CorrelatedLinear, Linear
+from bnndp.network import BayesianNetwork, Ensemble, Posterior
+from bnndp.options import LEVELS, Options
+from bnndp.questions.radius import Search, better_radii, certified_radius
 
 __all__ = ["main"]
 
-PARTS = ("activations", "cnn", "ensemble", "members", "laplace")
+PARTS = ("activations", "cnn", "ensemble", "members", "laplace", "effort")
 PIXELS = (0.0, 1.0)
 CNN = {
     "fashion-cnn": ("fashion_mnist", 0.00061),
@@ -55,6 +58,8 @@ MEMBERS = (
     (200, (8, 50, 1), Relu(), 64),
 )
 """Samples of small networks: how many, their sizes and activation, and boxes at a time."""
+MOST = 20
+"""Images of which radii of high effort are asked."""
 FIRST = 100
 """The first test image: those before it were looked at when the networks were trained."""
 EFFORT = AttackBudget(restarts=3, steps=10, targets=2, draws=16, samples=1024)
@@ -75,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "ensemble": _ensemble,
         "members": _members,
         "laplace": lambda images: _radii("mnist-laplace", "mnist", float("nan"), images=images),
+        "effort": lambda images: _effort(min(images, MOST)),
     }
     for part in options.only:
         keep("layers", part, parts[part](options.images), options.out)
@@ -136,6 +142,36 @@ def _radii(name: str, data: str, paper: float, *, images: int) -> dict[str, Any]
     }
     show(f"{name}: radii of {images} test images from number {FIRST}", [row])
     return row
+
+
+def _effort(images: int) -> list[dict[str, Any]]:
+    """Mean of certified : attacked radius at each level of effort, for kinds of posteriors around one architecture."""
+    ten, laplace = posterior("mnist-ensemble"), network("mnist-laplace")
+    head = laplace.layers[-1]
+    if not isinstance(ten, Ensemble) or not isinstance(head, CorrelatedLinear):
+        raise SystemExit("mnist-ensemble is not an ensemble, or mnist-laplace has no last layer by Laplace.")
+    fixed = (*laplace.layers[:-1], Linear.fixed(head.weight_mean, head.bias_mean))
+    kinds: dict[str, Posterior] = {
+        "without variance": BayesianNetwork(fixed, "classification"),
+        "last-layer Laplace": laplace,
+        "ensemble of 3": Ensemble(ten.members[:3]),
+        "ensemble of 10": ten,
+    }
+    x, rows = load("mnist", "test").x[FIRST : FIRST + images], list[dict[str, Any]]()
+    for kind, own in kinds.items():
+        found = certified_radius(own, x, None, PIXELS, search=Search(attack=False))
+        broken = attack_radius(own, x, found.label, reach=Reach(domain=PIXELS), budget=AttackBudget(seed=0)).radius
+        row: dict[str, Any] = {"network": kind, "images": images, "attack": broken.mean().item()}
+        for level in LEVELS:
+            started, known = time.process_time(), replace(found, attack=broken)
+            *_, best = better_radii(own, x, None, PIXELS, options=Options(effort=level), known=known)
+            certified = best.radius.nan_to_num(0.0)
+            row[level] = torch.where(broken > 0, certified / broken, 0.0).mean().item()
+            row[f"{level}, s an image"] = (time.process_time() - started) / images
+            row["violations"] = row.get("violations", 0) + int((certified > broken).sum())
+        rows.append(row)
+    show(f"MNIST 2x64: certified : attacked radius of {images} test images from number {FIRST}", rows)
+    return rows
 
 
 def _ensemble(images: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bnndp.activations import Identity
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.nodes import Node, deviation
+from bnndp.engine.general.nodes import Node, deviation, sums_of_squares
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.signal import POWERS
 from bnndp.layers import WEIGHTED, Dropout, Flatten
@@ -139,8 +139,8 @@ def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Itera
             yield f"{name}: norm {q}"
     # Draws may miss rare events, so the noise of a sampled variance is bounded by the claimed fourth moment.
     rare = _SIGMAS * signal.norms[..., 0] ** 2 / math.sqrt(z.shape[0])
-    if bool((centred.square().mean(0) < signal.noise.lower * (1 - _ROUNDING) - rare - _ROUNDING * 1e-3).any()):
-        yield f"{name}: noise above the variance"
+    if bool((centred.square().mean(0) < signal.variance_low * (1 - _ROUNDING) - rare - _ROUNDING * 1e-3).any()):
+        yield f"{name}: variance from below"
     if signal.source and not signal.fixed:
         if _above(centred.square(), signal.noise.upper):
             yield f"{name}: noise of a source"
@@ -158,8 +158,7 @@ def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Itera
     rows[:, 0] = 1.0  # the sum: what perfect correlation makes largest
     rows[:, 1] = rows[:, 1] * (torch.rand(n, generator=generator) < 0.3)
     u = DenseRows(rows)
-    yield from _rows(name, z, rows, deviation(node, u), _norms(node, u))
-
-
-def _norms(node: Node, rows: DenseRows) -> Tensor:
-    return node.tails(rows).norms
+    yield from _rows(name, z, rows, deviation(node, u), node.norms(u))
+    squares = sums_of_squares(node, u.square())
+    if squares is not None:  # of s, for weights of these variances
+        yield from _rows(f"{name}, squares", z.square(), rows.square(), squares.deviation, squares.norms)

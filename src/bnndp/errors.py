@@ -4,7 +4,15 @@ Every message says what was wrong, where, which value was found and what to do. 
 line and exits with status 2, as it does for an ``OSError``; anything else is a bug and keeps its traceback.
 """
 
-__all__ = ["CertError", "InputError", "ModelFileError", "RunStateError", "UnsupportedLayerError", "one_line"]
+__all__ = [
+    "CertError",
+    "InputError",
+    "MagnitudeError",
+    "ModelFileError",
+    "RunStateError",
+    "UnsupportedLayerError",
+    "one_line",
+]
 
 _LONGEST = 600  # characters of a message about a file
 
@@ -24,6 +32,10 @@ class CertError(Exception):
 
 class InputError(CertError, ValueError):
     """A value given by the caller cannot be used: wrong shape, not finite, out of range."""
+
+
+class MagnitudeError(InputError):
+    """A number of a network or of a box is beyond the range of magnitudes that bounds are computed for."""
 
 
 class ModelFileError(CertError):

@@ -32,8 +32,8 @@ class Options:
         cells: For the partition method: the number of regions of a layer.
         optimise: Number of steps by which the moment method optimises its lower planes for every box and row; 0 means a
             single pass.
-        branch: The largest number of cells into which the decision of a nearly deterministic classifier is split by the
-            signs of neurons.
+        branch: The largest number of cells into which the decision of a classifier is split by the signs of neurons:
+            of any ensemble or Gaussian head, and of other networks whose margins are nearly deterministic.
         effort: ``"low"`` is one pass; ``"medium"`` costs about 10 and ``"high"`` about 100 times as much. It sets
             ``method``, ``refine``, ``optimise`` and ``branch``, except where they differ from their defaults or are
             named in ``fixed`` (docs/effort.md).

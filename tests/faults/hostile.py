@@ -1,4 +1,7 @@
-"""Numbers that break arithmetic: a table of networks and boxes, each to be bounded soundly or refused by name."""
+"""Numbers that break arithmetic: a table of networks and boxes, each to be bounded soundly or refused by name.
+
+What is beyond the range of ``network/magnitudes.py`` may be refused with a MagnitudeError, and only that.
+"""
 
 from __future__ import annotations
 
@@ -138,17 +141,22 @@ BOUNDED: dict[str, Change] = {
     "subnormal deviations": every(STDS, 1e-310),
     **{
         f"deviations {value}": every(STDS, float(value))
-        for value in ("1e-200", "1e-162", "1e-30", "1e-16", "1e10", "1e30", "1e36", "1e100", "1e154", "1e300")
+        for value in ("1e-200", "1e-162", "1e-30", "1e-16", "4e9", "1e10", "1e30", "1e36", "1e100", "1e154", "1e300")
     },
     "one deviation 1e30": first("hidden", "weight_std", 1e30),
     "one deviation 1e200": first("hidden", "bias_std", 1e200),
     "one deviation 1e-300": first("hidden", "weight_std", 1e-300),
-    **{f"means {value}": every(MEANS, float(value)) for value in ("1e30", "1e150", "1e300")},
+    **{f"means {value}": every(MEANS, float(value)) for value in ("4e9", "1e30", "1e150", "1e300")},
     "largest means": every(MEANS, 1.7976931348623157e308),
     "subnormal means": every(MEANS, 1e-310),
     "one mean -1e308": first("hidden", "bias_mean", -1e308),
     "one mean 1e308": first("output", "bias_mean", 1e308),
-    "dead neurons": filled("hidden", "bias_mean", -1e30),
+    "dead neurons": filled("hidden", "bias_mean", -4e9),
+    "dead neurons, beyond": filled("hidden", "bias_mean", -1e30),
+    "weights of 1e-85, then of 1e70": all_of(
+        *(times("hidden", name, 1e-85) for name in FIELDS), *(times("output", name, 1e70) for name in FIELDS[:2])
+    ),
+    "largest outputs": all_of(*(times("output", name, 4e18) for name in FIELDS)),
     "dead neurons with a deviation": all_of(filled("hidden", "bias_mean", -40.0), filled("hidden", "bias_std", 1.0)),
     **{f"all times {factor}": scaled(float(factor)) for factor in ("1e-100", "1e-20", "1e20", "1e75")},
     "output weights 1e200, deviations 1e-162": all_of(
@@ -161,8 +169,9 @@ BOUNDED: dict[str, Change] = {
     "a point at zero": ends(torch.zeros_like, torch.zeros_like),
     "a point at 1e300": ends(lambda low: torch.full_like(low, 1e300), lambda high: torch.full_like(high, 1e300)),
     "a width of one step": lambda i: replace(i, upper=torch.nextafter(i.lower, torch.full_like(i.lower, torch.inf))),
+    "a point at 2e14": ends(lambda low: torch.full_like(low, 2e14), lambda high: torch.full_like(high, 2e14)),
     "a subnormal width": ends(torch.zeros_like, lambda high: torch.full_like(high, 1e-310)),
-    **{f"a width of {value}": widened(float(value)) for value in ("1e5", "1e30", "1e150", "1e300")},
+    **{f"a width of {value}": widened(float(value)) for value in ("1e5", "1e14", "1e30", "1e150", "1e300")},
     "the whole line": ends(lambda low: torch.full_like(low, -1.7e308), lambda high: torch.full_like(high, 1.7e308)),
     "one input": sized(1, 4),
     "one neuron": sized(2, 1),

@@ -19,7 +19,7 @@ from torch import Tensor
 from bnndp.activations import Tanh
 from bnndp.attack import decision_rows
 from bnndp.attack.draws import draw_networks, evaluate
-from bnndp.errors import CertError, InputError
+from bnndp.errors import CertError, InputError, MagnitudeError
 from bnndp.geometry.box import Box
 from bnndp.layers import Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear
 from bnndp.network import BayesianNetwork, Ensemble
@@ -41,9 +41,9 @@ METHODS = {
 METHOD_OF = dict(zip(BOUNDED, itertools.cycle(METHODS), strict=False))
 USUAL = (
     *("no variance", "variance of the last layer only, 1e101", "all zero", "smallest deviations", "deviations 1e-162"),
-    *("deviations 1e30", "deviations 1e154", "deviations 1e300", "means 1e150", "largest means", "dead neurons"),
-    *("all times 1e75", "output weights cancel", "a point at 1e300", "a width of one step", "a width of 1e300"),
-    *("the whole line", "float16", "integers"),
+    *("deviations 4e9", "deviations 1e154", "means 4e9", "largest means", "dead neurons", "largest outputs"),
+    *("all times 1e75", "output weights cancel", "a point at 2e14", "a width of one step", "a width of 1e14"),
+    *("the whole line", "float16", "integers", "weights of 1e-85, then of 1e70"),
 )
 ROWS = slow_but(itertools.product(BOUNDED, METHODS), *((row, METHOD_OF[row]) for row in USUAL))
 DRAWS = 2000
@@ -67,11 +67,11 @@ def places(box: Box) -> Tensor:
 
 
 def answer(made: Ingredients, options: Options) -> Bounds | None:
-    """The bounds; None where float64 overflows, which an error says."""
+    """The bounds; None where a number is beyond the range, or has overflowed, which an error says."""
     try:
         bounds = certify(made.network(), made.box(), options)
     except InputError as error:
-        if "No bound for box 0, output" not in str(error):
+        if not (isinstance(error, MagnitudeError) or "No bound for box 0, output" in str(error)):
             raise
         return None
     assert not bounds.lower.isnan().any()
@@ -103,7 +103,8 @@ def test_probabilities_are_within_their_bounds(row: str, method: str) -> None:
     made = BOUNDED[row](Ingredients.usual("classification"))
     network, box = made.network(), made.box()
     bounds = answer(made, METHODS[method])
-    assert bounds is not None  # [0, 1] holds whatever overflows
+    if bounds is None:
+        return
     assert bool((bounds.lower >= 0).all() & (bounds.upper <= 1).all())
     for x in places(box):
         truth = drawn_softmax(network, x)
@@ -125,7 +126,10 @@ def leads(network: BayesianNetwork, box: Box, label: int, options: Options) -> b
 def test_wrong_decisions_are_not_certified(row: str, method: str) -> None:
     made = BOUNDED[row](Ingredients.usual("classification"))
     network, box = made.network(), made.box()
-    certified = [label for label in range(network.n_out) if leads(network, box, label, METHODS[method])]
+    try:
+        certified = [label for label in range(network.n_out) if leads(network, box, label, METHODS[method])]
+    except MagnitudeError:
+        return
     assert len(certified) <= 1  # a decision is one class
     for x in places(box):
         truth = drawn_softmax(network, x)
@@ -134,7 +138,7 @@ def test_wrong_decisions_are_not_certified(row: str, method: str) -> None:
                 assert float(truth[label]) >= float(truth.max()) - 2 * HOEFFDING
 
 
-@pytest.mark.parametrize("row", ["usual", "deviations 1e30", "means 1e300"])
+@pytest.mark.parametrize("row", ["usual", "deviations 4e9", "means 4e9", "weights of 1e-85, then of 1e70"])
 def test_verdicts_on_wrong_decisions(row: str) -> None:
     made = BOUNDED[row](Ingredients.usual("classification"))
     network, box = made.network(), made.box()
@@ -231,7 +235,7 @@ def test_a_hundred_thousand_units(n_in: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", ["deviations 1e30", "deviations 1e300", "means 1e300", "a width of 1e300", "no variance"]
+    "row", ["deviations 4e9", "means 4e9", "largest outputs", "weights of 1e-85, then of 1e70", "no variance"]
 )
 def test_radii_of_hostile_classifiers(row: str) -> None:
     made = BOUNDED[row](Ingredients.usual("classification"))
@@ -239,3 +243,13 @@ def test_radii_of_hostile_classifiers(row: str) -> None:
     labels = torch.tensor([0, 1, 2])
     found = certified_radius(network, x.expand(3, -1), labels, search=Search(attack=False, tolerance=0.3))
     assert int((found.radius >= 0).sum()) <= 1  # x itself has one decision
+
+
+@pytest.mark.parametrize("row", BOUNDED)
+def test_only_numbers_beyond_the_range_are_refused(row: str) -> None:
+    """Those of tensors and boxes are compared; hidden layers of small or large numbers are scaled."""
+    made = BOUNDED[row](Ingredients.usual("classification"))
+    network, box = made.network(), made.box()
+    sizes = [float(getattr(layer, name).abs().max()) for layer in network.linears for name in layer.tensors]
+    if max(sizes) <= 2**32 and float(box.magnitude.max()) <= 2**48:
+        certify(network, box)

@@ -214,7 +214,7 @@ def test_many_terms(base: float, seed: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 64, 100])
 def test_blocks_are_a_partition_in_the_order_of_the_key(n: int) -> None:
     key = torch.rand(3, n, generator=torch.Generator().manual_seed(n), dtype=F64)
-    block = replacement._blocks(key)
+    block = replacement.blocks_of(key)
     assert torch.equal(block.sum(1), torch.ones(3, n, dtype=torch.long))
     number = block.long().argmax(1)
     ranked = number.gather(1, key.argsort(1))

@@ -248,6 +248,30 @@ def test_steps_of_third_order() -> None:
     assert -remainder(0.0, 0.0) > (a + below) * 0.999
 
 
+def test_steps_of_third_order_of_parabolas() -> None:
+    """The same for H = E ReLU^2 / 2: d_sss H = (u^3 - 3 u) phi(u) / (8 s^2) in size, so at most its peak over 8 s^2.
+
+    For s = 1 - d the integral is d^3 times I(d) = 2F1(2, 1; 4; d) / 6, which is convex: 1/6 at 0 and 1/2 at 1, so at
+    most 1/6 + d / 3.
+    """
+    a, b, peak = arb(tails.BEND_THREE), arb(tails.BEND_FOUR), hermite_peak(3) / 8
+    assert proved(peak / 6, a)
+    assert proved(peak / 3, b)
+    for k in range(101):
+        d = arb(k) / 101
+        assert proved(d.hypgeom_2f1(arb(2), arb(1), arb(4)) / 6, arb(1) / 6 + d / 3)
+
+    def remainder(m: float, s: float) -> arb:
+        d = 1 - arb(s)
+        return (second(m, s) - second(m, 1.0)) / 2 + cdf(arb(m)) * d / 2 + arb(m) * pdf(arb(m)) * d**2 / 8
+
+    for i, j in ((i, j) for i in range(60) for j in range(60)):
+        m, s = i / 12, (j / 12) ** 2
+        assert abs(remainder(m, s)) <= a * abs(1 - arb(s)) ** 3 + b * max(0.0, 1 - s) ** 4 + arb(1e-20)
+    near = max(float(abs(remainder(i / 50, 1.001)) / arb(0.001) ** 3) for i in range(150))
+    assert near >= tails.BEND_THREE * 0.99  # a smaller factor fails near s = 1
+
+
 def test_largest_derivatives() -> None:
     """d_s g = phi/(2 sqrt s), d_ms g = -u phi/(2 s), d_mmm g = -u phi/s; d_ms E ReLU^2 = phi/sqrt s, all at u."""
     assert proved(hermite_peak(0), tails.PEAK)

@@ -11,7 +11,7 @@ import torch
 from support.classifiers import classifier, exact_radius, linear, random_linear, sampled_softmax
 from tests.marks import slow_but
 
-from bnndp.errors import InputError
+from bnndp.errors import InputError, MagnitudeError
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork, Posterior
 from bnndp.options import Options
@@ -165,8 +165,8 @@ def test_where_float64_ends_nothing_is_certified(size: float) -> None:
     weight = torch.tensor([[size, 0.0], [0.0, size]], dtype=torch.float64)
     hidden = linear(weight, torch.zeros(2), std=size).linears[0]
     network = BayesianNetwork.from_linears([hidden, hidden], "classification")
-    found = certified_radius(network, torch.tensor([[1.0, 0.5]]), 0, search=BLIND)
-    assert bool(found.radius.isnan().all())
+    with pytest.raises(MagnitudeError, match="layer 2"):
+        certified_radius(network, torch.tensor([[1.0, 0.5]]), 0, search=BLIND)
 
 
 @pytest.mark.parametrize(

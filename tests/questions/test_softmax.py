@@ -9,7 +9,7 @@ from support.passes import holds
 from tests.marks import slow_but
 
 from bnndp.attack import decision_rows
-from bnndp.errors import InputError
+from bnndp.errors import InputError, MagnitudeError
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork, Ensemble
@@ -136,16 +136,25 @@ def test_little_memory_gives_the_same_bounds() -> None:
 
 
 @pytest.mark.parametrize("method", ["moment", "partition", "best"])
-@pytest.mark.parametrize("size", [1e100, 1e160, 1e300])
-def test_where_float64_ends_nothing_is_claimed(size: float, method: str) -> None:
+@pytest.mark.parametrize("size", [1e9, 1e15, 1e19])
+def test_of_large_margins_nothing_is_claimed(size: float, method: str) -> None:
     weight = torch.tensor([[size, -size], [-size, size], [size / 2, size]], dtype=torch.float64)
     network, how = linear(weight, torch.zeros(3), std=size), Options(method=method)
     box = Box.ball([[1.0, 1.0]], 0.1)
     rows = torch.tensor([[[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]]], dtype=torch.float64)
     interval, _ = expected_softmax(network, box, how)
     assert bool(((interval.lower >= 0) & (interval.upper <= 1) & (interval.lower <= interval.upper)).all())
-    assert bool((interval.upper - interval.lower > 0.5).all())  # sd and mean of the margins are of one size
+    layer, noise = network.linears[0], torch.randn(4000, 3, 2, generator=torch.Generator().manual_seed(1)).double()
+    truth = (layer.weight_mean + layer.weight_std * noise).sum(-1).softmax(-1).mean(0)  # at the centre, without biases
+    assert bool(((interval.lower[0] <= truth + 0.05) & (truth - 0.05 <= interval.upper[0])).all())
     assert not bool((bound_rows(network, box, rows, torch.tensor([0]), how) > 0).any())
+
+
+@pytest.mark.parametrize("size", [2e19, 1e160, 1e300])
+def test_beyond_the_range_a_classifier_is_refused(size: float) -> None:
+    weight = torch.tensor([[size, -size], [-size, size]], dtype=torch.float64)
+    with pytest.raises(MagnitudeError, match=r"weight_mean\[0, 0\] of layer 0 \(linear\)"):
+        expected_softmax(linear(weight, torch.zeros(2), std=size), Box.ball([[1.0, 1.0]], 0.1), Options())
 
 
 def test_wrong_sizes_are_refused() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from bnndp.deadline import NEVER, Deadline
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.protocol import Climbable, Slopes
+from bnndp.engine.protocol import Climbable, ClimbablePass, Slopes
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
 from bnndp.tighten.slopes import Sloped, climb
@@ -26,7 +26,7 @@ from bnndp.tighten.slopes import Sloped, climb
 BOX = Box.ball([[0.3, -0.5, 0.2], [-1.0, 0.4, 0.0]], 0.3)
 
 
-def passed(network: BayesianNetwork, box: Box, general: bool = False) -> Climbable:
+def passed(network: BayesianNetwork, box: Box, general: bool = False) -> ClimbablePass:
     return GeneralPass.of(network, box) if general else DensePass(network.linears, box)
 
 

@@ -9,7 +9,8 @@ With :math:`G(m,r)=\mathbb E\,\varphi(m+r\xi)` the heat equation :math:`\partial
           =\int\phi_r^{(k-2)}(m-t)\,d\varphi'(t),\qquad k\ge2,
 
 so it is at most :math:`\tfrac{u-l}2\mathbb E|He_{k-1}|\,r^{-(k-1)}` and at most :math:`(T^++T^-)\sup|\phi_r^{(k-2)}|`
-in size; and always at most :math:`\sup|\varphi^{(k)}|`. All three do not grow with r.
+in size; the same with one order less by the range and the variation of :math:`\varphi''`; and always at most
+:math:`\sup|\varphi^{(k)}|`. None of them grows with r.
 
 The planes below and above G over ranges of m and s are made in ``engine/general/activation_planes.py``.
 """
@@ -66,6 +67,8 @@ class Shape:
     seventh: float = math.inf
     eighth: float = math.inf
     kinks: tuple[tuple[float, float], ...] = ()  # (where, jump of the slope) of a function that is affine between them
+    variation: float = math.inf  # total variation of phi''
+    bumps: tuple[tuple[float, float], ...] = ()  # (where, jump of phi'') of a function that is quadratic between them
     slope_known: bool = True  # whether ``Activation.slope`` is dG/dm to 1e-9: Taylor expansions rest on it
 
     @property
@@ -77,6 +80,11 @@ class Shape:
     def swing(self) -> float:
         """Half the range of the slope: the Lipschitz constant of phi less its best line."""
         return 0.5 * (self.slopes[1] - self.slopes[0]) * (1 + 1e-15)
+
+    @property
+    def convex(self) -> bool:
+        """Whether the function is convex and does not fall."""
+        return self.fall == 0 and self.slopes[0] >= 0
 
     def curvature(self, r: Tensor) -> tuple[Tensor, Tensor]:
         """(below, above) with ``-below <= G_mm(., r') <= above`` for every r' >= r."""
@@ -90,7 +98,15 @@ class Shape:
         """Upper bound of the size of the derivative of G(., r') in m of this order, 3 to 8, for every r' >= r."""
         plain = (self.third, self.fourth, self.fifth, self.sixth, self.seventh, self.eighth)[order - 3]
         smooth = min((self.rise + self.fall) * _PEAKS[order - 2], self.swing * _HERMITE[order - 2])
-        return _least(r, plain, smooth, order - 1)
+        bent = min(self.variation * _PEAKS[order - 3], 0.5 * (self.bend_up + self.bend_down) * _HERMITE[order - 3])
+        return torch.minimum(_least(r, plain, smooth, order - 1), _least(r, plain, bent, order - 2))
+
+
+ANY_SLOPE = (-math.inf, math.inf)
+"""The slopes of a function that grows faster than a line."""
+
+UNKNOWN = Shape(ANY_SLOPE, math.inf, math.inf, math.inf, math.inf, slope_known=False)
+"""The shape of a function of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,11 @@ class Activation(Protocol):
     @property
     def shape(self) -> Shape:
         """Bounds of its derivatives."""
+        ...
+
+    @property
+    def square(self) -> Shape:
+        """The same of phi^2, for second moments; :data:`UNKNOWN` where nothing is known."""
         ...
 
     def __call__(self, x: Tensor) -> Tensor:

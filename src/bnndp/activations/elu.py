@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, fields, lipschitz_central, record
 from bnndp.activations.settings import finite
 from bnndp.maths.gaussian_rule import ABSOLUTE, SMALLEST, in_chunks
@@ -53,6 +53,15 @@ class Elu(Elementwise):
         fall = math.nextafter(-jump, math.inf) if jump < 0 else 0.0
         up = math.inf if jump > 0 else self.alpha
         return Shape((0.0, max(1.0, self.alpha)), rise, fall, up, math.inf if jump < 0 else 0.0)
+
+    @property
+    def square(self) -> Shape:
+        r"""The second derivative :math:`\alpha^2(4e^{2x}-2e^x)` falls to :math:`-\alpha^2/4`, rises and jumps to 2."""
+        square = self.alpha**2 * (1 + 1e-15)
+        variation = 2.5 * square + abs(2 - 2 * square) + 4e-15 * (1 + square)
+        return Shape(
+            ANY_SLOPE, math.inf, math.inf, max(2.0, 2 * square), 0.25 * square, slope_known=False, variation=variation
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """The value where positive, alpha (exp(x) - 1) elsewhere."""

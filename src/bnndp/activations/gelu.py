@@ -2,13 +2,14 @@ r"""The Gaussian error linear unit :math:`x\,\Phi(x)`, exact (with erf)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.normal_difference import cdf_difference
@@ -52,6 +53,14 @@ class Gelu(Elementwise):
             seventh=16.448,
             eighth=47.8731,  # 120 phi(0)
         )
+
+    @property
+    def square(self) -> Shape:
+        """Extremes of the derivatives, rounded up."""
+        return Shape(
+            ANY_SLOPE, math.inf, math.inf, 2.7667, 0.16881, 3.0352, 5.4788, 15.3193, 41.6393, 149.4214, 510.304,
+            slope_known=False, variation=4.3876,
+        )  # fmt: skip
 
     def __call__(self, x: Tensor) -> Tensor:
         """X Phi(x)."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import lipschitz_central
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UNIT
@@ -29,6 +30,11 @@ class Identity(Elementwise):
     def shape(self) -> Shape:
         """A line."""
         return Shape((1.0, 1.0), *(0.0,) * 10)
+
+    @property
+    def square(self) -> Shape:
+        """A parabola."""
+        return Shape(ANY_SLOPE, math.inf, 0.0, 2.0, *(0.0,) * 7, slope_known=False, variation=0.0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Itself."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import hinged_central
 from bnndp.activations.settings import finite
 from bnndp.maths.rectified import expected_relu, relu_probability
@@ -46,6 +46,16 @@ class LeakyRelu(Elementwise):
         rise, fall = (math.nextafter(j, math.inf) if j > 0 else 0.0 for j in (jump, -jump))
         kinks = ((0.0, rise - fall),) if jump != 0 else ()
         return Shape((low, high), rise, fall, _bend(rise), _bend(fall), kinks=kinks)
+
+    @property
+    def square(self) -> Shape:
+        """The second derivative jumps from twice the square of the slope to 2."""
+        below = 2 * self.negative_slope**2 * (1 + 1e-15)
+        jump = 2 - 2 * self.negative_slope**2
+        return Shape(
+            ANY_SLOPE, math.inf, 0.0, max(2.0, below), 0.0,
+            slope_known=False, variation=abs(jump) + 4e-15 * (2 + below), bumps=((0.0, jump),),
+        )  # fmt: skip
 
     def __call__(self, x: Tensor) -> Tensor:
         """The value where positive, negative_slope * x elsewhere."""

@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import UNKNOWN, Central, Elementwise, Shape
 from bnndp.activations.moments import central_of, lipschitz_central, perturbed
 from bnndp.activations.settings import finite, vector
 from bnndp.errors import InputError
@@ -150,6 +150,11 @@ class PiecewiseAffine(Elementwise):
     def to(self, device: torch.device | str) -> PiecewiseAffine:
         """The same function with its tensors on ``device``."""
         return replace(self, knots=self.knots.to(device), values=self.values.to(device))
+
+    @property
+    def square(self) -> Shape:
+        """Nothing is known."""
+        return UNKNOWN
 
     def __call__(self, x: Tensor) -> Tensor:
         """The function itself, or its surrogate if there is none."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import hinged_central
 from bnndp.maths.rectified import expected_relu, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY
@@ -30,6 +30,11 @@ class Relu(Elementwise):
     def shape(self) -> Shape:
         """One kink, of mass one."""
         return Shape((0.0, 1.0), rise=1.0, fall=0.0, bend_up=math.inf, bend_down=0.0, kinks=((0.0, 1.0),))
+
+    @property
+    def square(self) -> Shape:
+        """The second derivative jumps from 0 to 2."""
+        return Shape(ANY_SLOPE, math.inf, 0.0, 2.0, 0.0, slope_known=False, variation=2.0, bumps=((0.0, 2.0),))
 
     def __call__(self, x: Tensor) -> Tensor:
         """max(x, 0)."""

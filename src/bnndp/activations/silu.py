@@ -2,13 +2,14 @@ r"""The sigmoid linear unit :math:`x\,\sigma(x)`, also called swish."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central, split
 from bnndp.activations.sigmoid import sigmoid_difference
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
@@ -50,6 +51,14 @@ class Silu(Elementwise):
             seventh=2.9086,
             eighth=8.5,
         )
+
+    @property
+    def square(self) -> Shape:
+        """Extremes of the derivatives, rounded up."""
+        return Shape(
+            ANY_SLOPE, math.inf, math.inf, 2.5903, 0.15295, 1.8362, 1.8864, 4.1584, 8.3878, 22.6347, 63.584,
+            slope_known=False, variation=3.7106,
+        )  # fmt: skip
 
     def __call__(self, x: Tensor) -> Tensor:
         """X sigma(x)."""

@@ -2,13 +2,14 @@ r"""The smooth rectifier :math:`\log(1+e^x)`."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Central, Elementwise, Shape
+from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central, split
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_sigmoid, wide_softplus
@@ -30,6 +31,14 @@ class Softplus(Elementwise):
     def shape(self) -> Shape:
         """Those of the sigmoid, one derivative later; convex."""
         return Shape((0.0, 1.0), 1.0, 0.0, 0.25, 0.0, 0.09622504486493766, 0.125, 0.12769, 0.25, 0.40834, 1.0625)
+
+    @property
+    def square(self) -> Shape:
+        """Extremes of the derivatives, rounded up; convex."""
+        return Shape(
+            ANY_SLOPE, math.inf, 0.0, 2.0908, 0.0, 0.7804, 0.4409, 0.7134, 0.9732, 2.1803, 4.5522,
+            slope_known=False, variation=2.1817,
+        )  # fmt: skip
 
     def __call__(self, x: Tensor) -> Tensor:
         """log(1 + exp(x))."""

@@ -37,6 +37,14 @@ class Tanh(Elementwise):
             (0.0, 1.0), 1.0, 1.0, 0.7698003589195011, 0.7698003589195011, 2.0, 4.0859, 16.0, 52.27, 272.0, 1223.8
         )
 
+    @property
+    def square(self) -> Shape:
+        r"""Those of :math:`-\tanh'`, one derivative later."""
+        return Shape(
+            (-0.7698004, 0.7698004), 1.5396008, 1.5396008, 2.0, 0.6666667, 4.0859, 16.0, 52.27, 272.0, 1223.8, 7936.0,
+            slope_known=False, variation=6.6666667,
+        )  # fmt: skip
+
     def __call__(self, x: Tensor) -> Tensor:
         """The hyperbolic tangent."""
         return torch.tanh(x)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from bnndp.certificates.certificate import file_digest
 from bnndp.certificates.curves import curve_of
-from bnndp.errors import CertError
+from bnndp.errors import CertError, MagnitudeError
 from bnndp.files.posterior import FORMAT, ModelFile
 from bnndp.layers import WEIGHTED, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear, Residual
-from bnndp.network import BayesianNetwork, Ensemble, Layer, Posterior, flat, is_activation
+from bnndp.network import BayesianNetwork, Ensemble, Layer, Posterior, flat, is_activation, normal_form
 
 
 def inspected(path: Path, found: ModelFile) -> dict[str, Any]:
@@ -114,19 +114,26 @@ def _commands(network: Posterior, members: Sequence[BayesianNetwork]) -> dict[st
     what = "bounds of the expected softmax, and verdicts on decisions" if classifier else "bounds of the mean outputs"
     decisions = "it has no decisions: it is for regression"
     outputs = "they are those of regression networks"
-    plain = all(member.plain for member in members)
     return {
         "certify": _entry(True, what),
         "certify --quantity variance": _entry(not classifier, outputs if classifier else "bounds of the variance"),
         "certify --between": _entry(not classifier, outputs if classifier else "bounds of probabilities of intervals"),
         "certify --quantity noise": _noise(members, outputs if classifier else None),
-        "certify --method partition": _entry(
-            plain, "the method of the paper" if plain else "it knows dense ReLU networks with independent weights only"
-        ),
+        "certify --method partition": _partition(members),
         "radius": _entry(classifier, "certified radii of decisions" if classifier else decisions),
         "evaluate": _entry(classifier, "robust accuracy" if classifier else decisions),
         "certificates": _certificates(members),
     }
+
+
+def _partition(members: Sequence[BayesianNetwork]) -> dict[str, Any]:
+    try:
+        plain = all(form.plain for member in members for form in normal_form(member).members)
+    except MagnitudeError as error:
+        return _entry(False, str(error))
+    return _entry(
+        plain, "the method of the paper" if plain else "it knows dense ReLU networks with independent weights only"
+    )
 
 
 def _entry(can: bool, why: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows
-from bnndp.engine.protocol import Branchable, Margins, Planes, finite, known
+from bnndp.engine.protocol import BranchablePass, Margins, Planes, finite, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
@@ -60,7 +60,7 @@ class CertainPass:
         return _chain(self.linears[:-1], self.box)
 
     @property
-    def branchable(self) -> Branchable | None:
+    def branchable(self) -> BranchablePass | None:
         """The moment pass, whose planes can be climbed; it is begun only if it is asked."""
         return DensePass(self.linears, self.box)
 

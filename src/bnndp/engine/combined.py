@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import Branchable, Pass, Planes, Wrapped, known
+from bnndp.engine.protocol import BranchablePass, Pass, Planes, Slopes, Wrapped, known
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.rounding import TINY, gamma
@@ -28,12 +29,57 @@ class Shifted(Wrapped):
     def affine(self, rows: Tensor) -> Planes:
         """``A (x - shift) + b`` as functions of x, rounded down; what they are at least is known before."""
         found = self.inner.affine(rows)
-        plane, shift = found.affine, self.shift.expand(self.region.batch, -1)
+        return Planes(self._back(found.affine), found.least, found.method)
+
+    def _back(self, plane: Affine) -> Affine:
+        shift = self.shift.expand(self.region.batch, -1)
         size = apply_rows(plane.matrix.abs(), shift.abs()) + plane.offset.abs()
         lost = gamma(2 * self.region.n + 8) * size + TINY
-        return Planes(
-            Affine(plane.matrix, plane.offset - apply_rows(plane.matrix, shift) - lost), found.least, found.method
-        )
+        return Affine(plane.matrix, plane.offset - apply_rows(plane.matrix, shift) - lost)
+
+    @property
+    def branchable(self) -> BranchablePass | None:
+        """That of the pass behind the shift, with its functions carried back."""
+        found = self.inner.branchable
+        return None if found is None else ShiftedBranches(found, self.shift, self.region)
+
+
+@dataclass(frozen=True)
+class ShiftedBranches(Shifted):
+    """The same for a pass that can be restricted to cells."""
+
+    inner: BranchablePass
+
+    def slopes(self, rows: Tensor) -> tuple[Slopes, Slopes] | None:
+        """Those behind the shift."""
+        return self.inner.slopes(rows)
+
+    def multiplier_scale(self, rows: Tensor) -> float:
+        """As behind the shift."""
+        return self.inner.multiplier_scale(rows)
+
+    def affine_at(self, rows: Tensor, slopes: Slopes) -> Affine:
+        """As :meth:`affine`, with these slopes."""
+        return self._back(self.inner.affine_at(rows, slopes))
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """Of the hidden layers."""
+        return self.inner.widths
+
+    @property
+    def empty(self) -> Tensor:
+        """Cells (batch,) that provably hold no x."""
+        return self.inner.empty
+
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> ShiftedBranches:
+        """The pass on cells of the boxes ``owner``."""
+        shift = self.shift if self.shift.ndim == 1 else self.shift[owner]
+        return ShiftedBranches(self.inner.restricted(owner, signs), shift, self.region[owner])
+
+    def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
+        """As behind the shift."""
+        return self.inner.branching_scores(rows, slopes, worst)
 
 
 @dataclass(frozen=True)
@@ -62,7 +108,7 @@ class Best(Wrapped):
         return False
 
     @property
-    def branchable(self) -> Branchable | None:
+    def branchable(self) -> BranchablePass | None:
         """The pass on whose cells a decision can be branched."""
         return self.inner.branchable or self.second.branchable
 

@@ -115,7 +115,7 @@ class Pass(Protocol):
         ...
 
     @property
-    def branchable(self) -> Branchable | None:
+    def branchable(self) -> BranchablePass | None:
         """The pass on whose cells a decision can be branched, if there is one."""
         ...
 
@@ -142,8 +142,17 @@ class Slopes:
         return Slopes(tensors[:count], tensors[count:])
 
 
-class Climbable(Pass, Protocol):
-    """A pass whose lower planes can be chosen, row by row, so that they can be optimised (``tighten/slopes.py``)."""
+class Climbable(Protocol):
+    """Lower planes that can be chosen, row by row, so that they can be optimised (``tighten/slopes.py``)."""
+
+    @property
+    def box(self) -> Box:
+        """The boxes of x."""
+        ...
+
+    def affine(self, rows: Tensor) -> Planes:
+        """Functions of x below ``rows . E f(x)``."""
+        ...
 
     def slopes(self, rows: Tensor) -> tuple[Slopes, Slopes] | None:
         """The slopes of the usual planes, and those from which to begin; None where there is no choice."""
@@ -159,7 +168,7 @@ class Climbable(Pass, Protocol):
 
 
 class Branchable(Climbable, Protocol):
-    """A pass that can be restricted to cells: the x of a box on which some hidden means have known signs."""
+    """What can be restricted to cells: the x of a box on which some hidden means have known signs."""
 
     @property
     def widths(self) -> Sequence[int]:
@@ -180,6 +189,18 @@ class Branchable(Climbable, Protocol):
 
         Minus infinity where the sign is known.
         """
+        ...
+
+
+class ClimbablePass(Climbable, Pass, Protocol):
+    """A pass whose planes can be optimised."""
+
+
+class BranchablePass(Branchable, Pass, Protocol):
+    """A pass that can be restricted to cells."""
+
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> BranchablePass:
+        """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer."""
         ...
 
 
@@ -225,7 +246,7 @@ class Wrapped:
         return self.inner.costly_tails
 
     @property
-    def branchable(self) -> Branchable | None:
+    def branchable(self) -> BranchablePass | None:
         """The pass on whose cells a decision can be branched."""
         return self.inner.branchable
 

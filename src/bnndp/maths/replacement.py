@@ -13,17 +13,18 @@ derivative there is that of :math:`g(\cdot,\rho_j)`, :math:`\rho_j^2=s_0+\sum_{l
    \mathbb E F(A)-\mathbb E F(B)=\int F'''(t)\,D(t)\,dt,\qquad
    D(t)=\tfrac12\mathbb E(A-t)_+^2-\tfrac12\mathbb E(B-t)_+^2,\qquad \int D=\tfrac16(\mathbb EA^3-\mathbb EB^3).
 
-For A a centred rectified Gaussian and B = N(0, v), :math:`D\ge0` everywhere, so :math:`\int|D|=\kappa/6` and
+For A a centred convex and increasing function of a Gaussian variable, such as a rectified Gaussian, and B = N(0, v),
+:math:`D\ge0` everywhere, so :math:`\int|D|=\kappa/6` and
 
 .. math:: |\mathbb E F(wA)-\mathbb E F(wB)|\le\tfrac16|w|^3\kappa\,\sup|F'''|,
 
-which no smaller number can replace: it is attained by a cubic. Proof of :math:`D\ge0`. Let the variance before
-rectifying be 1, then v < 1. :math:`\Delta=P(A>t)-P(B>t)` is positive below the atom of A. Above it both have densities,
-the logarithm of whose quotient is a quadratic in t with leading coefficient :math:`(1/v-1)/2>0`: so
-:math:`\Delta'=f_B-f_A` has the signs -, +, - or an end of that sequence, :math:`\Delta` falls to zero at infinity from
-above, and it changes its sign at most from + to - to + on the line. As :math:`\int\Delta=0`, it does so exactly.
-:math:`D_1(t)=\int_t^\infty\Delta` vanishes at both ends and falls, rises, falls: it is first negative, then positive.
-Hence :math:`D(t)=\int_t^\infty D_1` first rises and then falls; it vanishes at both ends too (equal second moments).
+which no smaller number can replace: it is attained by a cubic. Proof of :math:`D\ge0`. As functions of one standard
+Gaussian variable A is convex and B a line, so A - B is convex: it is first positive, then negative, then positive (or a
+part of that). The quantiles of A and B are in that order too, and so :math:`\Delta=P(A>t)-P(B>t)` has the signs +, -, +
+as t increases. :math:`D_1(t)=\int_t^\infty\Delta` vanishes at both ends (equal means) and falls, rises, falls: it is
+first negative, then positive. Hence :math:`D(t)=\int_t^\infty D_1` first rises and then falls; it vanishes at both ends
+too (equal second moments). With Taylor's formula for F''' the step is also known to higher order, as
+:math:`\int t^2D=\tfrac1{60}\mathbb EA^5`.
 
 So :math:`|\mathbb E F(T)-g(M,\sqrt{s_0+\sum w_j^2v_j})|\le\sum_j\varphi(1)|w_j|^3\kappa_j/(6\rho_j^2)`, in any order of
 the terms.
@@ -71,7 +72,7 @@ def replacement_error(
     """
     w = weight.abs()
     cubes = torch.where(w > 0, (w * w * w).clamp_min(TINY), 0.0)  # it may underflow while z is large
-    block = _blocks(third / variance.clamp_min(TINY))  # (batch, blocks, n)
+    block = blocks_of(third / variance.clamp_min(TINY))  # (batch, blocks, n)
     smooth = torch.cumsum(torch.where(block, variance[:, None], 0.0) @ w.square().mT, dim=1)  # (batch, blocks, rows)
     rho2 = base[..., None, :] + torch.nn.functional.pad(smooth[:, :-1], (0, 0, 1, 0))  # only the blocks before
     cost = torch.where(block, third[:, None], 0.0) @ cubes.mT
@@ -79,7 +80,7 @@ def replacement_error(
     return step.nan_to_num(torch.inf, posinf=torch.inf).sum(-2)  # NaN is no bound
 
 
-def _blocks(key: Tensor) -> Tensor:
+def blocks_of(key: Tensor) -> Tensor:
     """Masks (batch, blocks, n) of a partition of the terms, in which ``key`` (batch, n) increases with the block."""
     n = key.shape[-1]
     of_rank = (_BLOCKS * (torch.arange(n, device=key.device) / n) ** _GROWTH).long()

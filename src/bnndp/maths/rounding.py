@@ -16,8 +16,8 @@ TINY = 1e-290
 SMALL = 1e-30
 """Added to standard deviations from above where their eighth powers are taken, so that none of them underflows."""
 
-LARGE = 1e35
-"""Means and standard deviations above it have no bound: their eighth powers would overflow."""
+LARGE = 1e18
+"""Means and standard deviations above it have no bound: what vanishes may meet them (``network/magnitudes.py``)."""
 
 UP = 1 + 1e-10
 """Covers the rounding of up to 400,000 operations on non-negative numbers, of which :func:`gamma` is below 1e-10.

@@ -30,6 +30,13 @@ STEP_FOUR_ABOVE = 0.01401
 STEP_FOUR_BELOW = 0.12468
 r"""The factor b of the same from below: :math:`5\varphi(0)/16`, rounded up."""
 
+BEND_THREE = 0.5505878396 / 48
+r"""The factor a of the same for :math:`\tfrac12\mathbb E\,\mathrm{ReLU}^2`, on both sides, with
+:math:`a|s-s_0|^3s_0^{-2}+b(s_0-s)_+^4s_0^{-3}`."""
+
+BEND_FOUR = 0.5505878396 / 24
+"""And its factor b."""
+
 MEAN_MIXED = 0.5 * math.exp(-0.5) * PEAK
 r"""Largest :math:`s\,|\partial_m\partial_sg|=\tfrac12|u|\varphi(u)`."""
 

@@ -18,14 +18,14 @@ from bnndp.activations import Relu
 from bnndp.errors import InputError
 from bnndp.layers import Linear
 from bnndp.layers.checks import parameter
-from bnndp.network.network import BayesianNetwork, Layer, is_activation
+from bnndp.network.network import BayesianNetwork, Layer, Referable, is_activation
 
 _TOLERANCE = 1e-9  # of the sum of the weights as given: more than this is not rounding
 _ROUNDING = 2.0**-51  # of the sum of the weights as kept: dividing once reaches it, and it is not divided again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ensemble:
+class Ensemble(Referable):
     """A weighted mixture of networks with the same inputs, outputs and task.
 
     One member is drawn according to the weights, then its parameters from its own posterior.

@@ -29,8 +29,14 @@ KINDS: dict[str, type[Any]] = LAYERS | ACTIVATIONS
 """All records that a network may hold, by their kind."""
 
 
+class Referable:
+    """A base of records with slots that may be a key of what is kept only as long as they are."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class BayesianNetwork:
+class BayesianNetwork(Referable):
     """A chain of layers and activations with independent layers; the last one has weights.
 
     A convolution at the end is followed by a Flatten. Networks of the form Linear, Relu, ..., Linear are ``plain``.

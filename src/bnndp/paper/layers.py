@@ -18,8 +18,6 @@ from bnndp.maths.rounding import TINY, UNIT, down, gamma, up
 SLACK = 2.0**-40
 """Relative error granted to a tail or a mean deep in the tail: up to 38 standard deviations cost t^2 units each."""
 
-_FLOOR = 1e-280  # a variance below this is replaced by this (from above) or by zero (from below): nothing underflows
-
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -93,13 +91,11 @@ class Layer:
 
     def std_upper(self, z: Tensor) -> Tensor:  # z (..., n_in), the magnitudes
         r"""A value above :math:`r` at every point of magnitude at most ``z``: (..., n_out)."""
-        square = z * z + TINY  # it may underflow
-        return up(square @ self.var_upper.T + self.bias_var_upper, 2 * self.n_in + 4).sqrt() * (1 + 4 * UNIT)
+        return up(z * z @ self.var_upper.T + self.bias_var_upper, 2 * self.n_in + 4).sqrt() * (1 + 4 * UNIT)
 
     def std_lower(self, z: Tensor) -> Tensor:  # z (..., n_in), the magnitudes
         r"""A value below :math:`r` at every point of magnitude at least ``z``: (..., n_out)."""
-        square = (z * z - TINY).clamp_min(0)
-        return down(square @ self.var_lower.T + self.bias_var_lower, 2 * self.n_in + 4).sqrt() * (1 - 4 * UNIT)
+        return down(z * z @ self.var_lower.T + self.bias_var_lower, 2 * self.n_in + 4).sqrt() * (1 - 4 * UNIT)
 
     def ranges(self, region: Region) -> Ranges:
         """Intervals of ``m`` and ``r`` over each region by interval arithmetic, rounded outward."""
@@ -113,9 +109,10 @@ class Layer:
 
 
 def _variances(std: Tensor) -> tuple[Tensor, Tensor]:
+    """The squares from below and above: what is under ``TINY`` is zero, and ``TINY``."""
     square = std * std
-    lower = torch.where(square >= _FLOOR, square, 0.0)
-    return lower, torch.where(std > 0, square.clamp_min(_FLOOR), 0.0)
+    lower = torch.where(square >= TINY, square, 0.0)
+    return lower, torch.where(std > 0, square.clamp_min(TINY), 0.0)
 
 
 def _rectified_upper(mean: Tensor, std: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import Branchable, Margins, Planes, finite, known
+from bnndp.engine.protocol import BranchablePass, Margins, Planes, finite, known
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
@@ -24,7 +24,7 @@ class PaperPass:
     moments: ClassVar[bool] = False
     tailed: ClassVar[bool] = False
     costly_tails: ClassVar[bool] = False
-    branchable: ClassVar[Branchable | None] = None
+    branchable: ClassVar[BranchablePass | None] = None
 
     network: BayesianNetwork  # of Linear and Relu, without a shift
     box: Box

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins
-from bnndp.engine.protocol import Branchable, Margins, Pass
+from bnndp.engine.mixture import Mixture
+from bnndp.engine.protocol import BranchablePass, Margins, Pass
+from bnndp.engine.side_by_side import side_by_side
 from bnndp.engine.tails.tails import hoped_tails
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -24,14 +26,17 @@ from bnndp.maths.softmax import consistent, union_bound
 from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails
+from bnndp.questions.joint_claim import JointClaim
 from bnndp.questions.mixture_softmax import mixture_classes, mixture_rows
 from bnndp.tighten.branching import Branching, branch
 from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
+from bnndp.tighten.margin_claim import MarginClaim
 from bnndp.tighten.pass_choice import chunked, plan
 
 _BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
-_BRANCH_STEPS = 10  # of ascent on each cell, at least
+_FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
+_STEPS = 3  # of ascent on each of its cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,8 @@ def one_pass_rows(
         asked = _Asked(rows[part], label[part])
         if passes.several:
             found = mixture_rows(passes, asked.rows, asked.label)
+            if options.branch > 1:
+                found = _branched_jointly(passes, asked, found, options)
         else:
             bounds, reference = passes.alone(), asked.label[:, None]
             own = bounds.softmax(asked.rows)
@@ -149,9 +156,11 @@ def one_pass_rows(
                 known = by_class(bounds.least(pairs), bounds.variance(pairs), reference)
                 by_moments, hopeful[part] = _by_margins(bounds, asked, known, costly=costly)
                 found = torch.fmax(found, by_moments)
-                if options.branch > 1 and bounds.branchable is not None:
-                    steps = max(options.optimise, _BRANCH_STEPS)
-                    how = Branching(options.branch, steps, passes.capacity, options.deadline)
+                if options.branch > 1 and bounds.random and bounds.gaussian:
+                    found = _branched_jointly(passes, asked, found, options)
+                elif options.branch > 1 and bounds.branchable is not None:
+                    first = max(options.optimise, _FIRST_STEPS)
+                    how = Branching(options.branch, first, _STEPS, passes.capacity, options.deadline)
                     found = _branched(bounds.branchable, asked, known, found, how)
         bound[part] = found.nan_to_num(-torch.inf, neginf=-torch.inf)
     return bound, hopeful
@@ -181,19 +190,39 @@ def _hopeful(known: Margins, tails: Tensor, asked: _Asked) -> Tensor:
     return (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
 
 
-def _branched(bounds: Branchable, asked: _Asked, known: Margins, bound: Tensor, how: Branching) -> Tensor:
-    """The bounds (batch, rows), better where the margins are calm and cells of known signs decide."""
-    left = ~(bound > 0).all(-1) & (known.variance.amax((-1, -2)) <= _BRANCHED)
+def _branched(bounds: BranchablePass, asked: _Asked, known: Margins, bound: Tensor, how: Branching) -> Tensor:
+    """The bounds (batch, rows), better where cells of known signs decide.
+
+    Margins that are not Gaussian are branched only where they are calm: elsewhere their variance decides.
+    """
+    left = ~(bound > 0).all(-1)
+    if not bounds.gaussian:
+        left &= known.variance.amax((-1, -2)) <= _BRANCHED
     at = left.nonzero()[:, 0]
     if at.numel() == 0:
         return bound
 
-    def value(found: Margins, owner: Tensor) -> Tensor:
-        part = asked[at[owner]]
-        return row_bound(part.rows, found, part.label).amin(-1)
+    def value(on_cells: BranchablePass, found: Margins, owner: Tensor) -> Tensor:
+        part, tails = asked[at[owner]], gaussian_tails(on_cells, found)[:, 0]
+        return row_bound(part.rows, found, part.label, tails).amin(-1)
 
-    least = branch(bounds.restricted(at, ()), asked.label[at], known[at], value, how)
+    claim = MarginClaim(bounds.restricted(at, ()), asked.label[at], asked.rows.shape[-1], value, how)
+    least = branch(claim, torch.arange(at.numel(), device=at.device), how)
     # The least row on the box bounds them all.
+    return bound.index_copy(0, at, torch.maximum(bound[at], least[:, None]))
+
+
+def _branched_jointly(passes: Mixture, asked: _Asked, bound: Tensor, options: Options) -> Tensor:
+    """The bounds (batch, rows), better where cells of signs of all members decide."""
+    at = (~(bound > 0).all(-1)).nonzero()[:, 0]
+    together = side_by_side(passes[at]) if at.numel() else None
+    if together is None:
+        return bound
+    whole, weights = together
+    chunk = max(1, passes.capacity // whole.members)
+    how = Branching(options.branch, max(options.optimise, _FIRST_STEPS), _STEPS, chunk, options.deadline)
+    claim = JointClaim(whole, weights, asked.rows[at], asked.label[at], how)
+    least = branch(claim, torch.arange(at.numel(), device=at.device), how)
     return bound.index_copy(0, at, torch.maximum(bound[at], least[:, None]))
 
 

@@ -59,13 +59,14 @@ def plus(
     )
 
 
-def best_rows(rows: Tensor, label: Tensor, known: MarginPlanes) -> Combination:
+def best_rows(rows: Tensor, label: Tensor, known: MarginPlanes, floor: Tensor | None = None) -> Combination:
     """Below ``rows . E softmax``, all rows once for each of SHARES: rows (batch, rows, classes), label (batch,).
 
-    The better one at that share of the ranges of the planes; no worse than the least coefficient of the row.
+    The better one at that share of the ranges of the planes; no worse than ``floor`` (batch, rows), which is the least
+    coefficient of the row if not given.
     """
-    floor = rows.amin(-1)
-    flat = Combination(floor, torch.zeros_like(rows), floor.abs())
+    floor = rows.amin(-1) if floor is None else floor
+    flat = Combination(floor, torch.zeros_like(rows), floor.abs().nan_to_num(0.0, posinf=0.0))
     own = label[:, None] == torch.arange(rows.shape[-1], device=label.device)  # (batch, classes)
     second = _second_order(rows, own, known)
     pairs = zip(SHARES, tail_lines(known), strict=True)

@@ -9,162 +9,128 @@ branch and bound as in beta-CROWN (Wang et al. 2021), here for the mean of a Bay
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
 from bnndp.engine.chunks import timed_chunks
-from bnndp.engine.margins import by_class, margin_rows
-from bnndp.engine.protocol import Branchable, Margins, Slopes
-from bnndp.tighten.slopes import climb
-
-_ROWS = 3  # margins of a cell that are bounded anew: the least ones of the cell it was cut from
-
-Value = Callable[[Margins, Tensor], Tensor]
-"""The least row bound (cells,) of what is claimed, from margins (cells, 1, classes) on cells of the boxes (cells,)."""
+from bnndp.engine.protocol import Branchable, Slopes
 
 
 @dataclass(frozen=True, slots=True)
 class Branching:
-    """How far to go: at most ``cells`` cells per box, ``steps`` of ascent on each, ``chunk`` of them at a time."""
+    """How far to go: at most ``cells`` cells per box, ``chunk`` of them at a time.
+
+    The ascent on a whole box takes ``first`` steps, that on a cell ``steps``: it begins where that of the larger cell
+    ended.
+    """
 
     cells: int
+    first: int
     steps: int
     chunk: int
     deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True)
-class _Cells:
-    """Cells of all boxes with the bounds found on them, and the neuron to cut next."""
+class Cells:
+    """What was found on some cells, and the neuron to cut next."""
 
-    owner: Tensor  # (cells,)
-    signs: tuple[Tensor, ...]  # (cells, n) of -1, 0, 1 for each hidden layer
-    margins: Margins  # (cells, classes)
-    value: Tensor  # (cells,): least row bound; infinite on empty cells
+    value: Tensor  # (cells,): what is claimed is at least this there; infinite on empty cells
     layer: Tensor  # (cells,): hidden layer of the neuron to cut, -1 where there is none left
     neuron: Tensor  # (cells,)
+    state: tuple[Tensor, ...]  # (cells, ...) each: what the claim needs to know on the cells that these are cut into
 
-    def __getitem__(self, index: Tensor) -> _Cells:
-        signs = tuple(s[index] for s in self.signs)
-        return _Cells(
-            self.owner[index], signs, self.margins[index], self.value[index], self.layer[index], self.neuron[index]
-        )
+    def __getitem__(self, index: Tensor) -> Cells:
+        return Cells(self.value[index], self.layer[index], self.neuron[index], tuple(s[index] for s in self.state))
 
 
-def _joined(parts: list[_Cells]) -> _Cells:
-    signs = tuple(torch.cat(same) for same in zip(*(part.signs for part in parts), strict=True))
-    margins = Margins(
-        torch.cat([part.margins.mean for part in parts]), torch.cat([part.margins.variance for part in parts])
-    )
-    owner, value, layer, neuron = (
-        torch.cat([getattr(part, name) for part in parts]) for name in ("owner", "value", "layer", "neuron")
-    )
-    return _Cells(owner, signs, margins, value, layer, neuron)
+class Claim(Protocol):
+    """Something that is to be positive on the boxes of a pass, and is bounded on cells of them."""
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """Numbers of neurons of the hidden layers."""
+        ...
+
+    def on_cells(self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> Cells:
+        """The bounds on cells of the boxes ``owner`` (cells,), signs (cells, n) of -1, 0 and 1 for each hidden layer.
+
+        ``before`` is the state of the cells from which they were cut; None: they are whole boxes.
+        """
+        ...
 
 
-def branch(bounds: Branchable, label: Tensor, known: Margins, value: Value, how: Branching) -> Tensor:
-    """Lower bound (batch,) of the least row on each box; ``known`` (batch, 1, classes) are its margins of ``label``.
+def branch(claim: Claim, boxes: Tensor, how: Branching) -> Tensor:  # boxes (batch,), the indices 0, 1, ...
+    """A lower bound (batch,) of what is claimed on each box.
 
     Cells that are decided are not cut, and a box is left alone once all its cells are. When the deadline passes, cells
     that were to be cut stay as they are.
     """
-    claim = _Claim(bounds, label, known.mean.shape[-1], value, how)
-    batch, device = label.shape[0], label.device
-    owner = torch.arange(batch, device=device)
-    signs = tuple(torch.zeros(batch, n, dtype=torch.int8, device=device) for n in bounds.widths)
-    leaves = claim.bounded(owner, signs, None)
-    while leaves is not None:
-        count = torch.bincount(leaves.owner, minlength=batch)
-        hopeless = torch.bincount(leaves.owner[~(leaves.value > 0) & (leaves.layer < 0)], minlength=batch) > 0
-        ready = ~(leaves.value > 0) & ~hopeless[leaves.owner]
-        wanted = torch.bincount(leaves.owner[ready], minlength=batch)
-        ready &= (count + wanted <= how.cells)[leaves.owner]
-        if not bool(ready.any()):
-            break
-        cut = leaves[ready]
-        halves = [_cut(cut, side) for side in (1, -1)]
-        signs = tuple(torch.cat(pair) for pair in zip(*halves, strict=True))
-        before = Margins(cut.margins.mean.repeat(2, 1), cut.margins.variance.repeat(2, 1))
-        found = claim.bounded(cut.owner.repeat(2), signs, before)
-        if found is None:
-            break
-        leaves = _joined([leaves[~ready], found])
-    if leaves is None:
-        return known.mean.new_full((batch,), -torch.inf)
-    return leaves.value.new_full((batch,), torch.inf).scatter_reduce(0, leaves.owner, leaves.value, "amin")
+    batch, owner = boxes.shape[0], boxes
+    signs = tuple(torch.zeros(batch, n, dtype=torch.int8, device=boxes.device) for n in claim.widths)
+    found = _bounded(claim, owner, signs, None, how)
+    if found is None:
+        return torch.full((batch,), -torch.inf, dtype=torch.float64, device=boxes.device)
+    least = found.value.new_full((batch,), torch.inf)  # over the cells that are not cut
+    count = torch.ones_like(boxes)
+    while True:
+        open_ = ~(found.value > 0)
+        stuck = torch.bincount(owner[open_ & (found.layer < 0)], minlength=batch) > 0
+        wanted = torch.bincount(owner[open_], minlength=batch)
+        cut = open_ & (~stuck & (count + wanted <= how.cells))[owner]
+        halves = None
+        if bool(cut.any()):
+            part = found[cut]
+            sides = [_cut(signs, cut, part, side) for side in (1, -1)]
+            new = tuple(torch.cat(pair) for pair in zip(*sides, strict=True))
+            before = tuple(torch.cat([s, s]) for s in part.state)
+            halves = _bounded(claim, owner[cut].repeat(2), new, before, how)
+        if halves is None:
+            return least.scatter_reduce(0, owner, found.value, "amin")
+        least = least.scatter_reduce(0, owner[~cut], found.value[~cut], "amin")
+        count = count + torch.bincount(owner[cut], minlength=batch)
+        owner, signs, found = owner[cut].repeat(2), new, halves
 
 
-def _cut(cells: _Cells, side: int) -> tuple[Tensor, ...]:
-    """The signs of the cells with their chosen neuron set to ``side``."""
+def _cut(signs: tuple[Tensor, ...], which: Tensor, cells: Cells, side: int) -> tuple[Tensor, ...]:
+    """The signs of the cells ``which`` with their chosen neuron set to ``side``."""
     found = []
-    for k, signs in enumerate(cells.signs):
-        own = (cells.layer == k)[:, None] & (torch.arange(signs.shape[1], device=signs.device) == cells.neuron[:, None])
-        found.append(torch.where(own, side, signs).to(torch.int8))
+    for k, every in enumerate(signs):
+        own = every[which]
+        here = (cells.layer == k)[:, None] & (torch.arange(own.shape[1], device=own.device) == cells.neuron[:, None])
+        found.append(torch.where(here, side, own).to(torch.int8))
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """What is to be bounded on cells of the boxes of a pass."""
-
-    bounds: Branchable
-    label: Tensor  # (batch,)
-    classes: int
-    value: Value
-    how: Branching
-
-    def bounded(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells | None:
-        """The bounds on all cells, a chunk at a time; None if the deadline passes before all are known."""
-        parts, done = [], 0
-        for i in timed_chunks(owner.shape[0], self.how.chunk, owner.device, self.how.deadline):
-            parts.append(self._chunk(owner[i], tuple(s[i] for s in signs), None if before is None else before[i]))
-            done = i.stop
-        return _joined(parts) if done == owner.shape[0] else None
-
-    def _chunk(self, owner: Tensor, signs: tuple[Tensor, ...], before: Margins | None) -> _Cells:
-        bounds, label = self.bounds.restricted(owner, signs), self.label[owner]
-        rows = margin_rows(label[:, None], self.classes)
-        classes = torch.arange(self.classes, device=label.device).expand(label.shape[0], -1)
-        if before is not None:
-            classes = _least(before, label)
-            rows = rows.gather(1, classes[..., None].expand(-1, -1, self.classes))
-        planes, slopes = climb(bounds, rows, self.how.steps, self.how.deadline)
-        with torch.no_grad():
-            found = Margins(planes.least, bounds.variance(rows))
-            margins = _merged(before, found, classes) if before is not None else found
-            margins = by_class(margins.mean, margins.variance, label[:, None])
-            value = torch.where(bounds.empty, torch.inf, self.value(margins, owner).nan_to_num(-torch.inf))
-        layer, neuron = _next(bounds, rows, slopes, found.mean)
-        return _Cells(owner, signs, margins.reshape(owner.shape[0], -1), value, layer, neuron)
+def _bounded(
+    claim: Claim, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None, how: Branching
+) -> Cells | None:
+    """The bounds on all cells, a chunk at a time; None if the deadline passes before all are known."""
+    parts, done = list[Cells](), 0
+    for i in timed_chunks(owner.shape[0], how.chunk, owner.device, how.deadline):
+        known = None if before is None else tuple(s[i] for s in before)
+        parts.append(claim.on_cells(owner[i], tuple(s[i] for s in signs), known))
+        done = i.stop
+    if done < owner.shape[0]:
+        return None
+    value, layer, neuron = (torch.cat([getattr(part, name) for part in parts]) for name in ("value", "layer", "neuron"))
+    states = zip(*(part.state for part in parts), strict=True)
+    return Cells(value, layer, neuron, tuple(torch.cat(same) for same in states))
 
 
-def _least(before: Margins, label: Tensor) -> Tensor:
-    """The classes (cells, few) with the least margins."""
-    rank = before.mean.scatter(1, label[:, None], torch.inf)
-    return rank.topk(min(_ROWS, rank.shape[1]), largest=False).indices
-
-
-def _merged(before: Margins, found: Margins, classes: Tensor) -> Margins:
-    """What held on the larger cell, and what was found on this one."""
-    mean = before.mean.scatter(1, classes, torch.maximum(found.mean, before.mean.gather(1, classes)))
-    variance = before.variance.scatter(1, classes, torch.minimum(found.variance, before.variance.gather(1, classes)))
-    return Margins(mean, variance)
-
-
-def _next(bounds: Branchable, rows: Tensor, slopes: Slopes | None, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The neuron whose sign costs the least margin most: its layer and index (cells,); -1 where all are known."""
+def costliest(bounds: Branchable, rows: Tensor, slopes: Slopes | None, worst: Tensor) -> tuple[Tensor, Tensor]:
+    """The neuron whose sign costs the row ``worst`` (cells,) most: its layer and index; -1 where all are known."""
     if slopes is None:
-        nothing = torch.full_like(mean[:, 0], -1, dtype=torch.int64)
+        nothing = torch.full_like(worst, -1)
         return nothing, nothing
-    own = (rows == 0).all(-1)  # the margin of a class with itself
-    worst = mean.masked_fill(own, torch.inf).argmin(-1)
     scores = bounds.branching_scores(rows, slopes, worst)
     best = torch.cat(scores, -1).max(-1)
-    offsets = torch.tensor([0, *(s.shape[1] for s in scores)], device=mean.device).cumsum(0)
+    offsets = torch.tensor([0, *(s.shape[1] for s in scores)], device=worst.device).cumsum(0)
     layer = torch.bucketize(best.indices, offsets[1:], right=True)
     neuron = best.indices - offsets[layer]
     return torch.where(best.values > 0, layer, -1), neuron

@@ -1,5 +1,8 @@
 """The one place that chooses a pass: which engine serves a network, by its layers and by the options.
 
+Whatever is asked, a pass sees the normal form of the network (``network/normal_form.py``), with numbers within the
+range of magnitudes that bounds are computed for.
+
 Above it, questions speak to passes through their protocol (``engine/protocol.py``) and to all networks as mixtures of
 members, of which a single network has one. New engines, methods and ways to tighten a pass are chosen here.
 """
@@ -19,10 +22,10 @@ from bnndp.engine.dense.linear_pass import LinearPass
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.stacked import stacked_layers
 from bnndp.engine.mixture import Mixture, Part
-from bnndp.engine.protocol import Climbable, Pass
+from bnndp.engine.protocol import ClimbablePass, Pass
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.geometry.box import Box
-from bnndp.network import BayesianNetwork, Posterior
+from bnndp.network import BayesianNetwork, Posterior, expect_box, normal_form
 from bnndp.options import Options
 from bnndp.paper import recursion, softmax
 from bnndp.paper.paper_pass import PaperPass
@@ -35,6 +38,7 @@ _CACHED = 2**27  # bytes by the same estimate: measured, the best for networks o
 
 def plan(network: Posterior, options: Options) -> tuple[Stage, ...]:
     """What to do one after the other; the partition method is left to networks that it knows."""
+    network = normal_form(network)
     depth = network.depth if all(member.plain for member in network.examples) else 0
     return stages(options, network.task, network.n_in, depth)
 
@@ -48,6 +52,8 @@ def chunked(network: Posterior, box: Box, options: Options, rows: int) -> Iterat
         raise InputError(
             f"the boxes have {box.n} inputs, the network takes {network.n_in}; check the order of the axes."
         )
+    network = normal_form(network)
+    expect_box(box)
     memory = options.memory if "memory" in options.own else device_size(options.memory, box.lower.device)
     size = max(1, memory // max(_footprint(member, options, rows) for member in network.examples))
     for part in timed_chunks(box.batch, size, box.lower.device, options.deadline):
@@ -82,12 +88,15 @@ def _moment(network: BayesianNetwork, box: Box, options: Options) -> Pass:
     if len(linears) == 1:
         return LinearPass(GeneralPass.of(network, box), linears[0])
     if network.random:
-        return _sloped(DensePass(linears, box), options)
+        dense = _sloped(DensePass(linears, box), options)
+        if network.task == "classification" or len(linears) == 2:  # with one hidden layer both are exact at a point
+            return dense
+        return Best(dense, _sloped(GeneralPass.of(network, box), options))
     certain = CertainPass(linears, box)
     return Best(certain, _sloped(DensePass(linears, box), options)) if options.optimise else certain
 
 
-def _sloped(bounds: Climbable, options: Options) -> Pass:
+def _sloped(bounds: ClimbablePass, options: Options) -> Pass:
     return Sloped(bounds, options.optimise, options.deadline) if options.optimise else bounds
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
-from bnndp.engine.protocol import Climbable, Planes, Slopes, Wrapped
+from bnndp.engine.protocol import Climbable, ClimbablePass, Planes, Slopes, Wrapped
 from bnndp.geometry.bounds import Affine
 
 _RATE, _DECAY = 0.5, 0.93  # of the first step, and from each to the next
@@ -26,7 +26,7 @@ _MULTIPLIER_RATE = 0.1  # of the multipliers, in units of the largest coefficien
 class Sloped(Wrapped):
     """A pass whose planes are optimised, row by row, by at most ``steps`` steps."""
 
-    inner: Climbable
+    inner: ClimbablePass
     steps: int
     deadline: Deadline
 
@@ -39,14 +39,22 @@ class Sloped(Wrapped):
         return self.affine(rows).least
 
 
-def climb(bounds: Climbable, rows: Tensor, steps: int, deadline: Deadline) -> tuple[Planes, Slopes | None]:
-    """The best planes below ``rows . E f`` that ``steps`` steps find, and their slopes; None: there is no choice."""
+def climb(
+    bounds: Climbable, rows: Tensor, steps: int, deadline: Deadline, begin: Slopes | None = None
+) -> tuple[Planes, Slopes | None]:
+    """The best planes below ``rows . E f`` that ``steps`` steps find, and their slopes; None: there is no choice.
+
+    The ascent begins at ``begin`` where that is a number, and where the pass says elsewhere.
+    """
     with torch.no_grad():
         found, box = bounds.affine(rows), bounds.box
         choice = bounds.slopes(rows)
         if choice is None or not steps:
             return found, None if choice is None else choice[0]
         best, start = choice
+        if begin is not None:
+            pairs = zip(begin.tensors, start.tensors, strict=True)
+            start = start.map([torch.where(given.isnan(), usual, given) for given, usual in pairs])
         plane, value = found.affine, box.minimum(found.affine.matrix, found.affine.offset)
         free = start.map([tensor.requires_grad_() for tensor in start.tensors])
     climber = _climber(free, bounds.multiplier_scale(rows))

@@ -101,10 +101,10 @@ def check_node(name: str, node: Any, chance: Tensor, z: Tensor) -> None:  # chan
         at_most(s.noise_fourth.lower[0], fourth, "fourth moment from below")
     rows = torch.cat([torch.ones(1, z.shape[1], dtype=torch.float64), records.normal(2, z.shape[1], seed=9)])
     along = ((z - mean) @ rows.T).abs()
-    found, tails = deviation(node, DenseRows(rows[None]))[0], node.tails(DenseRows(rows[None]))
+    found, norms = deviation(node, DenseRows(rows[None]))[0], node.norms(DenseRows(rows[None]))
     assert bool((chance @ along.square() <= found.square() * (1 + 1e-9) + 1e-12).all()), name
     for i, q in enumerate(POWERS):
-        assert bool(((chance @ along**q) ** (1 / q) <= tails.norms[0, :, i] * (1 + 1e-9) + 1e-9).all()), (name, q)
+        assert bool(((chance @ along**q) ** (1 / q) <= norms[0, :, i] * (1 + 1e-9) + 1e-9).all()), (name, q)
 
 
 def hermite(n: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.signal import POWERS, Pre, no_tails
+from bnndp.engine.general.signal import POWERS, Pre
 from bnndp.geometry.bounds import Interval
 
 _NODES, _REACH = 1201, 9.0
@@ -117,11 +117,13 @@ def laws(count: int, seed: int, *, source: bool, scale: float, wide: float = 0.0
         central=central,
         third=total(third),
         absolute_third=total(absolute),
+        convex=False,
         quartic=total(fourth + 3 * each.square()),
-        tails=no_tails(norms),
+        norms=norms,
         spread_norms=torch.stack([draft.mean(root**q) ** (1 / q) for q in POWERS], -1)
         + (ranges.upper.sqrt() - spread.sqrt())[..., None],
         spread_away=away,
+        spread_deltas=torch.stack([draft.norm(s, q) for q in POWERS[:2]], -1),
         expansion=None,
         fixed=False,
         source=source,
@@ -144,10 +146,12 @@ def of_gaussian(mean: Interval, spread: Interval) -> Pre:  # (batch, n) each
         zero,
         zero,
         zero,
+        False,
         zero,
-        no_tails(norms),
+        norms,
         root,
         norms,
+        norms[..., 1:],
         None,
         fixed=True,
         source=True,

@@ -1,4 +1,7 @@
-"""The same function written in other layers gets the same bounds: random networks with one and two hidden layers."""
+"""The same function written in other layers gets the same bounds from the general pass itself, without the normal form.
+
+The answers of all questions to equivalent forms are compared in ``tests/questions/test_equivalent_forms.py``.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,15 @@ def _rows(layer: Layer) -> Sequence[Layer]:
     return [CorrelatedLinear.rows(layer.weight_mean, layer.bias_mean, torch.diag_embed(stds.square()))]
 
 
+def _nearly_diagonal(layer: Layer) -> Sequence[Layer]:
+    """Correlations of 1e-12 within each row."""
+    if not isinstance(layer, Linear):
+        return [layer]
+    stds = torch.cat([layer.weight_std, layer.bias_std[:, None]], -1)
+    covariance = torch.diag_embed(stds.square()) * (1 - 1e-12) + 1e-12 * stds[:, :, None] * stds[:, None]
+    return [CorrelatedLinear.rows(layer.weight_mean, layer.bias_mean, covariance)]
+
+
 def _pixels(layers: Sequence[Layer]) -> Sequence[Layer]:
     """Convolutions of images of one pixel; the last layer stays, behind a Flatten."""
     *most, last = layers
@@ -67,6 +79,7 @@ FORMS: dict[str, Form] = {
     "leaky with slope 0": each(lambda layer: [LeakyRelu(0.0)] if isinstance(layer, Relu) else [layer]),
     "leaky with slope 1e-12": each(lambda layer: [LeakyRelu(1e-12)] if isinstance(layer, Relu) else [layer]),
     "rows with diagonal covariances": each(_rows),
+    "rows with correlations of 1e-12": each(_nearly_diagonal),
     "dropout of nothing": each(lambda layer: [layer, Dropout(0.0)] if isinstance(layer, Relu) else [layer]),
     "identities": each(lambda layer: [layer, Identity()] if isinstance(layer, Relu) else [layer]),
 }
@@ -92,11 +105,11 @@ def _box(radius: float, seed: int) -> Box:
 
 @pytest.mark.parametrize("radius", slow_but([0.0, 1e-3, 0.1], 1e-3))
 @pytest.mark.parametrize("std", slow_but([0.05, 0.5], 0.5))
-@pytest.mark.parametrize("hidden", [(16,), (12, 16)])
+@pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_same_function_gets_the_same_bounds(form: str, hidden: tuple[int, ...], std: float, radius: float) -> None:
+def test_the_same_function_gets_the_same_bounds(form: str, depth: int, std: float, radius: float) -> None:
     for seed in range(3):
-        layers, box = network(hidden, seed, std), _box(radius, seed)
+        layers, box = network(((16,), (12, 16), (8, 12, 8))[depth - 1], seed, std), _box(radius, seed)
         plain, other = widths(layers, (3,), box), widths(FORMS[form](layers), (3,), box)
         assert bool((other <= WORST * plain + 1e-9).all())
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from support.layer_networks import ACTS, activation
-from tests.engine.general.explicit_laws import Law, laws, of_gaussian, true_mean
+from tests.engine.general.explicit_laws import Law, laws, of_gaussian, quadrature, true_mean
 from tests.marks import slow_but
 
 from bnndp.engine.general import expectation
 from bnndp.engine.general.expectation import Around, around
+from bnndp.engine.general.second_moment import second_moment
 from bnndp.geometry.bounds import Interval
 
 ROUTES = {"plain": expectation._plain, "curvature": expectation._curvature, "replacement": expectation._replacement}
@@ -57,3 +59,56 @@ def test_errors_vanish_without_randomness(act: str) -> None:
     assert float(found.lower_error.max()) == float(found.upper_error.max()) == 0
     if act != "identity":  # whose mean does not depend on the spread
         assert torch.allclose(found.lower_rho, torch.full_like(m, 0.7), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("act", ["tanh", "relu"])
+@pytest.mark.parametrize("least", [0.0, 1e-6, 0.05, 0.5, 2.0])
+def test_steps_in_the_variance_hold_for_squares(act: str, least: float) -> None:
+    """What the Taylor polynomials of F(m, s) = E phi(m + sqrt(s) xi)^2 in s of first and second order leave.
+
+    The derivatives in s are E (phi^2)'' / 2 and E (phi^2)'''' / 4. Without any spread a hinge has no bound, a smooth
+    function still has that of its sixth derivative.
+    """
+    xi, weight = quadrature()
+    m = torch.linspace(-3, 3, 41, dtype=torch.float64)[:, None]
+    s = torch.tensor([0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 20.0], dtype=torch.float64)
+    base = torch.full_like(m, least)
+
+    def mean(function: Any, spread: torch.Tensor) -> torch.Tensor:
+        return function(m[..., None] + spread.sqrt()[..., None] * xi) @ weight
+
+    if act == "tanh":
+        value = mean(lambda x: x.tanh().square(), s.expand(41, -1))
+        at = mean(lambda x: x.tanh().square(), base)
+        first = mean(lambda x: (1 - x.tanh() ** 2) * (1 - 3 * x.tanh() ** 2), base)
+        second = mean(lambda x: _fourth_of_square(x.tanh()) / 4, base)
+    elif least == 0:
+        return
+    else:
+        relu, root = activation("relu"), base.sqrt()
+        u = m / root
+        density = torch.exp(-0.5 * u * u) / (2 * torch.pi) ** 0.5
+        value = _square_mean(relu, m.expand(-1, len(s)), s.sqrt().expand(41, -1))
+        at, first = _square_mean(relu, m, root), relu.slope(m, root)
+        second = -0.5 * u * density / base
+    delta = s - base
+    plain = value - at - first * delta
+    shape = activation(act).square
+    third = SimpleNamespace(spread_third=delta.abs() ** 3, spread_low=(-delta).clamp_min(0) ** 4)
+    for found, left in (
+        (expectation._second_step(shape, base.expand_as(delta), delta), plain),
+        (expectation._third_step(shape, third, base.expand_as(delta)), plain - 0.5 * second * delta.square()),  # type: ignore[arg-type]
+    ):
+        low, high = found
+        assert bool((left <= high * (1 + 1e-9) + 1e-9).all()), float((left - high).max())
+        assert bool((-left <= low * (1 + 1e-9) + 1e-9).all()), float((-left - low).max())
+
+
+def _fourth_of_square(t: torch.Tensor) -> torch.Tensor:
+    """The fourth derivative of tanh^2, in t = tanh x: three times p -> p' (1 - t^2) from 2 t (1 - t^2)."""
+    return 8 * (1 - t**2) * (-2 + 15 * t**2 - 15 * t**4)
+
+
+def _square_mean(phi: Any, m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    found = second_moment(phi, m, r)
+    return 0.5 * (found.lower + found.upper)

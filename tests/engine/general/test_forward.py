@@ -145,7 +145,7 @@ def test_means_and_covariances_of_linear_chains(below: str, kinds: tuple[str, ..
         spread = (u @ around * u).sum(-1)
         found = deviation(node, DenseRows(u[None]))[0].square()
         assert bool((found >= spread * (1 - 1e-9)).all()), (index, (found / spread).min())
-        norms = node.tails(DenseRows(u[None])).norms[0, :, 0]
+        norms = node.norms(DenseRows(u[None]))[0, :, 0]
         assert bool((norms.square() >= spread * (1 - 1e-9)).all()), index
         if s.source:
             assert torch.allclose(found, spread, rtol=1e-6, atol=1e-12), index

@@ -26,7 +26,7 @@ KINDS = sorted(name for name in records.RANDOM if "dropout" not in name)
 def last_pre(network: BayesianNetwork, box: Box) -> Pre:
     node = GeneralPass.of(network, box).passed.last
     assert isinstance(node, Activated)
-    return node.linear.pre
+    return node.pre
 
 
 def _law(kind: str, rate: float, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -219,8 +219,7 @@ def _through_relu(
     slope = positive * low_slope + negative * relaxation.upper_slope[:, None]
     offset = (positive * low_offset).sum(-1) + apply_rows(negative, relaxation.upper_offset)
     lost = apply_rows(positive - negative, relaxation.size) + constant.abs()
-    met = 1 + relaxation.size.sum(-1, keepdim=True)  # by coefficients that may underflow, of E z and of M
-    return slope, constant + offset - gamma(2 * matrix.shape[-1] + 8) * lost - TINY * met
+    return slope, constant + offset - gamma(2 * matrix.shape[-1] + 8) * lost - TINY
 
 
 def _through_linear(matrix: Tensor, constant: Tensor, layer: Linear, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,7 +240,7 @@ def _onto_first(matrix: Tensor, constant: Tensor, planes: Planes, *, terms: int 
     beta = torch.addcmul(positive * low.beta, negative, high.beta[:, None])
     offset = torch.addcmul(positive * low.offset, negative, high.offset[:, None]).sum(-1)
     lost = _dots(positive - negative, planes.size) + constant.abs()
-    offset = constant + offset - gamma(4 * matrix.shape[-1] + 16 + terms) * lost - TINY * planes.met
+    offset = constant + offset - gamma(4 * matrix.shape[-1] + 16 + terms) * lost - TINY
     return _Sum(alpha, beta, offset, None if high.dense is None else negative @ high.dense)
 
 

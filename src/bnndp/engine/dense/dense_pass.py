@@ -17,7 +17,7 @@ from bnndp.engine.dense.first import first_layer
 from bnndp.engine.dense.forward import HiddenLayers, deeper_layers, with_last
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows, row_variance
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.protocol import Branchable, Margins, Planes, Slopes, movable
+from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, movable
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
@@ -72,16 +72,14 @@ class DensePass:
         return self.tailed and len(self.linears) == _TAILED + 1
 
     @property
-    def branchable(self) -> Branchable | None:
+    def branchable(self) -> BranchablePass | None:
         """Itself."""
         return self
 
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the last hidden means."""
-        outputs, layers = self._rows(rows), self.layers
+        outputs = self._rows(rows)
         found = self._lower(outputs, None)
-        fine = layers.fine
-        found = Affine(torch.where(fine[..., None], found.matrix, 0.0), torch.where(fine, found.offset, -torch.inf))
         planes = self.box.minimum(found.matrix, found.offset)
         return Planes(found, self._with_interval(planes, outputs), (self.name,) * self.box.batch)
 
@@ -136,7 +134,9 @@ class DensePass:
         layers = self.layers
         bias = lowered_bias(outputs, layers.latents[-1].mean)
         choice = None if slopes is None else self._choice(slopes)
-        return lower_bound(outputs.weight, bias, layers.relaxed, layers.first, self.box, choice)
+        found = lower_bound(outputs.weight, bias, layers.relaxed, layers.first, self.box, choice)
+        fine = layers.fine
+        return Affine(torch.where(fine[..., None], found.matrix, 0.0), torch.where(fine, found.offset, -torch.inf))
 
     def _choice(self, slopes: Slopes) -> Choice:
         signed = [b.clamp_min(0) * s[:, None] for b, s in zip(slopes.multipliers, self.signs, strict=True)]

@@ -45,7 +45,6 @@ class Planes:
     lower: Plane  # (batch, 1, n) each, or (batch, rows, n): every row of a sum may have its own
     upper: Plane
     size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
-    met: Tensor  # (batch, 1): at least the sum of all that coefficients of a plane, or of x, are multiplied with
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ class FirstLayer:
     ranges: Ranges
     upper: Plane
     size: Tensor  # (batch, n): sum of the absolute values of a plane's terms, the scale of rounding errors
-    met: Tensor  # (batch, 1): see ``Planes``
     latent: Latent
     sources: Sources
 
@@ -80,7 +78,7 @@ class FirstLayer:
     def planes(self, tangent: Tensor | None = None) -> Planes:  # tangent (batch, rows, n)
         """Both sides, below at the default tangent points or at those of each row."""
         lower = self.lower_at(self.tangent[:, None] if tangent is None else tangent)
-        return Planes(lower, self.upper, self.size, self.met)
+        return Planes(lower, self.upper, self.size)
 
     def lower_at(self, u: Tensor) -> Plane:  # u (batch, n) or (batch, rows, n)
         r"""``g(m, r) >= Phi(u) m + phi(u) r`` (g is convex and of degree one), ``r(x) >= (q(x) + sigma_b^2)/r(c)``.
@@ -88,13 +86,12 @@ class FirstLayer:
         The second is the inequality of Cauchy and Schwarz; both hold for every x and every u.
         """
         m, r, r_centre = self.ranges.m, self.ranges.r.upper, self.ranges.r_centre
-        root = up(r_centre, self.layer.n_in + 8).clamp_min(TINY)
+        root = up(r_centre, self.layer.n_in + 8)
         slack = ELEMENTARY * (m.magnitude + r)
         if u.ndim == 3:
-            r_centre, root, slack = r_centre[:, None], root[:, None], slack[:, None]
-        beta = torch.where(r_centre > 0, pdf(u) / root, 0.0)
-        constant = (self.layer.bias_std.square() - TINY).clamp_min(0)  # the squares may underflow
-        return Plane(cdf(u), beta, beta * constant - slack, None)
+            root, slack = root[:, None], slack[:, None]
+        beta = pdf(u) / root
+        return Plane(cdf(u), beta, beta * self.layer.bias_std.square() - slack, None)
 
 
 def first_layer(layer: Linear, box: Box, signs: Tensor | None = None) -> FirstLayer:
@@ -109,27 +106,27 @@ def first_layer(layer: Linear, box: Box, signs: Tensor | None = None) -> FirstLa
     high = _upper_plane(layer, box, ranges)
     m_size = up(apply_rows(layer.weight_mean.abs(), box.magnitude) + layer.bias_mean.abs(), box.n)
     q_size = apply_rows(layer.weight_std.square(), box.magnitude * box.centre.abs())
-    steepest = torch.where(ranges.r_centre > 0, PEAK / ranges.r_centre.clamp_min(TINY), 0.0)  # beta of any lower plane
+    steepest = PEAK / ranges.r_centre  # beta of any lower plane
     any_lower = m_size + steepest * (q_size + layer.bias_std.square()) + ELEMENTARY * (m_size + ranges.r.upper)
     size = torch.maximum(any_lower, _size(high, m_size, q_size, box))
-    above = replace(ranges, r=Interval(ranges.r.lower, ranges.r.upper + SMALL))
-    ends = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, above.r.upper)
-    met = 1 + (m_size + q_size).sum(-1, keepdim=True) + (1 + box.magnitude.sum(-1, keepdim=True)).square()
-    return FirstLayer(layer, box.centre, u, ranges, high, size, met, _latent(*ends, above), _sources(*ends, above))
+    ends = moments(ranges.m.lower, ranges.r.lower), moments(ranges.m.upper, ranges.r.upper)
+    return FirstLayer(layer, box.centre, u, ranges, high, size, _latent(*ends, ranges), _sources(*ends, ranges))
 
 
 def first_ranges(layer: Linear, box: Box) -> Ranges:
-    """Ranges of m and r on ``box``, and their values at its centre."""
+    """Ranges of m and r on ``box``, and their values at its centre.
+
+    From above r is at least ``SMALL``: what squares lose that underflow is far less, and no plane is steeper than that.
+    """
     m = Interval(*box.range(layer.weight_mean, layer.bias_mean))
     variance, constant = layer.weight_std.square(), layer.bias_std.square()
     least = torch.maximum(box.lower, -box.upper).clamp_min(0).square()  # min x_j^2: zero where the box holds 0
     most = box.magnitude.square()
-    vanished = TINY * (1 + variance.sum(-1) + most.sum(-1, keepdim=True))  # of a sum, where either square underflows
-    s_low = down((apply_rows(variance, least) - vanished).clamp_min(0) + constant, box.n + 2)
-    s_high = up(apply_rows(variance, most) + vanished + constant, box.n + 3)
+    s_low = (down(apply_rows(variance, least) + constant, box.n + 2) - SMALL**2).clamp_min(0)
+    s_high = up(apply_rows(variance, most) + constant, box.n + 3) + SMALL**2
     r = Interval(down(s_low.sqrt(), 1), up(s_high.sqrt(), 1))
     m_centre = apply_rows(layer.weight_mean, box.centre) + layer.bias_mean
-    r_centre = (apply_rows(variance, box.centre.square()) + vanished + constant).sqrt()
+    r_centre = (apply_rows(variance, box.centre.square()) + constant + SMALL**2).sqrt()
     return Ranges(m, r, m_centre, r_centre)
 
 
@@ -179,11 +176,10 @@ def _rectangle_plane(layer: Linear, box: Box, ranges: Ranges) -> Plane:
     alpha, slope = alpha.clamp(0, 1), slope.clamp(0, 1)
     corners = [(a, b) for a in (m.lower, m.upper) for b in (r.lower, r.upper)]
     const = torch.stack([expected_relu(a, b) - alpha * a - slope * b for a, b in corners]).amax(0)
-    root = middle_r.clamp_min(TINY)
     chord = apply_rows(layer.weight_std.square(), box.lower * box.upper)
-    beta = slope / root
+    beta = slope / middle_r
     slack = 4 * (ELEMENTARY + gamma(box.n + 8)) * (m.magnitude + (1 + slope) * r.upper + beta * r.upper.square())
-    offset = const + 0.5 * beta * (layer.bias_std.square() - chord) + 0.5 * slope * root + slack
+    offset = const + 0.5 * beta * (layer.bias_std.square() - chord) + 0.5 * slope * middle_r + slack
     return Plane(alpha, beta, offset, None)
 
 
@@ -196,9 +192,7 @@ def _vertex_plane(layer: Linear, box: Box) -> tuple[Tensor, Tensor]:
     corner = corner.reshape(-1, box.n)  # (vertices, n_in)
     points = torch.where(corner[:, None, :] > 0, box.upper, box.lower)  # (vertices, batch, n_in)
     m = points @ layer.weight_mean.mT + layer.bias_mean
-    s = (
-        (points.square() + TINY) @ (layer.weight_std.square() + TINY).mT + layer.bias_std.square() + TINY
-    )  # squares may underflow
+    s = points.square() @ layer.weight_std.square().mT + layer.bias_std.square() + TINY  # squares may underflow
     scale = points.abs() @ layer.weight_mean.abs().mT + layer.bias_mean.abs() + s.sqrt()
     value = expected_relu(m, s.sqrt()) + (ELEMENTARY + gamma(box.n + 8)) * scale
     weight = (2 * corner - 1) / corner.shape[0]

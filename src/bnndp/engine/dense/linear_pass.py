@@ -11,7 +11,7 @@ from bnndp.engine.protocol import Planes, Wrapped, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear
-from bnndp.maths.rounding import TINY, up
+from bnndp.maths.rounding import up
 
 __all__ = ["LinearPass"]
 
@@ -41,5 +41,5 @@ class LinearPass(Wrapped):
     def variance(self, rows: Tensor) -> Tensor:
         """At the largest values of x."""
         outputs, box = output_rows(self.linear, rows), self.box
-        found = apply_rows(outputs.variance, box.magnitude.square() + TINY) + outputs.bias_variance
+        found = apply_rows(outputs.variance, box.magnitude.square()) + outputs.bias_variance
         return up(found, box.n + 2 * self.linear.n_out + 8)

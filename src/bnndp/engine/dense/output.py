@@ -42,14 +42,14 @@ def output_rows(output: Linear, rows: Tensor) -> OutputRows:  # rows (rows, outp
     some = (size != 0).to(rows.dtype)  # times a mask of booleans TINY would be a float32, and zero
     scaled = some * (size != 1)
     roundings = (some.sum(-1, keepdim=True) - 1).clamp_min(0) + 2 * scaled.sum(-1, keepdim=True)  # (..., rows, 1)
-    factor, tiny, any_of = 4 * UNIT * roundings, TINY * roundings, some.amax(-1, keepdim=True)
+    factor = 4 * UNIT * roundings
     return OutputRows(
         weight=rows @ output.weight_mean,
-        weight_error=factor * (size @ output.weight_mean.abs()) + tiny,
-        variance=squares @ output.weight_std.square() + TINY * any_of,  # the squares may underflow
+        weight_error=factor * (size @ output.weight_mean.abs()),
+        variance=squares @ output.weight_std.square(),
         bias=rows @ output.bias_mean,
-        bias_error=factor[..., 0] * (size @ output.bias_mean.abs()) + tiny[..., 0],
-        bias_variance=squares @ output.bias_std.square() + SMALL**2 * any_of[..., 0],  # and those of z
+        bias_error=factor[..., 0] * (size @ output.bias_mean.abs()) + TINY * roundings[..., 0],
+        bias_variance=squares @ output.bias_std.square() + SMALL**2 * some.amax(-1),  # squares may underflow
     )
 
 

@@ -1,16 +1,10 @@
 r"""Moments of :math:`z=\varphi(X)`, and the parts of z that its variance along any direction needs.
 
-Given the signal y below, X_i is Gaussian; :math:`h_i=\mathbb E[z_i\mid y]=G(m_i,\sqrt{s_i})` and
-:math:`v_i=\operatorname{Var}(z_i\mid y)`. With L the Lipschitz constant of the activation, w half the range of its
-slope, c its largest curvature and r = sqrt(s):
+Given the signal y below, X_i is Gaussian; :math:`h_i=\mathbb E[z_i\mid y]=G(m_i,\sqrt{s_i})`. A Lipschitz function of a
+Gaussian is dominated in convex order by the constant times it. ``given.py`` has the moments given y, and
+``second_moment.py`` the variance of z.
 
-* v moves by at most :math:`L^2|s-s_0|`: with one noise for both, the deviation moves by at most :math:`L|r-r_0|` and is
-  at most Lr; and :math:`|\partial_mv|=2|\operatorname{Cov}(\varphi,\varphi')|\le2Lr\min(w,cr)` (Poincare for both
-  factors);
-* the third central moment moves by at most :math:`3\sqrt3L^2r^2` times :math:`\min(w,cr)` in m and L in r;
-* a Lipschitz function of a Gaussian is dominated in convex order by L times it.
-
-z is taken apart as :math:`p_iX_i+\rho_i` with a constant slope p; ``rests.py`` bounds what is left.
+z is taken apart as :math:`p_iX_i+\rho_i` with a constant slope p; ``remainders.py`` bounds what is left.
 """
 
 from __future__ import annotations
@@ -24,15 +18,33 @@ from torch import Tensor
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range
+from bnndp.engine.general.expectation import Around, fluctuation
+from bnndp.engine.general.given import given_input
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
-from bnndp.engine.general.signal import GAUSSIAN, Pre, Signal
+from bnndp.engine.general.second_moment import second_moment, variance_of
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre, Signal
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import TINY, UP
 
 __all__ = ["Linearised", "activated", "activated_signal"]
 
-_THIRD = 3 * math.sqrt(3) * (1 + 1e-15)
+_SLOPE = 1e-9  # error granted to a slope
+_ROOT3, _ROOT15 = math.sqrt(3) * (1 + 1e-15), math.sqrt(15) * (1 + 1e-15)
+
+
+_APART = math.sqrt(2) * (1 + 1e-15)  # of the deviation: how far independent variables are
+
+
+@dataclass(frozen=True, slots=True)
+class SquareLine:
+    """E[z_i^2 | y] = p_i m_i + rest: what sums of squares need; (batch, n) each."""
+
+    slope: Tensor  # p
+    rest: Tensor  # standard deviation of the rest
+    given: Tensor  # root of E Var(z_i^2 | y)
+    norms: Tensor  # (batch, n, 2): ||E[z_i^2 | y] - E z_i^2||_q for q = 4, 8
+    given_norms: Tensor  # (batch, n, 2): ||z_i^2 - E[z_i^2 | y]||_q
+    deviations: Tensor  # (batch, n, 2): the norm in Lq of the standard deviation of z_i^2 given y
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +55,12 @@ class Linearised:
     slope: Tensor  # p
     noise: Tensor  # E Var(z_i | Y), at most
     rest: Rests
-    pre: Pre
+    square: SquareLine | None
 
 
-def activated(phi: Activation, x: Pre, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
+def activated(phi: Activation, x: Pre, near: Around, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
     """The signal after the activation; ``independent`` if given y the X_i are."""
-    signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, found)
+    signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
     if not (independent or signal.fixed):
         signal = signal.without_history()
     return signal, linear
@@ -69,62 +81,117 @@ def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linear
     signal = Signal(
         mean=found.range,
         variance=noise.upper,
+        variance_low=noise.lower,
         norms=norms,
+        inner=torch.zeros_like(norms),
+        given=norms,
+        deviations=noise.upper.sqrt()[..., None].expand_as(norms),
+        roughness=torch.minimum(2 * rest.given, _APART * noise.upper.sqrt()) * UP,
         noise=noise,
         noise_deviation=zero,
         third=at.third,
-        third_size=at.third.magnitude,
+        third_deviation=zero,
         noise_fourth=Interval(at.fourth.lower, torch.minimum(at.fourth.upper, 3 * top.square() * UP)),
         fixed=bool((x.spread.upper == 0).all()),
         source=True,
+        convex=phi.shape.convex,
     )
-    return signal, Linearised(steep, slope, noise.upper, rest, x)
+    return signal, Linearised(steep, slope, noise.upper, rest, None)
 
 
-def _of_mixture(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linearised]:
+def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[Signal, Linearised]:
     """X is Gaussian given y: averages over y of its moments after the activation."""
-    shape = phi.shape
+    shape, given, total = phi.shape, given_input(phi, x), variance_of(phi, x, near)
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
-    root = s0.sqrt()
-    steep, swing = shape.steepest, shape.swing
-    bend = max(shape.bend_up, shape.bend_down)
-    change = torch.full_like(root, swing) if bend == math.inf else (bend * root).clamp_max(swing)  # sd of phi'
-    at = phi.central(middle, root)
-    away_m = half + x.mean_variance.sqrt()  # E |m - middle|
-    away_s = 0.5 * (x.spread.upper - x.spread.lower) * UP + x.spread_deviation  # E |s - s0|
-    drift = (2 * steep * root * change * away_m + steep**2 * away_s) * UP
-    top = steep**2 * x.spread.upper * UP
-    noise = Interval(
-        (at.variance.lower - drift).clamp_min(0).minimum(top), torch.minimum((at.variance.upper + drift) * UP, top)
-    )
-    turn = _THIRD * steep**2 * s0 * (change * away_m + steep * away_s / root.clamp_min(TINY))
-    third = torch.minimum(at.third.magnitude + turn, ABSOLUTE_THIRD * steep**3 * x.spread_square**0.75) * UP
+    root, steep, sd = s0.sqrt(), shape.steepest, x.mean_variance.sqrt()
     slope = phi.slope(middle, (s0 + x.mean_variance).sqrt()).clamp(*shape.slopes)  # nearly E phi'(X)
-    rest = rests(phi, x, slope, at.variance.upper)
-    sd = x.mean_variance.sqrt()
-    deviation = torch.minimum(slope.abs() * sd + rest.central, steep * sd + moved_by_spread(phi, x, root))
-    inner = torch.minimum(slope.abs()[..., None] * x.norms + rest.central_norms, 2 * steep * x.norms)
-    inner = inner + 2 * moved_by_spread(phi, x, root, norms=True)
-    gaussian = x.spread_norms * x.spread_norms.new_tensor(GAUSSIAN)
-    noisy = torch.minimum(steep * gaussian, slope.abs()[..., None] * gaussian + rest.norms)  # ||z - h||_q
-    norms = torch.minimum((noisy + inner) * UP, 2 * steep * x.total_norms * UP)
+    rest = rests(phi, x, slope, phi.central(middle, root).variance.upper)
+    deviation = torch.minimum(slope.abs() * sd + rest.central, steep * sd + moved_by_spread(phi, x, root)) * UP
+    gaussian, centred = x.spread_norms * x.norms.new_tensor(GAUSSIAN), x.norms.new_tensor(CENTRED)
+    moved = centred * (steep * x.norms + moved_by_spread(phi, x, root, norms=True))
+    inner = torch.minimum(slope.abs()[..., None] * x.norms + rest.central_norms, moved)  # ||h - E h||_q
+    noisy = torch.minimum(given.norms, slope.abs()[..., None] * gaussian + rest.norms)  # ||z - h||_q
+    noisy[..., 0] = torch.minimum(noisy[..., 0], given.fourth_mean.sqrt().sqrt())
+    norms = torch.minimum(noisy + inner, centred * steep * x.total_norms) * UP
     norms[..., 0] = torch.minimum(norms[..., 0], _fourth_root(steep, x.total_norms[..., 0], x.variance))
-    most = 3 * steep**4 * x.spread_square * UP
+    noise = Interval(
+        torch.fmax(given.noise.lower, (total.lower - deviation.square() * UP) / UP),
+        torch.fmin(given.noise.upper, total.upper),
+    )
+    variance = torch.minimum(noise.upper + deviation.square(), steep**2 * x.variance) * UP
+    # ||sd(z^2 | y)||_2 with A = z - h: A (2 h + A) less its mean
+    square = 2 * found.range.magnitude * noise.upper.sqrt() + given.fourth_mean.sqrt()
+    square = square + 2 * inner[..., 0] * (noise.upper.square() + given.noise_deviation.square()).sqrt().sqrt()
     signal = Signal(
         mean=found.range,
-        variance=torch.minimum(noise.upper + deviation.square(), steep**2 * x.variance) * UP,
+        variance=torch.fmin(variance, total.upper),
+        variance_low=torch.fmax(noise.lower, total.lower),
         norms=norms,
+        inner=inner * UP,
+        given=noisy * UP,
+        deviations=torch.fmin(given.deviations, noisy * UP),
+        roughness=torch.minimum(2 * rest.given, _APART * noise.upper.sqrt()) * UP,
         noise=noise,
-        noise_deviation=torch.minimum(drift, steep**2 * x.spread_square.sqrt()) * UP,
-        third=Interval(-third, third),
-        third_size=third,
-        noise_fourth=Interval(torch.zeros_like(most), most),
+        noise_deviation=given.noise_deviation,
+        third=given.third,
+        third_deviation=given.third_deviation,
+        noise_fourth=Interval(torch.zeros_like(given.fourth), given.fourth),
         fixed=False,
         source=False,
+        convex=phi.shape.convex,
     )
-    return signal, Linearised(steep, slope, noise.upper, rest, x)
+    line = _square_line(phi, x, signal, square * UP, given.fourths)
+    return signal, Linearised(steep, slope, noise.upper, rest, line)
+
+
+def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Tensor) -> SquareLine:
+    r"""A line in m for :math:`q=\mathbb E[z^2\mid y]=F(m,s)`, and the standard deviation of what it leaves.
+
+    Taylor at the middle (m_0, s_0) of the box, with :math:`\tau=m-m_0`, :math:`\delta=s-s_0`: F_m and F_mm are central
+    differences, :math:`F_s=\tfrac12F_{mm}`, and the rest is at most :math:`\tfrac16|F_{mmm}\tau^3|+
+    \tfrac12|F_{mmm}\tau\delta|` and what ``fluctuation`` says of :math:`\delta^2`. Or the line is zero, and
+    :math:`\lVert q\rVert_2\le\lVert z\rVert_4^2`.
+    """
+    shape = phi.square
+    middle, half = 0.5 * (x.mean.lower + x.mean.upper), 0.5 * (x.mean.upper - x.mean.lower) * UP
+    s0, sd = 0.5 * (x.spread.lower + x.spread.upper), x.mean_variance.sqrt()
+    root, wide = s0.sqrt(), 0.5 * (x.spread.upper - x.spread.lower) * UP
+    all_of_it = torch.minimum((z.mean.magnitude + z.norms[..., 0]).square(), z.square_deviation) * UP
+    h = 0.1 * root.clamp_min(TINY)
+    values = [second_moment(phi, middle + k * h, root) for k in (-1, 0, 1)]
+    left, at, right = (0.5 * (value.lower + value.upper) for value in values)
+    error = torch.stack([0.5 * (value.upper - value.lower) for value in values]).amax(0)
+    third = shape.derivative(3, x.spread.lower.sqrt())
+    slope, off = 0.5 * (right - left) / h, error / h + h.square() / 6 * third
+    bend = (right - 2 * at + left).abs() / h.square() + 4 * error / h.square() + h / 3 * third  # |F_mm| at the middle
+    most = max(shape.bend_up, shape.bend_down)
+    bend = bend.clamp_max(most)
+    tau, delta, sd_s = x.norms[..., 0], wide + x.spread_deltas[..., 0], wide + x.spread_deviation
+    fine = 0.5 * bend * sd_s + 0.5 * third * (half + tau) * delta + fluctuation(shape, x.spread.lower, delta)
+    plain = torch.full_like(sd, torch.inf) if most == math.inf else 0.5 * most * sd_s
+    rest = off * sd + bend * half * sd + 0.5 * bend * tau.square() + torch.fmin(fine, plain)
+    rest = rest + third * (half + tau) * (half + x.norms[..., 1]).square() / 6
+    better = rest + slope.abs() * sd < all_of_it  # false for NaN
+    size = (z.mean.magnitude[..., None] + z.inner)[..., 1:]  # ||h||_2q
+    centred = size.new_tensor(CENTRED[:2])
+    given_norms = 2 * z.given[..., 1:] * size + centred * z.given[..., 1:].square()
+    deviations = 2 * (z.mean.magnitude[..., None] * z.deviations[..., :2] + z.inner[..., 1:] * z.deviations[..., 1:])
+    deviations = torch.fmin(deviations + fourths.square(), given_norms)  # A (2 h + A)
+    norms = centred * (z.mean.magnitude[..., None] + z.norms[..., 1:]).square()  # ||z^2||_q
+    if most < math.inf:
+        wider = (half[..., None] + x.norms[..., 1:]).square() + (wide[..., None] + x.spread_deltas)
+        norms = torch.fmin(
+            norms, (slope.abs() + off + bend * half)[..., None] * x.norms[..., :2] + 0.5 * most * centred * wider
+        )
+    return SquareLine(
+        torch.where(better, slope, 0.0),
+        torch.where(better, rest, all_of_it) * UP,
+        given,
+        norms * UP,
+        given_norms * UP,
+        deviations * UP,
+    )
 
 
 def _fourth_root(steep: float, norm4: Tensor, variance: Tensor) -> Tensor:
@@ -138,19 +205,25 @@ def activated_signal(phi: Activation, z: Signal, x: Pre, found: Planes) -> tuple
     each = z.noise.upper.square() + z.noise_deviation.square()
     noise = steep**2 * z.noise.upper * UP
     noise_fourth = steep**4 * (z.noise_fourth.upper + 3 * each) * UP
-    third = noise.sqrt() * noise_fourth.sqrt() * UP
+    third, norms = noise.sqrt() * noise_fourth.sqrt() * UP, z.norms.new_tensor(CENTRED) * steep * z.norms * UP
+    inner = torch.zeros_like(norms) if z.source else norms
     signal = Signal(
         mean=found.range,
         variance=steep**2 * z.variance * UP,
-        norms=2 * steep * z.norms * UP,
+        variance_low=torch.zeros_like(noise),
+        norms=norms,
+        inner=inner,
+        given=norms if z.source else z.norms.new_tensor(CENTRED) * steep * z.given * UP,
+        deviations=steep * z.deviations * UP,
+        roughness=_APART * noise.sqrt() * UP,
         noise=Interval(torch.zeros_like(noise), noise),
         noise_deviation=steep**2 * each.sqrt() * UP,
         third=Interval(-third, third),
-        third_size=third,
+        third_deviation=torch.zeros_like(third) if z.source else third,
         noise_fourth=Interval(torch.zeros_like(noise), noise_fourth),
         fixed=z.fixed,
         source=z.source,
     )
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
     slope = phi.slope(middle, x.mean_variance.sqrt()).clamp(*phi.shape.slopes)
-    return signal, Linearised(steep, slope, noise, rests_on_signal(phi, x, slope), x)
+    return signal, Linearised(steep, slope, noise, rests_on_signal(phi, x, slope), None)

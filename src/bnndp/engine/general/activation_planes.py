@@ -81,7 +81,8 @@ def planes_of_fixed(phi: Activation, x: Pre, near: Around) -> Planes:
 
     def better(side: str, sign: int) -> tuple[Tensor, Tensor, Tensor]:
         a, b = (tuple(getattr(p, f"{side}_{part}") for part in ("alpha", "beta", "offset")) for p in (flat, tilted))
-        take = sign * (b[0] * m + b[1] * s + b[2]) < sign * (a[0] * m + a[1] * s + a[2])  # false for NaN
+        clear = _CLEAR * ((a[0] * m).abs() + (a[1] * s).abs() + a[2].abs())
+        take = sign * (b[0] * m + b[1] * s + b[2]) < sign * (a[0] * m + a[1] * s + a[2]) - clear  # false for NaN
         return tuple(torch.where(take, q, p) for p, q in zip(a, b, strict=True))  # type: ignore[return-value]
 
     return _made(x, better("lower", -1), better("upper", 1), flat.range)
@@ -196,7 +197,7 @@ def _tilted(phi: Activation, x: Pre) -> Planes:
             )
             found.append((slope, sign * (gaps.amax(0) + bump)))
         (a, c), (b, d) = found
-        take = sign * (b * middle + d) < sign * (a * middle + c)
+        take = sign * (b * middle + d) < sign * (a * middle + c) - _CLEAR * ((a * middle).abs() + c.abs())
         return torch.where(take, b, a), beta, torch.where(take, d, c)
 
     zero = torch.zeros_like(beta)

@@ -2,8 +2,9 @@ r"""Central moments of :math:`\varphi(m+r\xi)` for every (m, r) of a rectangle.
 
 Within a rectangle a function lies between its values at the corners, up to an eighth of its second derivative times the
 square of the width, for each of both directions (multilinear interpolation); and up to its first derivative times half
-the width. With L the Lipschitz constant, :math:`A=\varphi-\mathbb E\varphi`, :math:`\eta=1` in the direction of m and
-:math:`\eta=\xi` in that of r (b = 0 and 1), integration by parts of the terms with :math:`\varphi''` gives
+the width. The range of m is cut into steps. With L the Lipschitz constant, :math:`A=\varphi-\mathbb E\varphi`,
+:math:`\eta=1` in the direction of m and :math:`\eta=\xi` in that of r (b = 0 and 1), integration by parts of the
+terms with :math:`\varphi''` gives
 
 .. math:: \partial^2\mathbb EA^n=n(n-1)\mathbb EA^{n-2}\bigl((\varphi'\eta-\partial h)^2-\varphi'^2\eta^2\bigr)
           +\tfrac nr\mathbb E\varphi'(A^{n-1}-\mathbb EA^{n-1})(\eta^2\xi-2b\eta),\qquad h=\mathbb E\varphi,
@@ -26,11 +27,12 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from bnndp.activations.activation import Activation, Central
 from bnndp.engine.general.signal import GAUSSIAN
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import UP
+from bnndp.maths.rounding import TINY, UP
 
 __all__ = ["central_range"]
 
@@ -40,10 +42,34 @@ _SLOPES = (2.0, 5.1962, 15.492)  # first derivatives over (L r)^(n-1) times min(
 
 def central_range(phi: Activation, m: Interval, r: Interval) -> Central:  # (batch, n) each
     """Ranges of the central moments."""
+    counts = _steps((m.upper - m.lower) * UP, r.upper)
+    kinds = sorted(set(counts.tolist()))
+    if len(kinds) <= 1:
+        return _in_steps(phi, m, r, kinds[0] if kinds else 1)
+    places = [(counts == count).nonzero()[:, 0] for count in kinds]
+    parts = [_in_steps(phi, _at(m, at), _at(r, at), count) for count, at in zip(kinds, places, strict=True)]
+    order = torch.cat(places).argsort()
+
+    def joined(name: str) -> Interval:
+        found: list[Interval] = [getattr(part, name) for part in parts]
+        return _at(Interval(torch.cat([x.lower for x in found]), torch.cat([x.upper for x in found])), order)
+
+    norm8, norm16 = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("norm8", "norm16"))
+    return Central(joined("variance"), joined("third"), joined("fourth"), norm8, norm16)
+
+
+def _at(x: Interval, index: Tensor) -> Interval:
+    return Interval(x.lower[index], x.upper[index])
+
+
+def _in_steps(phi: Activation, m: Interval, r: Interval, count: int) -> Central:
+    """With the range of m cut into ``count`` steps."""
     corners = [(m.lower, r.lower)]
     wide_m, wide_r = (m.upper - m.lower) * UP, (r.upper - r.lower) * UP
     if bool((wide_m > 0).any()) or bool((wide_r > 0).any()):
-        corners = [(a, b) for a in (m.lower, m.upper) for b in (r.lower, r.upper)]
+        points = [m.lower + (m.upper - m.lower) * (i / count) for i in range(count)] + [m.upper]
+        wide_m = torch.stack(points).diff(dim=0).amax(0) * UP  # of one step
+        corners = [(a, b) for a in points for b in (r.lower, r.upper)]
     found = [phi.central(a, b) for a, b in corners]
     steep, most = phi.shape.steepest, r.upper
     bend = max(phi.shape.bend_up, phi.shape.bend_down)
@@ -51,8 +77,9 @@ def central_range(phi: Activation, m: Interval, r: Interval) -> Central:  # (bat
     intervals = []
     for n, name in ((2, "variance"), (3, "third"), (4, "fourth")):
         bend_m, bend_r = _BENDS[n - 2]
-        second = steep**n * most ** (n - 2) * (bend_m * wide_m.square() + bend_r * wide_r.square()) / 8
-        first = _SLOPES[n - 2] * (steep * most) ** (n - 1) * (change * wide_m + steep * wide_r) / 2
+        wide = torch.zeros_like(wide_m) if n == 2 and _monotone(phi) else wide_m
+        second = steep**n * most ** (n - 2) * (bend_m * wide.square() + bend_r * wide_r.square()) / 8
+        first = _SLOPES[n - 2] * (steep * most) ** (n - 1) * (change * wide + steep * wide_r) / 2
         off = torch.minimum(first, second) * UP
         parts = [getattr(central, name) for central in found]
         low = torch.stack([part.lower for part in parts]).amin(0) - off
@@ -64,3 +91,19 @@ def central_range(phi: Activation, m: Interval, r: Interval) -> Central:  # (bat
         value = torch.stack([getattr(central, name) for central in found]).amax(0) + moved
         norms.append(torch.minimum(value, steep * GAUSSIAN[k] * most) * UP)
     return Central(intervals[0], intervals[1], intervals[2], *norms)
+
+
+def _steps(wide: Tensor, r: Tensor) -> Tensor:  # (batch, n) each -> (batch,)
+    """Into how many steps to cut the ranges of m of each box: 1, 2, 4 or 8, of about an eighth of r for wide ranges.
+
+    Moments vary on the scale of r. A box has its own number, whatever the others of the batch.
+    """
+    ratio = torch.where(wide > 0, wide / r.clamp_min(TINY), 0.0).nan_to_num(0.0).clamp(0, 1)  # no number: no bound
+    share = ratio.mean(-1)
+    return 1 + (share > 0.06).long() + 2 * (share > 0.13).long() + 4 * (share > 0.27).long()
+
+
+def _monotone(phi: Activation) -> bool:
+    """Whether the variance is monotone in m: 2 Cov(phi, phi') has the sign of association if both are monotone."""
+    shape = phi.shape
+    return (shape.fall == 0 or shape.rise == 0) and (shape.slopes[0] >= 0 or shape.slopes[1] <= 0)

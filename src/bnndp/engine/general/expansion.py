@@ -37,6 +37,10 @@ E\alpha_l^3|`, :math:`A_4=\sum_l\mathbb E\alpha_l^4+3v_l^2` (in a step of Lindeb
 so that each pair counts once), and :math:`G_p` at the variance :math:`\rho^2-v_k` differs from that at :math:`\rho^2`
 by at most :math:`\tfrac12v_k\lVert G_{p+2}\rVert`.
 
+*Terms that are Gaussian already* smooth for those that follow: at the step of a term the derivatives are those at
+:math:`S+\sum_lv_l` over the terms l before. They are taken in blocks, the most nearly Gaussian ones first, and only the
+blocks before count. (Given a random history this is not used.)
+
 *Weights that are correlated within a row* add :math:`\chi=\sum_{k\ne l}\Sigma_{kl}A_kA_l` to s, uncorrelated with the
 :math:`\beta_k`. In the linear term :math:`\mathbb EG_2(m)A_kA_l=\mu_k\mu_lv_kv_l\mathbb EG_4(a)` up to
 :math:`\tfrac12\lVert G_5\rVert\mathbb E|\alpha_k\alpha_lA_kA_l|(|\alpha_k|+|\alpha_l|)`, a mixed difference again; in
@@ -44,28 +48,29 @@ the quadratic one :math:`\tfrac14\beta\chi+\tfrac18\chi^2` goes into :math:`R_4\
 :math:`\kappa_4` is without :math:`3\operatorname{Var}\chi`.
 
 *Moments of* :math:`\delta=s-S`. s is a sum of independent :math:`Y_k\ge0`, and :math:`e^{-y}\le1-y+\tfrac12y^2`, so
-:math:`\mathbb P(S-s>t)\le e^{-t^2/2W}` with :math:`W=\sum_k\mathbb EY_k^2`: :math:`\mathbb E(S-s)_+^4\le8W^2`,
-:math:`\mathbb E(S-s)_+^3\le3\sqrt{\pi/2}W^{3/2}`, and :math:`\mathbb E|\delta|^3=\sum_k\mathbb E\beta_k^3+2\mathbb
-E(S-s)_+^3`.
+:math:`\mathbb P(S-s>t)\le e^{-t^2/2W}` with :math:`W=\sum_k\mathbb EY_k^2`, so that :math:`\mathbb E(S-s)_+^4\le8W^2`,
+and :math:`\mathbb E|\delta|^3=\sum_k\mathbb E\beta_k^3+2\mathbb E(S-s)_+^3`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.independent import norm_of_moments
 from bnndp.engine.general.intervals import BLUR, minus, plus, square, times
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import GAUSSIAN, POWERS, Expansion, Pieces, Signal
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.replacement import blocks_of
 from bnndp.maths.rounding import SMALL, UP
 
-__all__ = ["Products", "Sums", "expansion_of", "norms_of_sum", "sums_of"]
+__all__ = ["History", "Products", "Sums", "expansion_of", "norms_of_sum", "sums_of"]
 
 _GAUSS_5 = 6.3831  # E |xi|^5 = 8 sqrt(2 / pi), rounded up
-_LOW_3 = 7.5200  # 2 * 3 sqrt(pi / 2): twice the third moment of the lower side of a sub-Gaussian variable
+_LOW_4 = 1.6818  # 8^(1/4), rounded up: the norm in L4 of the lower side of a sub-Gaussian variable
 
 Sums = Callable[[Tensor, int, int], Tensor]
 """(batch, n_in), powers a, b of the mean and of the variance of a weight -> (batch, n_out): sums over the terms.
@@ -89,98 +94,367 @@ class Products:
 
     variance: Tensor  # Var chi
     norm4: Tensor  # ||chi||_4
+    norm8: Tensor  # ||chi||_8
     cross: Interval  # sum of Sigma_kl mu_k mu_l v_k v_l
     fifth: Tensor  # sum of |Sigma_kl| mu_k^2 |mu_l| E |A_k|^3 v_l
     sixth: Tensor  # sum of |Sigma_kl mu_k mu_l| v_k v_l mu_k^2 v_k
     size: Tensor  # sum of |Sigma_kl mu_k mu_l| v_k v_l
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """How what is given by a random history Y varies: (batch, n_out) each."""
+
+    mean: Tensor  # standard deviation of E[m | Y]
+    noise: Tensor  # of Var(m | Y)
+    spread: Tensor  # of E[s | Y]
+    spread_norm4: Tensor  # its norm in L4
+    whole: Tensor  # standard deviation of m
+    deviation: Tensor  # of s
+    extra: Tensor  # of what is no square in s
+    extra_norm4: Tensor  # its norm in L4
+
+
 def expansion_of(
-    z: Signal, sums: Sums, signed: Sums, mean: Interval | None = None, products: Products | None = None
+    z: Signal,
+    sums: Sums,
+    signed: Sums,
+    history: History | None = None,
+    mean: Interval | None = None,
+    products: Products | None = None,
 ) -> Expansion:
-    r"""Of sums of independent values z_k times Gaussian weights; ``signed`` keeps the sign of their means.
+    r"""Of sums of values z_k times Gaussian weights, independent given ``history`` (None: independent at all).
 
-    With weights that are correlated within a row, ``mean`` are the :math:`\bar h_k` for which s has the slope
-    :math:`2\Sigma_{kk}\bar h_k` in z_k at E z, and ``products`` is what the products of two terms add.
+    ``signed`` keeps the sign of the means of the weights. With weights that are correlated within a row, ``mean`` are
+    the :math:`\bar h_k` for which s has the slope :math:`2\Sigma_{kk}\bar h_k` in z_k at E z, and ``products`` is what
+    the products of two terms add.
     """
-    h = z.mean if mean is None else mean  # (batch, n_in), or (batch, n_out, n_in)
-    v, k3, c = z.noise, z.third, z.noise_fourth  # (batch, n_in)
-    second, quartic, eighth = _at_least_small(z)
-    if mean is not None:  # (batch, 1, n_in)
-        v, k3, c = (Interval(part.lower[:, None], part.upper[:, None]) for part in (v, k3, c))
-        second, quartic, eighth = second[:, None], quartic[:, None], eighth[:, None]
-    v2 = Interval(v.lower.square() / UP, v.upper.square() * UP)
-    cross = plus(times(h, v, 2.0), k3)  # Cov(z, z^2) = 2 h v + E A^3
-    both = plus(times(h, k3, 2.0), minus(c, v2))  # E A^2 (z^2 - E z^2)
-    squares = plus(times(square(h), v, 4.0), times(h, k3, 4.0), minus(c, v2))  # Var z^2
-    squared = squares.upper.clamp_min(SMALL**4)
-    excess = minus(c, Interval(3 * v2.lower, 3 * v2.upper))  # E A^4 - 3 v^2
-
-    root, fourth = second.sqrt(), quartic.sqrt().sqrt()
-    fifth = quartic**0.75 * eighth.square() * UP  # E |A|^5: between the fourth and the eighth moment
-    cube, size = (second * quartic).sqrt(), 2 * h.magnitude  # E |A|^3; z^2 - E z^2 = 2 h A + A^2 - v
-    wide = (size * fourth + eighth.square() + second) * UP  # ||z^2 - E z^2||_4
-    k3_size, c_size = (part.magnitude.clamp_min(SMALL**3) for part in (k3, cross))
-    k4_size, d_size = (part.magnitude.clamp_min(SMALL**4) for part in (excess, both))
-
-    third_sum, quartic_sum = sums(k3_size, 3, 0), sums(quartic + 3 * second.square(), 4, 0)  # A_3, A_4
-    c_sum, c_abs = sums(c_size, 1, 1), sums(root * squared.sqrt(), 1, 1)
-    d_sum, spread = sums(d_size, 2, 1), sums(squared, 0, 2)
-    r5 = (
-        sums((fifth + _GAUSS_5 * second.square() * root) / 120 + k3_size * second / 12, 5, 0)
-        + sums((size * quartic + fifth + second * cube) / 12 + c_size * second / 4, 3, 1)  # |A^3 (z^2 - E z^2)|
-        + sums((size * cube.sqrt() + fifth.sqrt() + second * root.sqrt()).square() / 8, 1, 2)  # |A| (z^2 - E z^2)^2
-    )
+    terms = _terms(z, mean)
+    pieces = _pieces(terms, sums, signed) if history is None else None
+    third_sum, quartic_sum = sums(terms.step3, 3, 0), sums(terms.step4, 4, 0)
+    c_sum, c_abs = sums(terms.cross_size, 1, 1), sums(terms.second.sqrt() * terms.squares_size.sqrt(), 1, 1)
+    d_sum, spread = sums(terms.both_size, 2, 1), sums(terms.squares_size, 0, 2)  # Var s given Y
+    r5 = sums(terms.triple / 12 + terms.cross_size * terms.second / 4, 3, 1) + sums(terms.pair / 8, 1, 2)
     r6 = (
-        third_sum.square() / 72  # each pair of terms once
-        + sums(k4_size * second / 48, 6, 0)
-        + third_sum * c_sum / 12
-        + sums(d_size * second / 8, 4, 1)
+        third_sum * c_sum / 12
+        + sums(terms.both_size * terms.second / 8, 4, 1)
         + c_abs.square() / 8
-        + sums(second * squared / 16, 2, 2)
+        + sums(terms.second * terms.squares_size / 16, 2, 2)
     )
-    fourths = sums(k4_size, 4, 0) / 24 + d_sum / 4 + spread / 8  # the sizes of what is multiplied with means of G_4
-    kappa3 = _signed(((k3, 3, 0, 1.0), (cross, 1, 1, 3.0)), sums, signed)
-    kappa4 = _signed(((excess, 4, 0, 1.0), (both, 2, 1, 6.0), (squares, 0, 2, 3.0)), sums, signed)
-    spread4 = sums(wide.square().square(), 0, 4) + 3 * spread.square()
-    proxy = sums(squared + (h.magnitude.square() + second).square(), 0, 2)  # sum of Sigma_kk^2 E (h + A)^4
-    spread3 = torch.minimum((spread * spread4).sqrt(), sums(squared.sqrt() * wide.square(), 0, 3) + _LOW_3 * proxy**1.5)
-    low4 = torch.minimum(8 * proxy.square(), spread4)
-    r4 = torch.zeros_like(spread)
+    fourths = d_sum / 4 + spread / 8  # sizes of what is multiplied with means of G_4
+    if pieces is None:
+        own = _steps_of(terms, sums, signed, torch.ones_like(terms.second))
+        r5, r6, fourths = r5 + own.fifth, r6 + third_sum.square() / 72 + own.sixth, fourths + own.excess
+    kappa3 = _signed(((terms.third, 3, 0, 1.0), (terms.cross, 1, 1, 3.0)), sums, signed)
+    linear4 = _signed(((terms.excess, 4, 0, 1.0), (terms.both, 2, 1, 6.0)), sums, signed)
+    kappa4 = plus(linear4, _signed(((terms.squares, 0, 2, 3.0),), sums, signed))
+    remainders = {3: torch.zeros_like(spread), 4: torch.zeros_like(spread), 5: r5, 6: r6}
+    remainders[7] = third_sum * fourths / 6 + quartic_sum * c_sum / 48
+    if pieces is None:
+        remainders[7] = remainders[7] + quartic_sum * third_sum / 144
+    remainders[8] = quartic_sum * fourths / 24
+    found = _independent_spread(terms, spread, sums)
+    if history is not None:
+        change = sums(terms.third_change, 3, 0) + 3 * sums(terms.cross_change, 1, 1)
+        _with_history(remainders, history, change, kappa3.magnitude, (third_sum, quartic_sum, c_abs, fourths))
+        found = found.plus(history.spread_norm4 + history.extra_norm4)
     if products is not None:
-        r4 = 0.25 * (spread * products.variance).sqrt() + products.variance / 8
-        r5, r6 = r5 + 0.5 * products.fifth, r6 + 0.5 * products.sixth
-        fourths = fourths + 0.5 * products.size
-        kappa4 = plus(kappa4, Interval(12 * products.cross.lower, 12 * products.cross.upper))
-        spread = spread + products.variance
-        spread3 = (spread3 ** (1 / 3) + products.norm4) ** 3
-        spread4, low4 = ((part**0.25 + products.norm4) ** 4 for part in (spread4, low4))
-    r7 = third_sum * fourths / 6 + quartic_sum * (third_sum / 6 + c_sum / 2) / 24
-    r8 = quartic_sum * fourths / 24
-    remainders = {4: r4 * UP, 5: r5 * UP, 6: r6 * UP, 7: r7 * UP, 8: r8 * UP}
-    norm4, norm8 = norms_of_sum(z, sums)
-    return Expansion(kappa3, kappa4, remainders, spread * UP, spread3 * UP, spread4 * UP, low4 * UP, norm4, norm8)
+        both = (found.variance * products.variance).sqrt()
+        remainders[4] = remainders[4] + 0.25 * both + products.variance / 8
+        remainders[5], remainders[6] = remainders[5] + 0.5 * products.fifth, remainders[6] + 0.5 * products.sixth
+        remainders[7] = remainders[7] + third_sum * products.size / 12
+        remainders[8] = remainders[8] + quartic_sum * products.size / 48
+        added = Interval(12 * products.cross.lower, 12 * products.cross.upper)
+        linear4, kappa4 = plus(linear4, added), plus(kappa4, added)
+        found = replace(found.plus(products.norm4), variance=found.variance + products.variance)
+    spread8 = _eighth_norm(terms, sums) if history is None else torch.full_like(spread, torch.inf)
+    if products is not None:
+        spread8 = spread8 + products.norm8
+    return Expansion(
+        kappa3,
+        kappa4,
+        linear4,
+        {order: part * UP for order, part in remainders.items()},
+        pieces,
+        found.variance * UP,
+        found.third * UP,
+        found.fourth * UP,
+        spread8 * UP,
+        found.low * UP,
+        norms_of_sum(z, sums),
+    )
 
 
-def norms_of_sum(z: Signal, sums: Sums) -> tuple[Tensor, Tensor]:
-    r"""Norms in L4 and L8 of a sum of independent centred terms: (batch, n_out) each.
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What the steps of Lindeberg cost, of some of the terms: (batch, n_out) each."""
 
-    :math:`\mathbb E(\sum X_k)^8` is a sum over the partitions of eight factors without single ones, each at most a
-    product of :math:`M_p=\sum_k\mathbb E|X_k|^p`; the same for the fourth power.
+    noise: Tensor  # their variance, at least
+    own: Tensor  # sum of |E A^3|
+    third: Tensor  # A_3
+    quartic: Tensor  # A_4
+    excess: Tensor  # sum of |E A^4 - 3 v^2| / 24
+    fifth: Tensor
+    sixth: Tensor
+
+
+def _steps_of(
+    terms: _Terms, sums: Sums, signed: Sums, chosen: Tensor
+) -> _Steps:  # (batch, n_in), or with an axis of outputs
+    def total(values: Tensor, power: int) -> Tensor:
+        return sums(values * chosen, power, 0)
+
+    return _Steps(
+        signed(terms.least * chosen, 2, 0) / UP,  # those of sizes are larger
+        total(terms.third_size, 3),
+        total(terms.step3, 3),
+        total(terms.step4, 4),
+        total(terms.excess_size, 4) / 24,
+        total(terms.step5 / 120 + terms.third_size * terms.second / 12, 5),
+        total(terms.excess_size * terms.second / 48, 6),
+    )
+
+
+def _pieces(terms: _Terms, sums: Sums, signed: Sums) -> Pieces:
+    """The terms in blocks, the most nearly Gaussian ones first: once they are Gaussian they smooth for the others."""
+    key = (terms.step5 / terms.gauss5).log().mul(1e6).round()  # so that rounding changes no order
+    masks = blocks_of(key.squeeze(-2) if key.ndim == 3 else key)  # (batch, blocks, n_in)
+    shape = key.shape
+    steps = [_steps_of(terms, sums, signed, mask.to(key.dtype).reshape(shape)) for mask in masks.unbind(1)]
+    stacked = {
+        name: torch.stack([getattr(s, name) for s in steps], -1) for name in ("noise", "own", "third", "quartic")
+    }
+    before = torch.cumsum(stacked["noise"], -1) - stacked["noise"]
+    # Terms that follow one of a block: those of later blocks, and on average over an order of the block and its
+    # reverse half of the block itself. One of the two orders is at least as good as the average.
+    later = {name: stacked[name].flip(-1).cumsum(-1).flip(-1) - 0.5 * stacked[name] for name in ("third", "quartic")}
+    excess, fifth, sixth = (torch.stack([getattr(s, name) for s in steps], -1) for name in ("excess", "fifth", "sixth"))
+    remainders = {
+        5: fifth,
+        6: stacked["own"] * later["third"] / 36 + sixth,
+        7: excess * later["third"] / 6 + stacked["own"] * later["quartic"] / 144,
+        8: excess * later["quartic"] / 24,
+    }
+    return Pieces(
+        (before / UP).clamp_min(0),
+        stacked["third"] * UP,
+        stacked["quartic"] * UP,
+        {order: part * UP for order, part in remainders.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Moments of s - S: (batch, n_out) each."""
+
+    variance: Tensor
+    third: Tensor  # absolute
+    fourth: Tensor
+    low: Tensor  # E (S - s)_+^4
+
+    def plus(self, norm4: Tensor) -> _Spread:
+        """With one more part, of this norm in L4."""
+        fourth, low = ((part**0.25 + norm4) ** 4 for part in (self.fourth, self.low))
+        return _Spread((self.variance.sqrt() + norm4).square(), (self.third ** (1 / 3) + norm4) ** 3, fourth, low)
+
+
+def _independent_spread(terms: _Terms, spread: Tensor, sums: Sums) -> _Spread:
+    spread4 = sums(terms.wide.square().square(), 0, 4) + 3 * spread.square()
+    # Below, terms of heavy tails by their second moments, the others by their central ones.
+    heavy = terms.wide > terms.second_raw
+    proxy = sums(torch.where(heavy, terms.squares_size + terms.second_raw.square(), SMALL**4), 0, 2)
+    light4 = sums(torch.where(heavy, SMALL**8, terms.wide.square().square()), 0, 4)
+    light4 = light4 + 3 * sums(torch.where(heavy, SMALL**4, terms.squares_size), 0, 2).square()
+    low4 = torch.minimum((_LOW_4 * proxy.sqrt() + light4.sqrt().sqrt()) ** 4, spread4)
+    cubes = sums(terms.squares_size.sqrt() * terms.wide.square(), 0, 3)
+    spread3 = torch.minimum((spread * spread4).sqrt(), cubes + 2 * low4**0.75)
+    return _Spread(spread, spread3, spread4, low4)
+
+
+def _with_history(
+    remainders: dict[int, Tensor],
+    y: History,
+    change: Tensor,
+    third: Tensor,
+    sizes: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> None:
+    """Add what a random history costs; ``change`` is the standard deviation of kappa_3 given Y, ``third`` its mean."""
+    third_sum, quartic_sum, c_abs, fourths = sizes
+    remainders[3] = remainders[3] + 0.5 * (y.spread * y.mean + y.extra * y.whole)
+    remainders[4] = remainders[4] + 0.25 * y.extra * y.deviation + y.extra.square() / 8
+    remainders[4] = remainders[4] + y.spread.square() / 8 + 0.25 * y.spread * y.noise + change * y.mean / 6
+    remainders[5] = remainders[5] + 0.25 * y.spread * c_abs + y.spread * third_sum / 12 + fourths * y.mean
+    remainders[5] = remainders[5] + (change * y.noise + third * (y.mean.square() + y.noise)) / 12
+    remainders[6] = remainders[6] + y.spread * quartic_sum / 48 + 0.5 * fourths * y.noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Moments of A = z - E[z | Y] and B = z^2 - E[z^2 | Y] given Y: (batch, n_in), or with an axis of outputs before.
+
+    Means over Y with their signs, and norms of order two over Y of their sizes.
     """
-    v, c, eighth = _at_least_small(z)
-    eight = eighth**8
-    m2, m4, m8 = sums(v, 2, 0), sums(c, 4, 0), sums(eight, 8, 0)
-    m3, m5, m6 = sums((v * c).sqrt(), 3, 0), sums(c**0.75 * eighth.square(), 5, 0), sums((c * eight).sqrt(), 6, 0)
-    fourth = m4 + 3 * m2.square()
-    total = m8 + 28 * m6 * m2 + 56 * m5 * m3 + 35 * m4.square() + 210 * m4 * m2.square() + 280 * m3.square() * m2
-    total = total + 105 * m2.square().square()
-    return fourth.sqrt().sqrt() * UP, total**0.125 * UP
+
+    third: Interval  # E A^3
+    cross: Interval  # E A B
+    both: Interval  # E A^2 B
+    squares: Interval  # E B^2
+    excess: Interval  # E A^4 - 3 v^2
+    least: Tensor  # v, at least
+    second: Tensor  # v
+    third_size: Tensor
+    cross_size: Tensor
+    both_size: Tensor
+    squares_size: Tensor
+    fourth: Tensor  # E A^4
+    excess_size: Tensor
+    fifth: Tensor  # E |A|^5
+    gauss5: Tensor  # v^(5/2)
+    step3: Tensor  # of a step to a Gaussian, times six: what is left before the third derivative
+    step4: Tensor  # and times 24 before the fourth
+    step5: Tensor  # times 120, after the fourth
+    triple: Tensor  # E |A^3 B|
+    pair: Tensor  # E |A| B^2
+    wide: Tensor  # ||B||_4
+    wide8: Tensor  # without a history
+    second_raw: Tensor  # E z^2, of order four over Y
+    third_change: Tensor  # standard deviations over Y of E A^3 and of E A B
+    cross_change: Tensor
 
 
-def _at_least_small(z: Signal) -> tuple[Tensor, Tensor, Tensor]:
-    """Variance, fourth moment and norm in L8 from above, at least the powers of ``SMALL``."""
-    return z.noise.upper.clamp_min(SMALL**2), z.noise_fourth.upper.clamp_min(SMALL**4), z.norms[..., 1].clamp_min(SMALL)
+def _terms(z: Signal, mean: Interval | None) -> _Terms:
+    h = z.mean if mean is None else mean  # (batch, n_in), or (batch, n_out, n_in)
+    parts = (z.noise, z.third, z.noise_fourth)
+    numbers = (z.noise_deviation, z.third_deviation, *z.given.unbind(-1), *z.inner[..., :2].unbind(-1))
+    numbers = (*numbers, *z.deviations[..., :2].unbind(-1), z.roughness)
+    if mean is not None:  # (batch, 1, n_in)
+        parts = tuple(Interval(part.lower[:, None], part.upper[:, None]) for part in parts)  # type: ignore[assignment]
+        numbers = tuple(part[:, None] for part in numbers)
+    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8, rough) = parts, numbers
+    eighth, sixteenth = eighth.clamp_min(SMALL), sixteenth.clamp_min(SMALL)
+    random = 0.0 if z.source else 1.0  # whether Y is
+    v2 = Interval(v.lower.square() / UP, (v.upper.square() + dv.square()) * UP)
+    size, hv = h.magnitude, random * moved * dv  # |E h v - E h E v|
+    cross = _wider(plus(times(h, v, 2.0), k3), 2 * hv)  # 2 h v + E A^3
+    both = _wider(plus(times(h, k3, 2.0), minus(c, v2)), 2 * random * moved * dk)
+    squares = plus(times(square(h), v, 4.0), times(h, k3, 4.0), minus(c, v2))
+    second = v2.upper.sqrt().clamp_min(SMALL**2)
+    squares = _wider(squares, random * (8 * size * hv + 4 * moved.square() * second + 4 * moved * dk))
+    excess = minus(c, Interval(3 * v2.lower, 3 * v2.upper))
+    fourth1 = c.upper.clamp_min(SMALL**4)
+    fifth = fourth1**0.75 * eighth.square() * UP  # between the fourth and the eighth moment
+    root4, cube = fourth1.sqrt().sqrt(), (second * fourth1).sqrt()  # of E |A|^3
+    wide = (2 * size * root4 + eighth.square() + second) * UP
+    gauss5 = second.square() * second.sqrt()
+    triple = 2 * size * fourth1 + fifth + second * cube
+    pair = (2 * size * cube.sqrt() + fifth.sqrt() + second * second.sqrt().sqrt()).square()
+    k3_size = k3.magnitude.clamp_min(SMALL**3)
+    if z.source:
+        sizes = (*(part.magnitude for part in (cross, both)), squares.upper, fourth1, excess.magnitude)
+        k3_change = c_change = torch.zeros_like(fourth1)
+        second_square = v2.upper  # E v^2
+    else:
+        four4 = deviation8.square()  # ||v||_4
+        second_square = torch.minimum(four4.square(), fourth1)  # ||v^2||_2: v^2 is at most E A^4
+        wide = (2 * (size * root4 + moved8 * eighth) + 2 * eighth.square()) * UP
+        k3_size = k3_size + dk
+        cross_size = 2 * (size * second + moved * four4) + k3_size
+        both_size = 2 * (size * k3_size + moved * sixteenth**3) + fourth1
+        squares_size = (2 * size * second.sqrt() + 2 * moved8 * deviation8 + fourth1.sqrt()).square()
+        sizes = (cross_size, both_size, squares_size, fourth1, 2 * fourth1)
+        gauss5 = fifth  # v^(5/2) and v |A|^3 are at most |A|^5 in the mean
+        triple = 2 * (size * fourth1 + fifth + moved * eighth**4)
+        pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
+        k3_change, c_change = dk, 2 * (size * dv + moved * four4) + dk
+    cross_size, both_size, squares_size, fourth, excess_size = sizes
+    close3 = 1.5 * rough * (fourth4.square() + (GAUSSIAN[0] * deviation4).square())
+    close5 = 2.5 * rough * (eighth**4 + (GAUSSIAN[1] * deviation8) ** 4)
+    plain = (k3_size, fourth + 3 * second_square, fifth if z.convex else fifth + _GAUSS_5 * gauss5)
+    if not z.source:
+        close3 = torch.full_like(close3, torch.inf)  # a mean over Y, not of order two
+    step3, step4, step5 = _step_sizes(z.convex, plain, close3, close5, second.sqrt())
+    return _Terms(
+        k3,
+        cross,
+        both,
+        squares,
+        excess,
+        v.lower.clamp_min(0),
+        second,
+        k3_size,
+        cross_size.clamp_min(SMALL**3),
+        both_size.clamp_min(SMALL**4),
+        squares_size.clamp_min(SMALL**4),
+        fourth.clamp_min(SMALL**4),
+        excess_size.clamp_min(SMALL**4),
+        fifth,
+        gauss5,
+        step3.clamp_min(SMALL**3),
+        step4.clamp_min(SMALL**4),
+        step5,
+        triple,
+        pair,
+        wide,
+        (2 * size * eighth + sixteenth.square() + second) * UP,
+        size.square() + second if z.source else (size + moved8 + deviation8).square(),
+        k3_change,
+        c_change,
+    )
+
+
+def _step_sizes(
+    convex: bool, plain: tuple[Tensor, Tensor, Tensor], close3: Tensor, close5: Tensor, unit: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""What a step from A to a Gaussian g of the same variance leaves: 6, 24 and 120 times the factors of derivatives.
+
+    By moments, ``plain``; or by the distance of A from g: what the Taylor polynomial of F of order p leaves at A and
+    at g differs by at most :math:`|A-g|(|A|^p+|g|^p)\sup|F^{(p+1)}|/(2p!)`. For a convex function of a Gaussian
+    variable the kernel of the step has one sign: the third and the fifth moment are enough (``maths/replacement.py``).
+    """
+    third, fourth, fifth = plain
+    if convex:
+        return third, torch.zeros_like(fourth), torch.minimum(fifth, close5)
+    near = close3 * unit < third * unit + 0.25 * fourth
+    return torch.where(near, close3, third), torch.where(near, 0.0, fourth), torch.minimum(fifth, close5)
+
+
+def _wider(a: Interval, by: Tensor) -> Interval:
+    return Interval(a.lower - by * UP, a.upper + by * UP)
+
+
+def norms_of_sum(z: Signal, sums: Sums) -> Tensor:
+    """Norms of the sum of the independent centred terms of m, infinite given a history: (batch, n_out, q)."""
+    v, c = z.noise.upper.clamp_min(SMALL**2), z.noise_fourth.upper.clamp_min(SMALL**4)
+    eighth, sixteenth = (z.norms[..., k].clamp_min(SMALL) for k in (1, 2))
+    found = _norms(v, c, eighth, sixteenth, lambda values, p: sums(values, p, 0))
+    return found if z.source else torch.full_like(found, torch.inf)
+
+
+def _norms(v: Tensor, c: Tensor, eighth: Tensor, last: Tensor, sums: Callable[[Tensor, int], Tensor]) -> Tensor:
+    r"""Of sums of independent centred terms, times weights: (batch, n_in) each -> (batch, n_out, q).
+
+    From variances, fourth moments and norms in L8 and L16 (``independent.py``); beyond the eighth,
+    :math:`M_p\le(\sum_k\lVert X_k\rVert_{16}^8)^{p/8}`.
+    """
+    root = sums(v, 2).sqrt()
+    scaled = {2: torch.ones_like(root), 3: sums((v * c).sqrt(), 3) / root**3}  # M_p / M_2^(p / 2)
+    scaled |= {p: sums(c ** (2 - p / 4) * eighth ** (2 * p - 8), p) / root**p for p in range(4, 9)}
+    largest = sums(last**8, 8) ** 0.125 / root
+    scaled |= {p: largest**p for p in range(9, 17)}
+    return torch.stack([root * norm_of_moments(scaled, q) for q in POWERS], -1) * UP
+
+
+def _eighth_norm(terms: _Terms, sums: Sums) -> Tensor:
+    r"""The norm in L8 of the sum of the terms of s.
+
+    Beyond the fourth, :math:`M_p\le(\sum_k\lVert X_k\rVert_8^4)^{p/4}`.
+    """
+    root = sums(terms.squares_size, 0, 2).sqrt()
+    fourth = sums(terms.wide**4, 0, 4) / root**4
+    scaled = {2: torch.ones_like(root), 3: fourth.sqrt(), 4: fourth}
+    largest = sums(terms.wide8**4, 0, 4) ** 0.25 / root
+    scaled |= {p: largest**p for p in range(5, 9)}
+    return root * norm_of_moments(scaled, 8) * UP
 
 
 def _signed(parts: tuple[tuple[Interval, int, int, float], ...], sums: Sums, signed: Sums) -> Interval:

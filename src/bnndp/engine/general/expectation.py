@@ -20,15 +20,24 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Activation, Shape
-from bnndp.engine.general.signal import POWERS, Expansion, Pre
-from bnndp.engine.general.smoothed import third_and_fourth
+from bnndp.activations.activation import Shape
+from bnndp.engine.general.signal import POWERS, Expansion, Pieces, Pre
+from bnndp.engine.general.smoothed import Smoothed, third_and_fourth
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import SMALL, TINY, UP
-from bnndp.maths.tails import MEAN_ABOVE, MEAN_BELOW, STEP_FOUR_ABOVE, STEP_FOUR_BELOW, STEP_THREE
+from bnndp.maths.tails import (
+    BEND_FOUR,
+    BEND_THREE,
+    MEAN_ABOVE,
+    MEAN_BELOW,
+    SECOND_CURVATURE,
+    STEP_FOUR_ABOVE,
+    STEP_FOUR_BELOW,
+    STEP_THREE,
+)
 
-__all__ = ["Around", "around"]
+__all__ = ["Around", "around", "fluctuation", "replaced"]
 
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 
@@ -43,13 +52,27 @@ class Around:
     upper_error: Tensor
 
 
-def around(phi: Activation, x: Pre) -> Around:
+def around(phi: Smoothed, x: Pre) -> Around:
     """The best of the three at the middle of the means."""
     middle = 0.5 * (x.mean.lower + x.mean.upper)
     return reduce(partial(_better, phi, middle), _candidates(phi, x))
 
 
-def _better(phi: Activation, middle: Tensor, a: Around, b: Around) -> Around:
+def replaced(phi: Smoothed, x: Pre) -> Around:
+    """The best of those around G(M, rho) with rho^2 = S + N."""
+    found = _replacement(phi.shape, x)
+    if x.expansion is None:
+        return found
+    finer = _expanded(phi, x, x.expansion)
+    return Around(
+        found.lower_rho,
+        torch.fmin(found.lower_error, finer.lower_error),
+        found.upper_rho,
+        torch.fmin(found.upper_error, finer.upper_error),
+    )
+
+
+def _better(phi: Smoothed, middle: Tensor, a: Around, b: Around) -> Around:
     low = phi.mean(middle, b.lower_rho) - b.lower_error > phi.mean(middle, a.lower_rho) - a.lower_error
     high = phi.mean(middle, b.upper_rho) + b.upper_error < phi.mean(middle, a.upper_rho) + a.upper_error
     return Around(
@@ -60,7 +83,7 @@ def _better(phi: Activation, middle: Tensor, a: Around, b: Around) -> Around:
     )
 
 
-def _candidates(phi: Activation, x: Pre) -> list[Around]:
+def _candidates(phi: Smoothed, x: Pre) -> list[Around]:
     shape = phi.shape
     found = [_plain(shape, x)]
     if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
@@ -77,7 +100,7 @@ def _plain(shape: Shape, x: Pre) -> Around:
     variance = x.variance
     sd = variance.sqrt()
     below, above = 0.5 * shape.bend_down * variance, 0.5 * shape.bend_up * variance
-    lipschitz = shape.swing * sd
+    lipschitz = _mass(shape.swing, sd)
     below, above = (torch.minimum(e.nan_to_num(math.inf), lipschitz) for e in (below, above))
     if shape.kinks:
         scarf = [
@@ -134,42 +157,68 @@ def _replacement(shape: Shape, x: Pre) -> Around:
     swap = _swap(shape, x)
     low, high = sway_low + apart_low + swap, sway_high + apart_high + swap
     if not x.source:
-        down, up = shape.curvature(total.lower.sqrt())
-        more_low, more_high = _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt())
-        low, high = low + more_low + 0.5 * _times(down, x.central), high + more_high + 0.5 * _times(up, x.central)
+        more_low, more_high = _history(shape, x, total)
+        low, high = low + more_low, high + more_high
     return Around(lower_rho, low * UP, upper_rho, high * UP)
 
 
-def _expanded(phi: Activation, x: Pre, terms: Expansion) -> Around:
-    """To fourth order with signs (``expansion.py``)."""
+def _history(shape: Shape, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
+    """Errors below and above of taking Var(m | Y) and E[m | Y] as their means."""
+    down, up = shape.curvature(total.lower.sqrt())
+    low, high = _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt())
+    return low + 0.5 * _times(down, x.central), high + 0.5 * _times(up, x.central)
+
+
+def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Around:
+    """To fourth order with signs (``expansion.py``), in s to the second order with its value, or to the first."""
     shape, least = phi.shape, x.spread.lower
     total = Interval(x.spread.lower + x.noise.lower, x.spread.upper + x.noise.upper)
     lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, total)
     third, fourth = third_and_fourth(phi, x.mean, Interval(total.lower.sqrt(), total.upper.sqrt()))
-    ends = [_ends(a, b) for a, b in ((terms.third, third), (terms.fourth, fourth))]
     r = least.sqrt()
     rest = sum((_times(shape.derivative(p, r), q) for p, q in terms.remainders.items()), torch.zeros_like(r))
-    smooth = _times(torch.full_like(r, shape.sixth), terms.spread_third) / 48
+    if terms.pieces is not None:
+        rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
+    more = _history(shape, x, total) if not x.source else (torch.zeros_like(r),) * 2
+    cubic, lower, upper = _ends(terms.third, third), [], []
+    for kappa4, steps in (
+        (terms.fourth, _third_step(shape, terms, least)),
+        (terms.linear_fourth, _second_step(shape, least, x.spread_deviation)),
+    ):
+        quartic = _ends(kappa4, fourth)
+        slack = 1e-10 * (cubic.magnitude + quartic.magnitude)
+        low, high = (getattr(cubic, end) / 6 + getattr(quartic, end) / 24 for end in ("lower", "upper"))
+        lower.append((rest + steps[0] + more[0] + apart_low) * UP - low + slack)
+        upper.append((rest + steps[1] + more[1] + apart_high) * UP + high + slack)
+    errors = (torch.fmin(*e).nan_to_num(*(torch.inf,) * 3) for e in (lower, upper))  # no number bounds nothing
+    lower_error, upper_error = errors
+    return Around(lower_rho, lower_error, upper_rho, upper_error)
+
+
+def _of_pieces(shape: Shape, least: Tensor, pieces: Pieces, sizes: dict[int, Tensor]) -> Tensor:
+    """Sum over blocks of the sizes by order (batch, n, blocks) times the derivatives at their smoothing."""
+    r = (least[..., None] + pieces.before).sqrt()
+    return sum((_times(shape.derivative(p, r), size) for p, size in sizes.items()), torch.zeros_like(r)).sum(-1)
+
+
+def _third_step(shape: Shape, terms: Expansion, least: Tensor) -> tuple[Tensor, Tensor]:
+    """Errors below and above of the Taylor polynomial of second order in s: R_s."""
+    r = least.sqrt()
     cubic = terms.spread_third / (least.square() * r).clamp_min(TINY)
     quartic = terms.spread_low / (least.square() * least * r).clamp_min(TINY)
     rise, fall = shape.rise, shape.fall
-    above = _mass(rise, STEP_THREE * cubic + STEP_FOUR_ABOVE * quartic) + _mass(
-        fall, STEP_THREE * cubic + STEP_FOUR_BELOW * quartic
-    )
-    below = _mass(rise, STEP_THREE * cubic + STEP_FOUR_BELOW * quartic) + _mass(
-        fall, STEP_THREE * cubic + STEP_FOUR_ABOVE * quartic
-    )
-    below, above = (torch.fmin(e, smooth) for e in (below, above))
-    low = ends[0].lower / 6 + ends[1].lower / 24
-    high = ends[0].upper / 6 + ends[1].upper / 24
-    slack = 1e-10 * (ends[0].magnitude + ends[1].magnitude)
-    lower, upper = (rest + below + apart_low) * UP - low + slack, (rest + above + apart_high) * UP + high + slack
-    lower, upper = (e.nan_to_num(*(torch.inf,) * 3) for e in (lower, upper))  # whatever is no number bounds nothing
-    return Around(lower_rho, lower, upper_rho, upper)
+    up, down = (STEP_THREE * cubic + factor * quartic for factor in (STEP_FOUR_ABOVE, STEP_FOUR_BELOW))
+    smooth = _mass(shape.sixth, terms.spread_third) / 48
+    bent = terms.spread_third * BEND_THREE / least.square().clamp_min(TINY)
+    bent = bent + terms.spread_low * BEND_FOUR / (least.square() * least).clamp_min(TINY)
+    bent = _mass(shape.variation, bent)
+    both = torch.fmin(smooth, bent)
+    return torch.fmin(_mass(rise, down) + _mass(fall, up), both), torch.fmin(_mass(rise, up) + _mass(fall, down), both)
 
 
 def _mass(mass: float, value: Tensor) -> Tensor:
-    return torch.zeros_like(value) if mass == 0 else mass * value
+    """The product, zero where either is zero."""
+    return torch.zeros_like(value) if mass == 0 else torch.where(value == 0, 0.0, mass * value)
 
 
 def _ends(a: Interval, b: Interval) -> Interval:
@@ -181,17 +230,23 @@ def _ends(a: Interval, b: Interval) -> Interval:
 def _swap(shape: Shape, x: Pre) -> Tensor:
     """Error of taking the independent terms of m as Gaussian.
 
-    For any laws of the terms; ``maths/replacement.py`` has the sharper error for rectified Gaussians.
+    For any laws of the terms, and for convex functions of Gaussians (``maths/replacement.py``).
     """
     r = x.spread.lower.sqrt()
     third, fourth = shape.derivative(3, r), shape.derivative(4, r)
     # Lindeberg: one term after the other, up to the third derivative (of both laws) or to the fourth.
     gaussian = ABSOLUTE_THIRD * x.absolute_third  # E |B|^3 of the Gaussians B of the same variances
     plain = _times(third, x.absolute_third + gaussian) / 6
-    finer = _times(third, x.third) / 6 + _times(fourth, x.quartic) / 24
+    finer = _times(third, x.third) / 6  # enough for convex terms, see ``maths/replacement.py``
+    if not x.convex:
+        finer = finer + _times(fourth, x.quartic) / 24
     found = torch.minimum(plain, finer)
+    if x.expansion is not None and x.expansion.pieces is not None:
+        pieces = x.expansion.pieces
+        sizes = {3: pieces.third / 6, 4: pieces.quartic / 24}
+        found = torch.fmin(found, _of_pieces(shape, x.spread.lower, pieces, sizes))
     if x.source:
-        found = torch.minimum(found, shape.swing * x.absolute_third / x.noise.lower.clamp_min(TINY))
+        found = torch.minimum(found, _mass(shape.swing, x.absolute_third / x.noise.lower.clamp_min(TINY)))
     return torch.where(x.noise.upper > 0, found, 0.0)
 
 
@@ -213,11 +268,11 @@ def _one_spread(shape: Shape, spread: Interval) -> tuple[Tensor, Tensor, Tensor,
         root = s0.sqrt()
         more = torch.minimum(
             0.5 * _times(toward_upper, spread.upper - s0),
-            shape.swing * _FIRST_ABSOLUTE * (spread.upper.sqrt() - root),
+            _mass(shape.swing, _FIRST_ABSOLUTE * (spread.upper.sqrt() - root)),
         )
         less = torch.minimum(
             0.5 * _times(toward_lower, s0 - spread.lower),
-            shape.swing * _FIRST_ABSOLUTE * (root - spread.lower.sqrt()),
+            _mass(shape.swing, _FIRST_ABSOLUTE * (root - spread.lower.sqrt())),
         )
         more = more if (shape.rise if toward_upper is up else shape.fall) > 0 else torch.zeros_like(more)
         less = less if (shape.rise if toward_lower is up else shape.fall) > 0 else torch.zeros_like(less)
@@ -232,7 +287,8 @@ def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) 
     First order: :math:`\mathbb E(s-S)_\pm\le\tfrac12\operatorname{sd}s`, and below S the curvature counts at most twice
     (:math:`\int_s^S t^{-1/2}dt\le2(S-s)/\sqrt S`). Second order: the rest of
     g is within ``-MEAN_BELOW`` and ``MEAN_ABOVE`` times :math:`(s-S)^2S^{-3/2}`, so that of a mixture of shifted g is
-    within the mixtures; or an eighth of the fourth derivative; and the linear term is a covariance, at most
+    within the mixtures; or an eighth of the fourth derivative; or by the variation of the second one, of mixtures of
+    parabolas; and the linear term is a covariance, at most
     :math:`\tfrac12\sup|G_{mmm}|\operatorname{sd}m\operatorname{sd}s`.
     """
     r = least.sqrt()
@@ -241,17 +297,28 @@ def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) 
     quarter = 0.25 * deviation
     first_low = _times(down, quarter) + _times(up_less, quarter)
     first_high = _times(up, quarter) + _times(down_less, quarter)
-    square = deviation.square()
-    scale = square / (least * r).clamp_min(TINY)
-    smooth = _times(torch.full_like(r, shape.fourth), square) / 8
     mixed = 0.5 * _times(_times(shape.derivative(3, r), other), deviation)
-    low = torch.minimum(_weighted(shape.rise, MEAN_BELOW, shape.fall, MEAN_ABOVE, scale), smooth) + mixed
-    high = torch.minimum(_weighted(shape.rise, MEAN_ABOVE, shape.fall, MEAN_BELOW, scale), smooth) + mixed
+    low, high = (side + mixed for side in _second_step(shape, least, deviation))
     none = deviation == 0
     return (
         torch.where(none, 0.0, torch.minimum(first_low, low)),
         torch.where(none, 0.0, torch.minimum(first_high, high)),
     )
+
+
+def fluctuation(shape: Shape, least: Tensor, deviation: Tensor) -> Tensor:
+    """The norm in L2 of what the Taylor polynomial of first order in s leaves, from a norm of s - S in L4."""
+    return torch.maximum(*_second_step(shape, least, deviation))
+
+
+def _second_step(shape: Shape, least: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """What it leaves is at most these factors of (s - S)^2, below and above, times its mean ``deviation**2``."""
+    square = deviation.square()
+    scale = square / (least * least.sqrt()).clamp_min(TINY)
+    bent = _mass(0.5 * shape.variation, SECOND_CURVATURE * square / least.clamp_min(TINY))
+    smooth = torch.fmin(_mass(shape.fourth, square) / 8, bent)
+    low = _weighted(shape.rise, MEAN_BELOW, shape.fall, MEAN_ABOVE, scale)
+    return torch.fmin(low, smooth), torch.fmin(_weighted(shape.rise, MEAN_ABOVE, shape.fall, MEAN_BELOW, scale), smooth)
 
 
 def _weighted(a: float, x: float, b: float, y: float, scale: Tensor) -> Tensor:

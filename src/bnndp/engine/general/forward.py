@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,12 +29,15 @@ from bnndp.engine.general.nodes import (
     deviation,
     interval_means,
     lower_bound,
+    sums_of_squares,
     vanished,
+    with_rest,
 )
-from bnndp.engine.general.pre_activation import pre_of_signal, pre_of_weights
+from bnndp.engine.general.pre_activation import Squares, Through, pre_of_signal, pre_of_weights
+from bnndp.engine.general.reach import reached_variance
 from bnndp.engine.general.remainders import Rests
 from bnndp.engine.general.rows import DenseRows, minimum
-from bnndp.engine.general.signal import Tails, fixed, of_box
+from bnndp.engine.general.signal import Signal, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
 from bnndp.engine.general.weights import Weights, weights_of
@@ -45,7 +49,7 @@ from bnndp.layers import WEIGHTED, Residual
 from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 from bnndp.network import Layer, is_activation
 
-__all__ = ["Passed", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
+__all__ = ["Passed", "activations_of", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
 
 _NUMBERS = 2**23  # entries of the matrices of rows held at a time
 _WEIGHTED = (*WEIGHTED, StackedLinear)
@@ -65,30 +69,46 @@ class Passed:
         return self.chain[-1]
 
 
-def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], box: Box) -> Passed:
+def hidden_layers(
+    layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], box: Box, signs: Sequence[Tensor] = ()
+) -> Passed:
     """The pass up to the last layer with weights, of the layers of a network or of stacked ones.
 
-    ``shapes`` are those before each layer.
+    ``shapes`` are those before each layer. ``signs[k]`` (batch, n_k) of -1, 0 and 1 restrict the box to the cell of
+    those x on which the means that go into the k-th activation after weights have these signs.
     """
     last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
     chain: list[Node] = [Input(of_box(box))]
-    weighted = _walk(layers[: last + 1], shapes, chain, box)
+    weighted = _walk(layers[: last + 1], shapes, chain, box, signs)
     if weighted is None:
         kinds = " ".join(layer.kind for layer in layers)
         raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
     return Passed(chain, weighted, box)
 
 
-def _walk(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: list[Node], box: Box) -> Weighted | None:
+def activations_of(chain: Sequence[Node]) -> dict[int, Activated]:
+    """The activations after weights, by their place in the chain: those inside residual blocks are not among them."""
+    return {i: node for i, node in enumerate(chain) if isinstance(node, Activated) and node.weighted is not None}
+
+
+def _walk(
+    layers: Sequence[Layer],
+    shapes: Sequence[tuple[int, ...]],
+    chain: list[Node],
+    box: Box,
+    signs: Sequence[Tensor] = (),
+) -> Weighted | None:
     """Append the nodes of the layers to the chain; a last layer with weights is given back instead."""
     weighted: Weighted | None = None
     for layer, shape in zip(layers, shapes, strict=False):
         if weighted is not None:
             pending, weighted = weighted, None
+            count = len(activations_of(chain))
+            sign = signs[count] if count < len(signs) else None
             if is_activation(layer):
-                chain.append(_activated(layer, chain, pending, box))
+                chain.append(_activated(layer, chain, pending, box, sign))
                 continue
-            chain.append(_activated(Identity(), chain, pending, box))
+            chain.append(_activated(Identity(), chain, pending, box, sign))
         if isinstance(layer, _WEIGHTED):
             weighted = _weighted(weights_of(layer, shape), chain[-1])
         elif isinstance(layer, Residual):
@@ -122,7 +142,7 @@ def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_o
 
 def interval_rows(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
     """Lower bound of ``rows . E f(x)`` on the box from the ranges of the means below alone: (batch, rows)."""
-    weights, mean = passed.output.weights, passed.last.signal.mean
+    weights, mean = passed.output.weights, passed.last.mean
     u = DenseRows(rows)
     found = weights.pull(u).dense()
     low = found.map(lambda v: v.clamp_min(0)).dot(mean.lower) + found.map(lambda v: v.clamp_max(0)).dot(mean.upper)
@@ -135,54 +155,57 @@ def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, 
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
     inner = deviation(below, weights.pull(u))
     found = (noise_of_rows(weights, u, below.signal) + inner.square()) * UP
-    return found + SMALL**2 if weights.random or not below.signal.fixed else found  # terms may underflow
+    if not weights.random and below.signal.fixed:
+        return found
+    found, reached = found + SMALL**2, reached_variance(passed.output, below, rows)  # terms may underflow
+    return found if reached is None else torch.fmin(found, reached)
 
 
 def _weighted(weights: Weights, below: Node) -> Weighted:
-    scale = weights.power(below.signal.mean.magnitude, 1) + weights.bias.abs()
+    scale = weights.power(below.mean.magnitude, 1) + weights.bias.abs()
     return Weighted(weights, below, scale * UP)
 
 
-def _activated(phi: Activation, chain: list[Node], weighted: Weighted, box: Box) -> Node:
+def _activated(
+    phi: Activation, chain: list[Node], weighted: Weighted, box: Box, sign: Tensor | None = None
+) -> Node:  # sign (batch, n)
     weights, below = weighted.weights, weighted.below
     mean = _range(chain, weighted, box)
+    mean = mean if sign is None else mean.where_sign(sign)
     if below.signal.fixed and not weights.random:
         return _exact(phi, mean, weighted)
     x = pre_of_weights(weights, below.signal, mean, lambda: _through(weighted))
     near = around(phi, x)
     found = planes_of_fixed(phi, x, near) if x.fixed else planes(phi, x, near)
-    signal, linear = activated(phi, x, found, independent=weights.groups == weights.n_out)
-    return Activated(found, linear, signal, weighted, below, hinge_of(phi, x, near))
+    independent = weights.groups == weights.n_out
+    moments = partial(activated, phi, x, near, found, independent=independent)
+    return Activated(found, x, moments, weighted, below, hinge_of(phi, x, near))
 
 
 def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
     """An activation of a function of x: nothing is random, so there are planes and no moments."""
     x, zero = pre_of_signal(fixed(mean)), torch.zeros_like(mean.lower)
     found, near = planes_of_exact(phi, x), Around(zero, zero, zero, zero)
-    signal = fixed(found.range)
-    rest = Rests(zero, zero, signal.norms, signal.norms, signal.norms, zero)
-    return Activated(
-        found,
-        Linearised(phi.shape.steepest, zero, zero, rest, x),
-        signal,
-        weighted,
-        weighted.below,
-        hinge_of(phi, x, near),
-    )
+
+    def moments() -> tuple[Signal, Linearised]:
+        signal = fixed(found.range)
+        rest = Rests(zero, zero, signal.norms, signal.norms)
+        return signal, Linearised(phi.shape.steepest, zero, zero, rest, None)
+
+    return Activated(found, x, moments, weighted, weighted.below, hinge_of(phi, x, near))
 
 
 def _on_signal(phi: Activation, chain: list[Node]) -> Node:
     z = chain[-1].signal
     x = pre_of_signal(z)
     found = planes(phi, x, around(phi, x))
-    signal, linear = activated_signal(phi, z, x, found)
-    return Activated(found, linear, signal, None, chain[-1])
+    return Activated(found, x, partial(activated_signal, phi, z, x, found), None, chain[-1])
 
 
 def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     """Range of E X over the box: rows carried down to x, in pieces, intersected with interval arithmetic."""
     weights = weighted.weights
-    coarse = interval_means(weights, weighted.below.signal.mean, weighted.scale)
+    coarse = interval_means(weights, weighted.below.mean, weighted.scale)
     if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
         return coarse
     low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
@@ -194,12 +217,18 @@ def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
     return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
 
 
-def _through(weighted: Weighted) -> tuple[Tensor, Tails]:
-    """Var E[m | Y] (batch, n_out) and the tails of m for the rows of a layer, in pieces."""
+def _through(weighted: Weighted) -> Through:
+    """What the nodes below say of the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
-    central, tails = [], []
-    for _, rows in weighted.weights.own_rows(device_size(_NUMBERS, weighted.scale.device) // batch):
+    numbers = device_size(_NUMBERS, weighted.scale.device) // batch
+    central, norms = [], []
+    for _, rows in weighted.weights.own_rows(numbers):
         central.append(below.parts(rows)[1].square())
-        tails.append(below.tails(rows))
-    norms, constant, left = (torch.cat([getattr(t, name) for t in tails], 1) for name in ("norms", "constant", "left"))
-    return torch.cat(central, 1) * UP, Tails(norms, constant, left)
+        norms.append(below.norms(rows))
+    squares = [sums_of_squares(below, rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
+    known = [found for found in squares if found is not None]
+    names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
+    spread = Squares(*(torch.cat([getattr(s, name) for s in known], 1) for name in names)) if known else None
+    rest = weighted.weights.spread_rest(below.signal) if spread is not None else None
+    spread = spread if spread is None or rest is None else with_rest(spread, rest, below)
+    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread)

@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.forward import Passed, hidden_layers, interval_rows, mean_rows, row_variance
-from bnndp.engine.general.magnitudes import expect_magnitudes
+from bnndp.engine.general.forward import Passed, activations_of, hidden_layers, interval_rows, mean_rows, row_variance
 from bnndp.engine.general.nodes import Activated, Bound, vanished
-from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.protocol import Branchable, Margins, Planes, Slopes, known, movable
+from bnndp.engine.general.rows import DenseRows
+from bnndp.engine.general.stacked import StackedLinear
+from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import SMALL, UP, gamma
@@ -31,11 +31,11 @@ class GeneralPass:
     moments: ClassVar[bool] = True
     tailed: ClassVar[bool] = False
     costly_tails: ClassVar[bool] = False
-    branchable: ClassVar[Branchable | None] = None
 
     layers: Sequence[Layer]
     shapes: Sequence[tuple[int, ...]]
     box: Box
+    signs: tuple[Tensor, ...] = ()  # (batch, n) of -1, 0 and 1 for each activation after weights, or none
 
     @classmethod
     def of(cls, network: BayesianNetwork, box: Box) -> GeneralPass:
@@ -45,8 +45,7 @@ class GeneralPass:
     @cached_property
     def passed(self) -> Passed:
         """All layers but the last on the boxes."""
-        expect_magnitudes(self.layers, self.box)
-        return hidden_layers(self.layers, self.shapes, self.box)
+        return hidden_layers(self.layers, self.shapes, self.box, self.signs)
 
     @property
     def random(self) -> bool:
@@ -57,6 +56,11 @@ class GeneralPass:
     def gaussian(self) -> bool:
         """Whether nothing is random before the last layer."""
         return self.passed.last.signal.fixed
+
+    @property
+    def branchable(self) -> BranchablePass | None:
+        """Itself, if there is an activation after weights."""
+        return self if self._activations else None
 
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the means below the last layer."""
@@ -97,51 +101,118 @@ class GeneralPass:
         return None
 
     def slopes(self, rows: Tensor) -> tuple[Slopes, Slopes] | None:
-        """Tangent points of the hinges, at first pulled to where the slope still moves."""
-        usual, start = [], []
-        for node in self._hinges.values():
-            if node.hinge is None:
-                continue
-            usual.append(node.hinge.start[:, None].expand(-1, rows.shape[-2], -1))
-            start.append(movable(usual[-1], node.linear.pre.mean).clone())
-        return (Slopes(usual), Slopes(start)) if usual else None
+        """Tangent points of hinges, at first pulled to where the slope still moves; multipliers of zero on cells."""
+        count, usual, start = rows.shape[-2], list[Tensor](), list[Tensor]()
+        for node in self._activations.values():
+            if node.hinge is not None:
+                usual.append(node.hinge.start[:, None].expand(-1, count, -1))
+                start.append(movable(usual[-1], node.pre.mean).clone())
+        if not usual and not self.signs:
+            return None
+        zeros = [self.box.lower.new_zeros(self.box.batch, count, s.shape[-1]) for s in self.signs]
+        return Slopes(usual, zeros), Slopes(start, [zero.clone() for zero in zeros])
 
     def multiplier_scale(self, rows: Tensor) -> float:
-        """There are no multipliers."""
-        return 1.0
+        """The largest coefficient of the last hidden layer."""
+        return float(self.passed.output.weights.pull(DenseRows(self._of_boxes(rows))).dense().values.abs().amax())
 
     def affine_at(self, rows: Tensor, slopes: Slopes) -> Affine:
-        """Functions of x below the rows, with these tangent points."""
-        u, points = self._of_boxes(rows), dict(zip(self._hinges, slopes.tangents, strict=True))
-        bound: Bound = self.passed.output.lower(DenseRows(u), None, u.new_zeros(u.shape[:2]))
-        for index in range(len(self.passed.chain) - 1, -1, -1):
-            node = self.passed.chain[index]
-            free = index in points and isinstance(node, Activated)
-            bound = _through(node, *bound, points[index]) if free else node.lower(*bound)  # type: ignore[arg-type]
+        """Functions of x below the rows, with these slopes."""
+        bound = self._carried(self._of_boxes(rows), slopes, [])
         return Affine(bound[0].dense().values, bound[1])
 
+    def _carried(self, rows: Tensor, slopes: Slopes, met: list[Tensor]) -> Bound:
+        """The rows (batch, rows, outputs) in terms of x; ``met`` gets the coefficients at activations, last first."""
+        tangents, multipliers = list(slopes.tangents), list(slopes.multipliers)
+        bound: Bound = self.passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+        for index in range(len(self.passed.chain) - 1, -1, -1):
+            node = self._activations.get(index)
+            if node is None:
+                bound = self.passed.chain[index].lower(*bound)
+                continue
+            values = bound[0].dense().values
+            met.append(values)
+            points = tangents.pop() if node.hinge is not None else None
+            signed = multipliers.pop().clamp_min(0) * self.signs[len(multipliers)][:, None] if multipliers else None
+            bound = _through(node, values, bound[1], points, signed)
+        return bound
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """Of the layers before an activation."""
+        return [node.planes.size.shape[-1] for node in self._activations.values()]
+
+    @property
+    def empty(self) -> Tensor:
+        """Cells (batch,) that provably hold no x: a mean has no value of its sign on the box."""
+        means = [node.pre.mean for node in self._activations.values()]
+        return torch.stack([(mean.lower > mean.upper).any(-1) for mean in means]).any(0)
+
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> GeneralPass:
+        """The pass on cells of the boxes ``owner``; of stacked members as many of each, one member after the other."""
+        layers = [
+            layer.on_boxes(owner.shape[0] // layer.weight.shape[0]) if isinstance(layer, StackedLinear) else layer
+            for layer in self.layers
+        ]
+        return GeneralPass(layers, self.shapes, self.box[owner], signs)
+
+    def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
+        """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero."""
+        row = worst[:, None, None]
+        own = self._of_boxes(rows).gather(1, row.expand(-1, 1, rows.shape[-1]))
+        at = slopes.map([tensor.gather(1, row.expand(-1, 1, tensor.shape[-1])) for tensor in slopes.tensors])
+        met: list[Tensor] = []
+        self._carried(own, at, met)
+        scores = []
+        for node, signs, values in zip(self._activations.values(), self.signs, reversed(met), strict=True):
+            mean, coefficient = node.pre.mean, values[:, 0]
+            lost = -coefficient.clamp_max(0) if node.hinge is not None else coefficient.abs()
+            unknown = (mean.lower < 0) & (mean.upper > 0) & (signs == 0)
+            scores.append(known(torch.where(unknown, lost * _gap(node), -torch.inf)))
+        return scores
+
     @cached_property
-    def _hinges(self) -> dict[int, Activated]:
-        """The nodes whose lower planes may touch anywhere, by their place in the chain."""
-        chain = enumerate(self.passed.chain)
-        return {i: node for i, node in chain if isinstance(node, Activated) and node.hinge is not None}
+    def _activations(self) -> dict[int, Activated]:
+        return activations_of(self.passed.chain)
 
     def _of_boxes(self, rows: Tensor) -> Tensor:  # (batch, rows, outputs)
         return rows if rows.ndim == 3 else rows.expand(self.box.batch, -1, -1)
 
 
-def _through(node: Activated, rows: Rows, constant: Tensor, points: Tensor) -> Bound:
-    """As ``Activated.lower``, with other lower planes for every row."""
-    hinge, planes = node.hinge, node.planes
-    if hinge is None or node.weighted is None:
-        return node.lower(rows, constant)
-    values = rows.dense().values
+def _gap(node: Activated) -> Tensor:  # (batch, n)
+    """How far the upper plane is above the lower one at a mean of zero; below, a hinge may touch anywhere."""
+    planes, hinge, spread = node.planes, node.hinge, node.pre.spread.upper
+    above = planes.upper_offset + planes.upper_beta * spread
+    if hinge is None:
+        return (above - planes.lower_offset - planes.lower_beta * spread).clamp_min(0)
+    _, tilt, level = hinge.at(torch.zeros_like(above)[:, None])
+    return (above - level[:, 0] - tilt[:, 0] * spread).clamp_min(0)
+
+
+def _through(
+    node: Activated,
+    values: Tensor,  # (batch, rows, n)
+    constant: Tensor,  # (batch, rows)
+    points: Tensor | None,  # (batch, rows, n)
+    signed: Tensor | None,  # (batch, rows, n)
+) -> Bound:
+    r"""As ``Activated.lower``, with lower planes that touch at these points, and multipliers times signs of the means.
+
+    Where :math:`\pm M_i(x)\ge0`, a lower bound of :math:`f-\beta_i(\pm M_i)`, :math:`\beta_i\ge0`, is one of f
+    (Lagrange; Wang et al. 2021, beta-CROWN).
+    """
+    planes, hinge, weighted = node.planes, node.hinge, node.weighted
+    if weighted is None:
+        return node.lower(DenseRows(values), constant)
     positive, negative = values.clamp_min(0), values.clamp_max(0)
-    slope, tilt, level = hinge.at(points)
+    slope, tilt, level = planes.lower_alpha[:, None], planes.lower_beta[:, None], planes.lower_offset[:, None]
+    size, sloped = planes.size, bool((planes.lower_beta != 0).any() | (planes.upper_beta != 0).any())
+    if hinge is not None and points is not None:
+        slope, tilt, level = hinge.at(points)
+        size, sloped = torch.maximum(size, hinge.size), bool((hinge.tilt != 0).any() | (planes.upper_beta != 0).any())
     alpha = positive * slope + negative * planes.upper_alpha[:, None]
-    beta = positive * tilt + negative * planes.upper_beta[:, None]
     offset = (positive * level).sum(-1) + DenseRows(negative).dot(planes.upper_offset)
-    lost = DenseRows(values.abs()).dot(torch.maximum(planes.size, hinge.size)) + constant.abs()
-    constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - vanished(node.linear.pre.mean)
-    sloped = bool((hinge.tilt != 0).any() | (planes.upper_beta != 0).any())
-    return node.weighted.lower(DenseRows(alpha), DenseRows(beta) if sloped else None, constant)
+    lost = DenseRows(values.abs()).dot(size) + constant.abs()
+    constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - vanished(node.pre.mean)
+    beta = DenseRows(positive * tilt + negative * planes.upper_beta[:, None]) if sloped else None
+    return weighted.lower(DenseRows(alpha if signed is None else alpha - signed), beta, constant)

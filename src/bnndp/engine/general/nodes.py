@@ -7,7 +7,9 @@ r"""The nodes of the pass: each carries bounds backward through its layer, and v
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -16,9 +18,11 @@ from torch import Tensor
 from bnndp.engine.general.activated import Linearised
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.hinge import Hinge
-from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import GAUSSIAN, POWERS, Pre, Signal, Tails, no_tails
-from bnndp.engine.general.weights import Weights, row_variance
+from bnndp.engine.general.independent import independent_norms
+from bnndp.engine.general.pre_activation import Squares
+from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, Signal
+from bnndp.engine.general.weights import SpreadRest, Weights, row_variance
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 
@@ -31,7 +35,9 @@ __all__ = [
     "interval_means",
     "lower_bound",
     "nothing",
+    "sums_of_squares",
     "vanished",
+    "with_rest",
 ]
 
 Bound = tuple[Rows, Tensor]
@@ -42,8 +48,13 @@ class Node(Protocol):
     """One step of the pass with what it found on the box."""
 
     @property
+    def mean(self) -> Interval:
+        """Range of the means after the step."""
+        ...
+
+    @property
     def signal(self) -> Signal:
-        """After the step."""
+        """After the step: more than its mean only where it is asked for."""
         ...
 
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
@@ -54,8 +65,8 @@ class Node(Protocol):
         """Mean conditional variance and standard deviation of the conditional mean of rows: (batch, rows) each."""
         ...
 
-    def tails(self, rows: Rows) -> Tails:
-        """Of ``rows . (z - E z)``: (batch, rows)."""
+    def norms(self, rows: Rows) -> Tensor:
+        """Of ``rows . (z - E z)``: (batch, rows, q)."""
         ...
 
 
@@ -70,6 +81,10 @@ class Input:
 
     signal: Signal
 
+    @property
+    def mean(self) -> Interval:
+        return self.signal.mean
+
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         return rows, constant
 
@@ -77,8 +92,8 @@ class Input:
         zero = nothing(self.signal, rows)
         return zero, zero
 
-    def tails(self, rows: Rows) -> Tails:
-        return no_tails(nothing(self.signal, rows, len(POWERS)))
+    def norms(self, rows: Rows) -> Tensor:
+        return nothing(self.signal, rows, len(POWERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,45 +106,62 @@ class Weighted:
 
     def lower(self, rows: Rows, beta: Rows | None, constant: Tensor) -> Bound:
         """From coefficients of E X and, where the input is a function of x, of the spreads s."""
-        weights, z = self.weights, self.below.signal
+        weights, mean = self.weights, self.below.mean
         lost = rows.abs().dot(self.scale) + constant.abs()
         constant = constant + rows.dot(weights.bias)
         found = weights.pull(rows)
         if beta is not None:
             # s(z) lies between its tangent at the middle and that plus the excess.
-            middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
+            middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower)
             at, excess = weights.spread(middle), weights.spread_excess(radius * UP)
             slope = weights.spread_pull(beta, middle)
             constant = constant + beta.dot(at) - slope.dot(middle)
             constant = constant + beta.map(_negative).dot(excess * UP)
-            size = weights.spread_size(z.mean.magnitude) + SMALL**2  # its terms may underflow
-            lost = lost + 8 * beta.abs().dot(size) + 2 * slope.abs().dot(z.mean.magnitude)
-            constant = constant - vanished(z.mean) * z.mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
+            size = weights.spread_size(mean.magnitude) + SMALL**2  # its terms may underflow
+            lost = lost + 8 * beta.abs().dot(size) + 2 * slope.abs().dot(mean.magnitude)
+            constant = constant - vanished(mean) * mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
             found = found.plus(slope)  # type: ignore[arg-type]
-        return found, constant - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - vanished(z.mean)
+        return found, constant - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - vanished(mean)
 
     def deviation_below(self, rows: Rows) -> Tensor:
         """Standard deviation of ``rows . m``, m = E[X | z]."""
         return deviation(self.below, self.weights.pull(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Activated:
     """An activation, after weights or on a signal."""
 
     planes: Planes
-    linear: Linearised
-    signal: Signal
+    pre: Pre
+    moments: Callable[[], tuple[Signal, Linearised]]  # only for variances, and for the layers above
     weighted: Weighted | None
     below: Node
     hinge: Hinge | None = None  # other lower planes, for the search
+
+    @property
+    def mean(self) -> Interval:
+        return self.planes.range
+
+    @cached_property
+    def _found(self) -> tuple[Signal, Linearised]:
+        return self.moments()
+
+    @property
+    def signal(self) -> Signal:
+        return self._found[0]
+
+    @property
+    def linear(self) -> Linearised:
+        """What the variance of rows needs."""
+        return self._found[1]
 
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         positive, negative, found = rows.map(_positive), rows.map(_negative), self.planes
         alpha = positive.times(found.lower_alpha).plus(negative.times(found.upper_alpha))  # type: ignore[arg-type]
         offset = positive.dot(found.lower_offset) + negative.dot(found.upper_offset)
         lost = rows.abs().dot(found.size) + constant.abs()
-        constant = constant + offset - gamma(2 * found.size.shape[-1] + 8) * lost - vanished(self.linear.pre.mean)
+        constant = constant + offset - gamma(2 * found.size.shape[-1] + 8) * lost - vanished(self.pre.mean)
         if self.weighted is None:
             return alpha, constant
         beta = None
@@ -153,45 +185,30 @@ class Activated:
         given = row_variance(weights, linear, z).sqrt() + torch.linalg.vector_norm(left, dim=-1)
         return zero, (given.square() + central.square()).sqrt() * UP
 
-    def tails(self, rows: Rows) -> Tails:
-        r"""Z = p X + rho: the linear part, and the rests of steady and of loose neurons.
+    def norms(self, rows: Rows) -> Tensor:
+        r"""Z = p X + rho: the linear part given below, the rests, and what varies given y.
 
-        Given y, the loose rests of a group are a Lipschitz function of its own noise; through the means m = L + R of
-        the layer they are one of the noise below, up to what R and the fluctuation of s may change.
+        Given y, groups are independent: a sum of Lipschitz functions of Gaussians is dominated in convex order by that
+        of the Gaussians; or by the norms of the terms.
         """
         if self.signal.fixed:
-            return no_tails(nothing(self.signal, rows, len(POWERS)))
-        linear, size, rest, x = rows.times(self.linear.slope), rows.abs(), self.linear.rest, self.linear.pre
+            return nothing(self.signal, rows, len(POWERS))
+        linear, size, rest, x = rows.times(self.linear.slope), rows.abs(), self.linear.rest, self.pre
         if self.weighted is None:
-            return self.below.tails(linear).plus(no_tails(size.dots(rest.norms)))
+            return (self.below.norms(linear) + size.dots(rest.norms)) * UP
         weights, z = self.weighted.weights, self.weighted.below.signal
-        below = Input(self.signal).tails(rows) if z.fixed else self.weighted.below.tails(weights.pull(linear))
-        at, away = weights.row_parts(linear, z, z.norms)
-        gaussian, twice = away.new_tensor(GAUSSIAN), 2 * UP
-        independent = weights.groups == weights.n_out
-        loose = size.times(rest.loose)
-        if independent:
-            inner = loose.square().dot(x.spread.upper).sqrt()
+        gaussian = x.norms.new_tensor(GAUSSIAN)
+        if weights.groups == weights.n_out:
+            noise = gaussian * self.linear.steepest * rows.square().dots(x.spread_norms.square()).sqrt()
+            noise = torch.minimum(noise, independent_norms(rows, self.signal.given, self.signal.deviations))
         else:
-            inner = torch.linalg.vector_norm(
-                loose.group_dots(x.spread.upper.sqrt()[..., None], weights.groups)[..., 0], dim=-1
-            )
-        means = loose.dots(torch.cat([x.tails.constant[..., None], x.tails.left + gaussian * x.spread_away], -1))
-        outer = below.constant + means[..., 0]
-        left = gaussian * away + below.left + twice * (size.dots(rest.steady_norms) + means[..., 1:])
-        constant = ((at + inner).square() + outer.square()).sqrt() * UP
-        norms = below.norms + size.dots(rest.central_norms)
-        if independent:
-            noise = self.linear.steepest * rows.square().dots(x.spread_norms.square()).sqrt()
-        else:
-            noise = at[..., None] + away + inner[..., None] + loose_away(loose, x, weights.groups)
-            norms = norms + size.dots(rest.steady_norms)
-        return Tails((gaussian * noise + norms) * UP, constant, left * UP)
-
-
-def loose_away(loose: Rows, x: Pre, groups: int) -> Tensor:
-    """Norms of the groups' Lipschitz constants beyond those at the mean: (batch, rows, q)."""
-    return torch.linalg.vector_norm(loose.group_dots(x.spread_away, groups), dim=2)
+            at, away = weights.row_parts(linear, z, z.norms)
+            left = torch.linalg.vector_norm(size.group_dots(rest.norms, weights.groups), dim=2)
+            noise = gaussian * (at[..., None] + away) + x.norms.new_tensor(RIO) * left
+        if z.fixed:
+            return noise * UP
+        below = self.weighted.below.norms(weights.pull(linear))
+        return (below + size.dots(rest.central_norms) + noise) * UP
 
 
 def deviation(node: Node, rows: Rows) -> Tensor:
@@ -203,6 +220,41 @@ def deviation(node: Node, rows: Rows) -> Tensor:
     if node.signal.source:
         return torch.minimum(found, rows.square().dot(node.signal.variance).sqrt()) * UP
     return torch.minimum(found, rows.abs().dot(node.signal.variance.sqrt())) * UP
+
+
+def sums_of_squares(node: Node, rows: Rows) -> Squares | None:
+    """How ``rows . z^2`` varies after the node, for rows >= 0, if the z_j are independent given y; else None.
+
+    What varies given y is independent, the lines of E[z_j^2 | y] are rows below, and their rests are added.
+    """
+    if not (isinstance(node, Activated) and node.weighted is not None):
+        return None
+    line, weights = node.linear.square, node.weighted.weights
+    if line is None or weights.groups != weights.n_out:
+        return None
+    square = rows.square()
+    central = node.weighted.deviation_below(rows.times(line.slope)) + rows.dot(line.rest)
+    inner = rows.dots(line.norms)
+    norms = independent_norms(rows, line.given_norms, line.deviations) + inner
+    deviation = (square.dot(line.given.square()) + central.square()).sqrt()
+    none = torch.zeros_like(deviation)
+    return Squares(deviation * UP, central * UP, inner[..., 0] * UP, norms * UP, none, none)
+
+
+def with_rest(squares: Squares, rest: SpreadRest, node: Node) -> Squares:
+    """With what else there is in s than squares of the signal after the node."""
+    rows, z, slack = DenseRows(rest.rows), node.signal, DenseRows(rest.slack)
+    extra = deviation(node, rows) + slack.dot(z.variance.sqrt()) + rest.products[..., 0]
+    centred = z.norms.new_tensor(CENTRED[:2])  # the means of products are not zero
+    norms = (node.norms(rows) + slack.dots(z.norms))[..., :2] + centred * rest.products[..., 1:]
+    return Squares(
+        (squares.deviation + extra) * UP,
+        squares.central,
+        squares.central_norm4,
+        (squares.norms + norms) * UP,
+        extra * UP,
+        norms[..., 0] * UP,
+    )
 
 
 def lower_bound(chain: list[Node], rows: Rows, constant: Tensor) -> Bound:

@@ -1,81 +1,145 @@
 """Moments of what goes into an activation, from those of the signal below.
 
-Powers and products of small numbers underflow, which would make an upper bound zero (``magnitudes.py``). So ``SMALL``
-is added to every standard deviation from above, and its powers to what is of higher degree; lower bounds below them are
-zero. Where a value or a deviation is above ``LARGE``, and powers may overflow, nothing is a number: there is no bound.
+Powers and products of small numbers underflow, which would make an upper bound zero (``network/magnitudes.py``). So
+``SMALL`` is added to every standard deviation from above, and its powers to what is of higher degree; lower bounds
+below them are zero. Where a value or a deviation is above ``LARGE`` nothing is a number: there is no bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.signal import POWERS, Pre, Signal, Tails, no_tails
+from bnndp.engine.general.expansion import History
+from bnndp.engine.general.signal import POWERS, Pre, Signal
 from bnndp.engine.general.weights import Weights, spread_around
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import LARGE, SMALL, UP
+from bnndp.maths.rounding import LARGE, SMALL, TINY, UP
 
-__all__ = ["pre_of_signal", "pre_of_weights"]
+__all__ = ["Squares", "Through", "pre_of_signal", "pre_of_weights"]
 
 
-def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], tuple[Tensor, Tails]]) -> Pre:
-    """X = W z + b, given the range of E X; ``through`` gives Var E[m | Y] and the tails of m where z is random."""
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """How a sum of squares varies: (batch, rows), (batch, rows, 2)."""
+
+    deviation: Tensor
+    central: Tensor  # of the mean given the history
+    central_norm4: Tensor  # its norm in L4
+    norms: Tensor  # in L4 and L8
+    extra: Tensor  # deviation of what is no square
+    extra_norm4: Tensor  # its norm in L4
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """What the nodes below say of the rows of a layer: (batch, n_out) each."""
+
+    central: Tensor  # Var E[m | Y]
+    norms: Tensor  # (batch, n_out, q): of m - E m
+    spread: Squares | None  # of s, where it is a sum of squares
+
+
+def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], Through]) -> Pre:
+    """X = W z + b, given the range of E X; ``through`` is asked where z is random and no expansion says more."""
     zero, spread = torch.zeros_like(mean.lower), _spread(weights, z)
     least = _least_deviation(z, mean.magnitude, spread.upper.sqrt())
     spread = _variances(spread, least) if weights.random else Interval(zero, zero)
-    root = spread.upper.sqrt()[..., None]
     if z.fixed:
         return _gaussian(mean, spread)
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
+    noise_deviation = weights.power(z.noise_deviation, 2) * UP
+    norms = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
+    central, squares, expansion = zero, None, weights.expansion(z, None) if z.source else None
+    if expansion is not None:
+        norms = torch.minimum(norms, expansion.norms)
+        fourth, eighth = expansion.spread_fourth.sqrt().sqrt(), expansion.spread_norm8
+        known = torch.stack([fourth, eighth], -1)
+        squares = Squares(expansion.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
+    else:
+        found = through()
+        norms, squares = torch.minimum(norms, found.norms), found.spread
+        if not z.source:
+            central = torch.minimum(found.central, weights.power(z.variance.sqrt(), 1).square() * UP)
+    if squares is not None and not z.source:
+        history = History(
+            mean=central.sqrt(),
+            noise=noise_deviation,
+            spread=squares.central,
+            spread_norm4=squares.central_norm4,
+            whole=(noise.upper + central).sqrt(),
+            deviation=squares.deviation,
+            extra=squares.extra,
+            extra_norm4=squares.extra_norm4,
+        )
+        expansion = weights.expansion(z, history)
+    spreads = _spreads(weights, z, spread, least, squares)
     each = z.noise.upper.square() + z.noise_deviation.square()  # E Var(z_j | Y)^2
-    central, tails = through()
-    added = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
-    away, gap = torch.zeros_like(added), zero
-    if weights.random:  # sqrt(s) is a norm of (z, 1): it moves by at most that of z - E z
-        away = torch.stack([weights.spread_excess(norm).sqrt() for norm in z.norms.unbind(-1)], -1) + least[..., None]
-        lowest = (spread.lower - weights.spread_excess(z.variance.sqrt()) * UP).clamp_min(0)  # s(E z)
-        gap = spread.upper.sqrt() - lowest.sqrt()
-    expansion, norms = weights.expansion(z) if z.source else None, torch.minimum(tails.norms, added)
-    if expansion is not None:
-        norms[..., 0] = torch.minimum(norms[..., 0], expansion.norm4)
-        norms[..., 1] = torch.minimum(norms[..., 1], expansion.norm8)
-    spread_norms, deviation = root + away, weights.spread_deviation(z)  # of sqrt(s), of s
-    if expansion is not None:
-        deviation = torch.minimum(deviation, expansion.spread_variance.sqrt() * UP)
-        # ||sqrt(s)||_2q^2 = ||s||_q <= S + ||s - S||_q
-        for k, left in enumerate((expansion.spread_variance.sqrt(), expansion.spread_fourth.sqrt().sqrt())):
-            total = spread.upper + left if k else (spread.upper.square() + left.square()).sqrt()
-            spread_norms[..., k] = torch.minimum(spread_norms[..., k], total.sqrt())
-    found = Pre(
+    pre = Pre(
         mean=mean,
         spread=spread,
-        spread_deviation=deviation + least**2 if weights.random else zero,
+        spread_deviation=spreads.deviation + least**2 if weights.random else zero,
         noise=noise,
-        noise_deviation=weights.power(z.noise_deviation, 2) * UP,
-        central=zero if z.source else torch.minimum(central, weights.power(z.variance.sqrt(), 1).square() * UP),
+        noise_deviation=noise_deviation,
+        central=central,
         third=weights.power(z.third_size, 3) * UP,
         absolute_third=weights.power(z.absolute_third, 3) * UP,
+        convex=z.convex,
         quartic=weights.power(z.noise_fourth.upper + 3 * each, 4) * UP,
-        tails=Tails(norms * UP, tails.constant * UP, tails.left * UP),
-        spread_norms=spread_norms * UP,
-        spread_away=(away + gap[..., None]) * UP,
+        norms=norms * UP,
+        spread_norms=spreads.norms * UP,
+        spread_away=spreads.away * UP,
+        spread_deltas=spreads.deltas * UP,
         expansion=expansion,
         fixed=False,
         source=z.source,
     )
-    return _at_least(found, least)
+    return _at_least(pre, least)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spreads:
+    """How s varies around its mean S: (batch, n), norms (batch, n, q)."""
+
+    deviation: Tensor
+    norms: Tensor  # ||sqrt(s)||_q
+    away: Tensor  # ||sqrt(s) - sqrt(S)||_q for any S of its range
+    deltas: Tensor  # ||s - S||_q for q = 4, 8
+
+
+def _spreads(weights: Weights, z: Signal, spread: Interval, least: Tensor, squares: Squares | None) -> _Spreads:
+    """Sqrt(s) is a norm of (z, 1), so it moves by at most that of z - E z; ``squares`` may say more."""
+    root, deviation = spread.upper.sqrt()[..., None], weights.spread_deviation(z)
+    if not weights.random:
+        none = torch.zeros_like(z.norms[:, :1]).expand(*spread.upper.shape, len(POWERS))
+        return _Spreads(deviation, none, none, none[..., 1:])
+    away = torch.stack([weights.spread_excess(norm).sqrt() for norm in z.norms.unbind(-1)], -1) + least[..., None]
+    lowest = (spread.lower - weights.spread_excess(z.variance.sqrt()) * UP).clamp_min(0)  # s(E z)
+    gap = root - lowest.sqrt()[..., None]
+    norms = root + away
+    deltas = (away + gap)[..., 1:] * (norms + root)[..., 1:]  # s - S = (sqrt(s) - sqrt(S)) (sqrt(s) + sqrt(S))
+    if squares is not None:
+        deviation, deltas = torch.fmin(deviation, squares.deviation), torch.fmin(deltas, squares.norms)
+        # ||sqrt(s)||_2q^2 = ||s||_q <= S + ||s - S||_q
+        second = (spread.upper.square() + deviation.square()).sqrt()[..., None]
+        norms = torch.fmin(norms, torch.cat([second, spread.upper[..., None] + deltas], -1).sqrt())
+        # |sqrt(s) - sqrt(S)| is at most |s - S| / sqrt(S) and the root of |s - S|
+        roots = torch.cat([deviation[..., None], deltas], -1).sqrt()
+        ratios = torch.cat([deltas / spread.lower.sqrt().clamp_min(TINY)[..., None], roots[..., 2:]], -1)
+        away = torch.fmin(away, torch.minimum(roots, ratios))
+    return _Spreads(deviation, norms, away + gap, deltas)
 
 
 def _gaussian(mean: Interval, spread: Interval) -> Pre:
     """X is Gaussian: m and s are functions of x."""
     zero, root = torch.zeros_like(mean.lower), spread.upper.sqrt()[..., None]
     none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
-    moments = (zero, none, zero, zero, zero, zero, zero)
+    moments = (zero, none, zero, zero, zero, zero, False, zero)
     return Pre(
-        mean, spread, *moments, no_tails(norms), root.expand_as(norms), norms, None, fixed=True, source=True
+        mean, spread, *moments, norms, root.expand_as(norms), norms, norms[..., 1:], None, fixed=True, source=True
     )  # fmt: skip
 
 
@@ -106,10 +170,12 @@ def pre_of_signal(z: Signal) -> Pre:
         central=zero if z.source else z.variance,
         third=z.third_size,
         absolute_third=z.absolute_third,
+        convex=z.convex,
         quartic=z.noise_fourth.upper + 3 * noise,
-        tails=no_tails(z.norms),
+        norms=z.norms,
         spread_norms=torch.zeros_like(z.norms),
         spread_away=torch.zeros_like(z.norms),
+        spread_deltas=torch.zeros_like(z.norms[..., 1:]),
         expansion=None,
         fixed=z.fixed,
         source=z.source,
@@ -131,7 +197,6 @@ def _variances(found: Interval, least: Tensor) -> Interval:
 
 def _at_least(x: Pre, least: Tensor) -> Pre:
     """With ``least`` (batch, 1), or its power, added to each moment of the mean from above."""
-    norms, constant, left = x.tails.norms, x.tails.constant, x.tails.left
     return replace(
         x,
         noise=_variances(x.noise, least),
@@ -140,5 +205,5 @@ def _at_least(x: Pre, least: Tensor) -> Pre:
         third=x.third + least**3,
         absolute_third=x.absolute_third + least**3,
         quartic=x.quartic + least**4,
-        tails=Tails(norms + least[..., None], constant + least, left + least[..., None]),
+        norms=x.norms + least[..., None],
     )

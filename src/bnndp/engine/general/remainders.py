@@ -1,7 +1,7 @@
 r"""What a line leaves of an activation: norms of :math:`\rho=\varphi(X)-pX`, of its mean given y and of the rest.
 
 Let T = X - E X (or m - E m for the mean given y), :math:`w_p=\sup|\varphi'-p|`, c the largest curvature, and `half` be
-half the width of the range of the mean over the box. Centring at most doubles a norm with q > 2.
+half the width of the range of the mean over the box. Centring multiplies a norm by ``CENTRED`` at most.
 
 * :math:`\lVert\rho\rVert_q\le w_p\lVert T\rVert_q`;
 * :math:`\lVert\rho\rVert_q\le\tfrac12c\lVert T\rVert_{2q}^2+c\,\text{half}\,\lVert T\rVert_q` (Taylor at the middle);
@@ -21,19 +21,19 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.signal import GAUSSIAN, POWERS, SUB_GAUSSIAN, Pre, Tails
+from bnndp.engine.general.expectation import fluctuation
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, Pre
+from bnndp.engine.general.smoothed import second
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
-__all__ = ["Rests", "moved_by_spread", "rests", "rests_on_signal"]
+__all__ = ["Rests", "moved_by_spread", "past_kinks", "rests", "rests_on_signal"]
 
 _SLOPE = 2e-9  # error granted to two slopes
 _SLOPE_ROOT = 5e-5  # root of twice the error 1e-9 granted to a slope
 _SHARES = (0.25, 0.5, 0.75, 0.95)  # reaches tried: of the distance to a kink
 _TIMES = (1.0, 2.0, 4.0)  # and, for smooth activations, of ||T||_4
-_LEFT = (0.1, 0.25, 0.5)  # shares of a reach left to R
-_STEADY = 0.1  # of what a neuron that may be anywhere would have
 _DOUBLE = (105**0.125 * UP, 2027025**0.0625 * UP, 191898783962510625 ** (1 / 32) * UP)  # ||xi||_2q
 
 
@@ -45,8 +45,6 @@ class Rests:
     central: Tensor  # standard deviation of E[rho | y]
     norms: Tensor  # ||rho - E rho||_q
     central_norms: Tensor  # ||E[rho | y] - E rho||_q
-    steady_norms: Tensor  # ||rho - E rho||_q of the neurons where it is small, 0 for the others
-    loose: Tensor  # of the others: the Lipschitz constant of rho in X, 0 for the steady
 
 
 def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
@@ -57,48 +55,51 @@ def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
     if x.fixed:
         zero = torch.zeros_like(root)
         given, norms = _gaussian(phi, x, p, variance, half)
-        return Rests(given, zero, norms, torch.zeros_like(norms), *_sorted(phi, x, p, norms))
+        return Rests(given, zero, norms, torch.zeros_like(norms))
     central, central_norms = _of_mean(phi, x, p, root, half)
     moved = moved_by_spread(phi, x, root)
-    norms = 2 * _norms(phi, x, p, x.total_tails, half, _kink_delta(phi, x, p)) * UP
-    return Rests(
-        _given(phi, x, p, half),
-        (central + moved) * UP,
-        norms,
-        2 * (central_norms + moved_by_spread(phi, x, root, norms=True)) * UP,
-        *_sorted(phi, x, p, norms),
-    )
+    centred = x.norms.new_tensor(CENTRED)
+    norms = centred * _norms(phi, x, p, x.total_norms, half, _kink_delta(phi, x, p)) * UP
+    central, central_norms = central + moved, central_norms + moved_by_spread(phi, x, root, norms=True)
+    if phi.shape.kinks:  # E[rho | y] is at most rho in norm
+        tilt = _tilt(phi, x, p, None)
+        central = torch.fmin(central, tilt * x.mean_variance.sqrt() + past_kinks(phi, x, x.total_norms, 2))
+        far = [tilt * x.norms[..., i] + past_kinks(phi, x, x.total_norms, q) for i, q in enumerate(POWERS[:-1])]
+        central_norms = torch.fmin(central_norms, torch.stack([*far, torch.full_like(tilt, torch.inf)], -1))
+    return Rests(_given(phi, x, p, half), central * UP, norms, centred * central_norms * UP)
 
 
 def rests_on_signal(phi: Activation, x: Pre, p: Tensor) -> Rests:
     """Of an activation on a signal: everything is central."""
     half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     delta = _kink_delta(phi, x, p)
-    norms = 2 * _norms(phi, x, p, x.tails, half, delta) * UP
-    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.tails, half, delta)
+    norms = x.norms.new_tensor(CENTRED) * _norms(phi, x, p, x.norms, half, delta) * UP
+    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.norms, half, delta)
     zero = torch.zeros_like(sd)
-    return Rests(zero, sd, norms, norms, norms, zero)
-
-
-def _sorted(phi: Activation, x: Pre, p: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms of the steady neurons, and Lipschitz constants of the others: each neuron counts in one of them."""
-    widest, total = _widest(phi, p), x.total_tails
-    steady = norms[..., 0] < _STEADY * widest * total.norms[..., 0]
-    return torch.where(steady[..., None], norms, 0.0), torch.where(steady, 0.0, widest)
+    return Rests(zero, sd, norms, norms)
 
 
 def moved_by_spread(phi: Activation, x: Pre, root: Tensor, *, norms: bool = False) -> Tensor:
-    """Norm of G(m, sqrt(s)) - G(m, sqrt(s0)): the deviation (batch, n), or the norms (batch, n, q).
+    r"""Norm of G(m, sqrt(s)) - G(m, sqrt(s0)): the deviation (batch, n), or the norms (batch, n, q).
 
     By half the curvature times |s - s0|, or by the Lipschitz constant less a line times E |xi| |sqrt(s) - sqrt(s0)|.
+    With :math:`\tau=m-m_0` and :math:`\delta=s-s_0`, half the curvature at the middle times :math:`|\delta|`, and
+    :math:`\tfrac12|G_{mmm}\tau\delta|` and what ``fluctuation`` says of :math:`\delta^2`.
     """
-    bend, swing = max(phi.shape.bend_up, phi.shape.bend_down), phi.shape.swing
+    shape, wide = phi.shape, 0.5 * (x.spread.upper - x.spread.lower) * UP
+    bend, swing = max(shape.bend_up, shape.bend_down), shape.swing
+    middle, half = 0.5 * (x.mean.lower + x.mean.upper), 0.5 * (x.mean.upper - x.mean.lower) * UP
+    least, (four, eight) = x.spread.lower, (wide + delta for delta in x.spread_deltas.unbind(-1))
+    at, third = 0.5 * second(phi, middle, root), 0.5 * shape.derivative(3, least.sqrt())
     if norms:
-        return 0.7979 * swing * x.spread_away * UP
-    away = 0.5 * (x.spread.upper - x.spread.lower) * UP + x.spread_deviation
+        fine = at * four + third * (half + x.norms[..., 1]) * eight + fluctuation(shape, least, eight)
+        found = 0.7979 * swing * x.spread_away
+        return torch.cat([torch.fmin(found[..., :1], fine[..., None]), found[..., 1:]], -1) * UP
+    away = wide + x.spread_deviation
+    fine = at * away + third * (half + x.norms[..., 0]) * four + fluctuation(shape, least, four)
     lipschitz = 0.7979 * swing * away / root.clamp_min(TINY)
     smooth = torch.full_like(away, math.inf) if bend == math.inf else 0.5 * bend * away
-    return torch.where(away > 0, torch.minimum(lipschitz, smooth), 0.0) * UP
+    return torch.where(away > 0, torch.fmin(torch.minimum(lipschitz, smooth), fine), 0.0) * UP
 
 
 _Delta = Callable[[Tensor], Tensor]
@@ -147,8 +148,8 @@ def _widest(phi: Activation, p: Tensor) -> Tensor:
 def _of_mean(phi: Activation, x: Pre, p: Tensor, root: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     """Deviation and norms of G(m, root) - p m."""
     delta = _slope_delta(phi, x, p, root) if phi.shape.fall == 0 else None
-    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.tails, half, delta, root)
-    return sd, _norms(phi, x, p, x.tails, half, delta, root)
+    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.norms, half, delta, root)
+    return sd, _norms(phi, x, p, x.norms, half, delta, root)
 
 
 def _tilt(phi: Activation, x: Pre, p: Tensor, root: Tensor | None) -> Tensor:
@@ -172,19 +173,27 @@ def _deviation(  # noqa: PLR0913 (the parts of one formula)
     x: Pre,
     p: Tensor,
     sd: Tensor,
-    tails: Tails,
+    norms: Tensor,
     half: Tensor,
     delta: _Delta | None,
     root: Tensor | None = None,
 ) -> Tensor:
     """Standard deviation of the rest, by all routes."""
-    widest, norms = _widest(phi, p), tails.norms
+    widest = _widest(phi, p)
     best = widest * sd
     smooth = _times(_curvature(phi, root, sd), 0.5 * norms[..., 0].square() + half * sd)
-    best = torch.minimum(best, smooth + _tilt(phi, x, p, root) * sd)
+    tilt = _tilt(phi, x, p, root)
+    best = torch.minimum(best, smooth + tilt * sd)
+    if root is not None and phi.shape.slope_known:  # and the third derivative
+        third = phi.shape.derivative(3, x.spread.lower.sqrt())
+        local = second(phi, 0.5 * (x.mean.lower + x.mean.upper), root) * (0.5 * norms[..., 0].square() + half * sd)
+        local = local + third * (half + norms[..., 0]) * (half + norms[..., 1]).square() / 6
+        best = torch.fmin(best, local + tilt * sd)
+    if root is None and phi.shape.kinks:
+        best = torch.fmin(best, _tilt(phi, x, p, None) * sd + past_kinks(phi, x, norms, 2))
     if delta is not None:
         for reach in _reaches(phi, x, norms[..., 0]):
-            beyond = torch.minimum(sd, torch.minimum(_beyond(norms, reach, 2, range(3)), _far(tails, reach)))
+            beyond = torch.minimum(sd, _beyond(norms, reach, 2, range(3)))
             found = delta(reach) * sd + widest * beyond
             best = torch.where(found < best, found, best)  # false for NaN
     return best * UP
@@ -194,27 +203,48 @@ def _norms(  # noqa: PLR0913
     phi: Activation,
     x: Pre,
     p: Tensor,
-    tails: Tails,
+    norms: Tensor,
     half: Tensor,
     delta: _Delta | None,
     root: Tensor | None = None,
 ) -> Tensor:
     """Norms of the rest, not centred: (batch, n, q)."""
-    widest, norms = _widest(phi, p), tails.norms
+    widest = _widest(phi, p)
     best = [widest * norms[..., i] for i in range(len(POWERS))]
     curvature, tilt = _curvature(phi, root, half), _tilt(phi, x, p, root)
     for i in range(len(POWERS) - 1):
         smooth = _times(curvature, 0.5 * norms[..., i + 1].square() + half * norms[..., i])
         best[i] = torch.minimum(best[i], smooth + tilt * norms[..., i])
+    if root is None and phi.shape.kinks:
+        for i, q in enumerate(POWERS[:-1]):
+            best[i] = torch.fmin(best[i], tilt * norms[..., i] + past_kinks(phi, x, norms, q))
     if delta is not None:
         for reach in _reaches(phi, x, norms[..., 0]):
             stray = delta(reach)
             for i, q in enumerate(POWERS[:-1]):
                 beyond = torch.minimum(norms[..., i], _beyond(norms, reach, q, range(i + 1, len(POWERS))))
-                beyond = torch.minimum(beyond, _far_norm(tails, reach, i))
                 found = stray * norms[..., i] + widest * beyond
                 best[i] = torch.where(found < best[i], found, best[i])
     return torch.stack(best, -1) * UP
+
+
+def past_kinks(phi: Activation, x: Pre, norms: Tensor, p: int) -> Tensor:  # norms (batch, n, q) -> (batch, n)
+    r"""The norm in Lp of what is left of phi(X) by the line through the middle of the means, from those of X.
+
+    It is the sum of the jumps times the distances beyond the kinks, and for q > p
+    :math:`(t-d)_+^p\le c\,t^qd^{p-q}` with :math:`c=(\tfrac p{q-p})^p(\tfrac{q-p}q)^q`, with equality at
+    :math:`t=dq/(q-p)`.
+    """
+    total = torch.zeros_like(norms[..., 0])
+    for where, jump in phi.shape.kinks:
+        distance = torch.maximum(x.mean.lower - where, where - x.mean.upper).clamp_min(TINY)
+        found = [
+            (p / (q - p)) * ((q - p) / q) ** (q / p) * distance * (norms[..., i] / distance) ** (q / p)
+            for i, q in enumerate(POWERS)
+            if q > p
+        ]
+        total = total + abs(jump) * torch.stack(found).amin(0).nan_to_num(torch.inf)
+    return total * UP
 
 
 def _beyond(norms: Tensor, reach: Tensor, q: int, which: range) -> Tensor:
@@ -224,50 +254,11 @@ def _beyond(norms: Tensor, reach: Tensor, q: int, which: range) -> Tensor:
     return torch.stack(found).amin(0).nan_to_num(torch.inf)
 
 
-def _far(tails: Tails, reach: Tensor) -> Tensor:
-    r"""||T 1[|T| > reach]||_2 with T = L + R, see ``Tails``: (batch, n).
-
-    For any :math:`\tau<t`: where :math:`|R|\le\tau`, :math:`|L|>s=t-\tau` and :math:`|T|\le|L|t/s`, and
-    :math:`\mathbb EL^21_{|L|>s}\le2(s^2+2\Lambda^2)e^{-s^2/2\Lambda^2}`; where :math:`|R|>\tau`, by Cauchy and Schwarz
-    with :math:`P(|R|>\tau)\le(\lVert R\rVert_q/\tau)^q`.
-    """
-    best = torch.full_like(reach, torch.inf)
-    square = tails.constant.square().clamp_min(TINY)
-    for share in _LEFT:
-        inner = ((1 - share) * reach).clamp_min(TINY)
-        usual = (2 * (inner.square() + 2 * square) * torch.exp(-0.5 * inner.square() / square)).sqrt() / (1 - share)
-        chance = _chance(tails.left, share * reach)
-        best = torch.fmin(best, usual * UP + tails.norms[..., 0] * chance**0.25)
-    return best
-
-
-def _far_norm(tails: Tails, reach: Tensor, i: int) -> Tensor:
-    """The same for the norm of index i < 2, by Cauchy and Schwarz for both parts."""
-    best, q = torch.full_like(reach, torch.inf), POWERS[i]
-    square = tails.constant.square().clamp_min(TINY)
-    for share in _LEFT:
-        inner = (1 - share) * reach
-        usual = SUB_GAUSSIAN[i + 1] * tails.constant * (2 * torch.exp(-0.5 * inner.square() / square)) ** (0.5 / q)
-        chance = _chance(tails.left, share * reach)
-        best = torch.fmin(best, usual * UP / (1 - share) + tails.norms[..., i + 1] * chance ** (0.5 / q))
-    return best
-
-
 def _chance(norms: Tensor, reach: Tensor) -> Tensor:
-    """P(|R| > reach), at most, from norms of R: (batch, n)."""
+    """P(|T| > reach), at most, from norms of T: (batch, n)."""
     t = reach.clamp_min(TINY)[..., None]
     powers = norms.new_tensor([float(q) for q in POWERS])
     return ((norms / t).clamp_max(1.0) ** powers).amin(-1)
-
-
-def _outside(tails: Tails, reach: Tensor) -> Tensor:
-    """P(|T| > reach), at most, with T = L + R."""
-    square = tails.constant.square().clamp_min(TINY)
-    found = [
-        2 * torch.exp(-0.5 * ((1 - share) * reach).square() / square) * UP + _chance(tails.left, share * reach)
-        for share in _LEFT
-    ]
-    return torch.stack(found).amin(0)
 
 
 def _given(phi: Activation, x: Pre, p: Tensor, half: Tensor) -> Tensor:
@@ -287,7 +278,7 @@ def _given(phi: Activation, x: Pre, p: Tensor, half: Tensor) -> Tensor:
         size = x.spread_square.sqrt()
         for reach in _reaches(phi, x, total[..., 0]):
             t = reach.clamp_min(TINY)
-            chance = torch.minimum(_chance(total, t), _outside(x.total_tails, t)).sqrt()
+            chance = _chance(total, t).sqrt()
             found = (delta(reach).square() * x.spread.upper + widest.square() * size * chance).sqrt()
             best = torch.where(found < best, found, best)
     return best * UP
@@ -295,6 +286,8 @@ def _given(phi: Activation, x: Pre, p: Tensor, half: Tensor) -> Tensor:
 
 def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     r"""Deviation and norms of rho for a Gaussian X, whose mean and variance are functions of the input.
+
+    The norms of smooth activations, already centred: docs/layers.md, section 5.
 
     At the middle (m, r) of the box the deviation is :math:`\sqrt{v-p^2s}` (Stein: p is E phi'); moving (m, r) costs at
     most :math:`r\min(2w,c\,\text{half})+2w|r-r_0|`.
@@ -309,9 +302,10 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
     best = torch.minimum(widest * top, exact + turned + 2 * shape.swing * (top - x.spread.lower.sqrt()))
     norms = [widest * top * g for g in GAUSSIAN]
     if bend < math.inf:
-        best = torch.minimum(best, bend * (0.5 * math.sqrt(3) * top.square() + half * top))
+        off = min(_SLOPE, 2 * shape.swing) * top  # p is computed: for a tiny r that is more than the rest itself
+        best = torch.minimum(best, bend * (0.5 * math.sqrt(3) * top.square() + half * top) + off)
         norms = [
-            torch.minimum(n, bend * (0.5 * (d * top).square() + half * g * top))
+            torch.minimum(n, bend * (0.5 * (d * top).square() + half * g * top) + off * g)
             for n, d, g in zip(norms, _DOUBLE, GAUSSIAN, strict=True)
         ]
     delta = _kink_delta(phi, x, p)
@@ -325,7 +319,7 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
             for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
                 found = (stray * g + widest * d * (2 * tail) ** (0.5 / POWERS[i])) * top
                 norms[i] = torch.where(found < norms[i], found, norms[i])
-    return best * UP, 2 * torch.stack(norms, -1) * UP
+    return best * UP, top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

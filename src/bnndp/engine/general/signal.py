@@ -16,9 +16,7 @@ from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import UP
 
-__all__ = [
-    "GAUSSIAN", "POWERS", "SUB_GAUSSIAN", "Expansion", "Pre", "Signal", "Tails", "fixed", "no_tails", "of_box",
-]  # fmt: skip
+__all__ = ["CENTRED", "GAUSSIAN", "POWERS", "RIO", "Expansion", "Pieces", "Pre", "Signal", "fixed", "of_box"]
 
 POWERS = (4, 8, 16)
 """The q of the norms ||.||_q that are carried along; the last axis of every ``norms``."""
@@ -26,31 +24,11 @@ POWERS = (4, 8, 16)
 GAUSSIAN = (3**0.25 * UP, 105**0.125 * UP, 2027025**0.0625 * UP)
 """||xi||_q of a standard Gaussian."""
 
-SUB_GAUSSIAN = (2.0 * UP, 768**0.125 * UP, 20643840**0.0625 * UP)
-"""(q 2^(q/2) Gamma(q/2))^(1/q): ||L||_q of a sub-Gaussian variable with the constant 1, at most."""
+CENTRED = (1.2116, 1.4776, 1.6772)
+"""||X - E X||_q is at most this times ||X||_q: attained by laws on two points (Mori 2009)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Tails:
-    r"""How a centred variable T concentrates: norms, and T = L + R with L sub-Gaussian and R small in norm.
-
-    :math:`\mathbb Ee^{\lambda L}\le e^{\lambda^2\Lambda^2/2}`, so :math:`P(|L|>t)\le2e^{-t^2/2\Lambda^2}`. L is a
-    Lipschitz function of the Gaussians below, or of bounded differences in the factors of dropout; with
-    :math:`\Lambda=0` R is T.
-    """
-
-    norms: Tensor  # (batch, n, q): ||T||_q
-    constant: Tensor  # (batch, n): Lambda
-    left: Tensor  # (batch, n, q): ||R||_q
-
-    def plus(self, other: Tails) -> Tails:
-        """Of the sum of two such variables, whatever their dependence."""
-        return Tails(self.norms + other.norms, self.constant + other.constant, self.left + other.left)
-
-
-def no_tails(norms: Tensor) -> Tails:
-    """What norms alone say: R is all of it."""
-    return Tails(norms, torch.zeros_like(norms[..., 0]), norms)
+RIO = (3**0.5 * UP, 7**0.5 * UP, 15**0.5 * UP)
+"""sqrt(q - 1): ||sum of X_k||_q^2 <= (q - 1) sum of ||X_k||_q^2 for martingale differences X_k (Rio 2009)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +37,25 @@ class Signal:
 
     mean: Interval  # E z_j
     variance: Tensor  # Var z_j
+    variance_low: Tensor  # Var z_j, at least
     norms: Tensor  # (batch, n, q): ||z_j - E z_j||_q
+    inner: Tensor  # (batch, n, q): ||E[z_j | Y] - E z_j||_q
+    given: Tensor  # (batch, n, q): ||z_j - E[z_j | Y]||_q
+    deviations: Tensor  # (batch, n, q): the norm in Lq of the standard deviation of z_j given Y
+    roughness: Tensor  # ||z_j - E[z_j | Y] - g||_2, g some Gaussian of the same variance given Y
     noise: Interval  # E Var(z_j | Y)
     noise_deviation: Tensor  # standard deviation of Var(z_j | Y)
     third: Interval  # E (z_j - E[z_j | Y])^3
-    third_size: Tensor  # E |third central moment of z_j given Y|
-    noise_fourth: Interval  # E (z_j - E[z_j | Y])^4
+    third_deviation: Tensor  # of the third central moment of z_j given Y; with a random Y after weights only
+    noise_fourth: Interval  # E (z_j - E[z_j | Y])^4; from above of order two over Y, under the same condition
     fixed: bool
     source: bool
+    convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
+
+    @property
+    def third_size(self) -> Tensor:
+        """Root of the mean square of the third central moment of z_j given Y."""
+        return (self.third.magnitude + self.third_deviation) * UP
 
     @property
     def fourth(self) -> Tensor:
@@ -78,7 +67,7 @@ class Signal:
         """E z_j^2."""
         low, high = self.mean.lower, self.mean.upper
         least = torch.maximum(low, -high).clamp_min(0)
-        return Interval((least.square() + self.noise.lower) / UP, (self.mean.magnitude.square() + self.variance) * UP)
+        return Interval((least.square() + self.variance_low) / UP, (self.mean.magnitude.square() + self.variance) * UP)
 
     @property
     def square_deviation(self) -> Tensor:
@@ -98,7 +87,15 @@ class Signal:
             return self
         zero = torch.zeros_like(self.variance)
         none = Interval(zero, zero)
-        return Signal(self.mean, self.variance, self.norms, none, zero, none, zero, none, fixed=False, source=False)
+        moments = (
+            self.mean,
+            self.variance,
+            self.variance_low,
+            self.norms,
+            self.norms,
+            *(torch.zeros_like(self.norms),) * 2,
+        )
+        return Signal(*moments, zero, none, zero, none, zero, none, fixed=False, source=False)
 
 
 def of_box(box: Box) -> Signal:
@@ -110,7 +107,19 @@ def fixed(mean: Interval) -> Signal:
     """A signal without randomness."""
     zero = torch.zeros_like(mean.lower)
     norms, none = zero[..., None].expand(*zero.shape, len(POWERS)), Interval(zero, zero)
-    return Signal(mean, zero, norms, none, zero, none, zero, none, fixed=True, source=True)
+    return Signal(
+        mean, zero, zero, norms, norms, norms, norms, zero, none, zero, none, zero, none, fixed=True, source=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Blocks of independent terms that become Gaussian one after the other: (batch, n, blocks) each."""
+
+    before: Tensor  # variance of the terms of the blocks before, at least
+    third: Tensor  # sum of the sizes of the third moments of the terms
+    quartic: Tensor  # sum of their fourth moments and three squared variances
+    remainders: dict[int, Tensor]  # R_p at the smoothing S + before
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +128,15 @@ class Expansion:
 
     third: Interval  # kappa_3
     fourth: Interval  # kappa_4, up to 24 R_4
+    linear_fourth: Interval  # the same without Var s
     remainders: dict[int, Tensor]  # R_p, by p
+    pieces: Pieces | None  # more of them, with more smoothing
     spread_variance: Tensor  # Var s
     spread_third: Tensor  # E |s - S|^3
     spread_fourth: Tensor  # E (s - S)^4
+    spread_norm8: Tensor  # ||s - S||_8, infinite given a history
     spread_low: Tensor  # E (S - s)_+^4
-    norm4: Tensor  # of m - E m
-    norm8: Tensor
+    norms: Tensor  # (batch, n, q): ||m - E m||_q
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +154,12 @@ class Pre:
     central: Tensor  # Var E[m | Y]
     third: Tensor  # sum of E |third central moment| of the terms of m
     absolute_third: Tensor  # sum of the third absolute central moments of the terms
+    convex: bool  # whether the terms are convex and increasing functions of Gaussian variables
     quartic: Tensor  # sum of E (fourth central moment + 3 variance^2) of the terms
-    tails: Tails  # of m - E m
+    norms: Tensor  # (batch, n, q): ||m - E m||_q
     spread_norms: Tensor  # (batch, n, q): ||sqrt(s)||_q
     spread_away: Tensor  # (batch, n, q): ||sqrt(s) - sqrt(S)||_q for any S of its range
+    spread_deltas: Tensor  # (batch, n, 2): ||s - S||_q for q = 4, 8
     expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
@@ -169,19 +182,4 @@ class Pre:
     @property
     def total_norms(self) -> Tensor:
         """||X - E X||_q, at most: (batch, n, q); X - m is Gaussian given z."""
-        return self.total_tails.norms
-
-    @property
-    def norms(self) -> Tensor:
-        """||m - E m||_q: (batch, n, q)."""
-        return self.tails.norms
-
-    @property
-    def total_tails(self) -> Tails:
-        """Of X - E X: X - m is Gaussian with the deviation of s at the mean of z, and a rest."""
-        gaussian = self.norms.new_tensor(GAUSSIAN)
-        return Tails(
-            (self.norms + self.spread_norms * gaussian) * UP,
-            (self.tails.constant.square() + self.spread.upper).sqrt() * UP,
-            (self.tails.left + self.spread_away * gaussian) * UP,
-        )
+        return (self.norms + self.spread_norms * self.norms.new_tensor(GAUSSIAN)) * UP

@@ -1,30 +1,49 @@
 r"""The third and fourth derivative of :math:`G(\cdot,r)=\mathbb E\varphi(\cdot+r\xi)` in m, with their errors.
 
 In closed form for what is affine between kinks: a jump J of the slope at k contributes
-:math:`J\phi^{(p-2)}((m-k)/r)r^{-(p-1)}`. Otherwise by central differences of the slope, which is known to 1e-9: those
-of second order are off by :math:`h^2/12` times the fifth derivative, those of third order by :math:`h^2/4` times the
-sixth.
+:math:`J\phi^{(p-2)}((m-k)/r)r^{-(p-1)}`, one of the second derivative :math:`J\phi^{(p-3)}((m-k)/r)r^{-(p-2)}`.
+Otherwise by central differences of the slope, which is known to 1e-9: those of second order are off by :math:`h^2/12`
+times the fifth derivative, those of third order by :math:`h^2/4` times the sixth.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Activation
+from bnndp.activations.activation import Shape
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.normal import pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["third_and_fourth"]
+__all__ = ["Smoothed", "second", "third_and_fourth"]
 
 _SLOPE = 1e-9  # error granted to a slope
 _STEP = 0.03  # of the differences, times the scale on which G varies
 _ROUNDING = 1e-12  # of the closed form, relative to the largest value
 
 
-def third_and_fourth(phi: Activation, m: Interval, r: Interval) -> tuple[Interval, Interval]:  # (batch, n) each
+class Smoothed(Protocol):
+    """A function of a Gaussian: an activation, or its square."""
+
+    @property
+    def shape(self) -> Shape:
+        """Bounds of its derivatives."""
+        ...
+
+    def mean(self, m: Tensor, r: Tensor) -> Tensor:
+        """G(m, r), computed."""
+        ...
+
+    def slope(self, m: Tensor, r: Tensor) -> Tensor:
+        """dG/dm to 1e-9 if the shape says ``slope_known``."""
+        ...
+
+
+def third_and_fourth(phi: Smoothed, m: Interval, r: Interval) -> tuple[Interval, Interval]:  # (batch, n) each
     """Ranges of both derivatives for m and r within these intervals."""
     middle = 0.5 * (m.lower + m.upper)
     half = torch.maximum(m.upper - middle, middle - m.lower) * UP  # the middle is rounded
@@ -40,7 +59,22 @@ def third_and_fourth(phi: Activation, m: Interval, r: Interval) -> tuple[Interva
     return found[0], found[1]
 
 
-def _at(phi: Activation, m: Tensor, r: Tensor, sup: dict[int, Tensor]) -> list[tuple[Tensor, Tensor]]:
+def second(phi: Smoothed, m: Tensor, r: Tensor) -> Tensor:  # (batch, n) each
+    """The size of the second derivative at (m, r), at most."""
+    most = torch.maximum(*phi.shape.curvature(r))
+    if phi.shape.kinks:
+        total = torch.zeros_like(m)
+        for where, jump in phi.shape.kinks:
+            total = total + jump * pdf(ratio(m - where, r)) / r.clamp_min(TINY)
+        return torch.fmin(total.abs() + _ROUNDING * most, most)
+    if not phi.shape.slope_known:
+        return most
+    h = 0.05 * (0.2 + r)
+    value = 0.5 * (phi.slope(m + h, r) - phi.slope(m - h, r)).abs() / h
+    return torch.fmin(value + _SLOPE / h * UP + h.square() / 6 * phi.shape.derivative(4, r), most)
+
+
+def _at(phi: Smoothed, m: Tensor, r: Tensor, sup: dict[int, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Values at (m, r), and what they may be off."""
     if phi.shape.kinks:
         third, fourth = torch.zeros_like(m), torch.zeros_like(m)
@@ -50,6 +84,14 @@ def _at(phi: Activation, m: Tensor, r: Tensor, sup: dict[int, Tensor]) -> list[t
             density = jump * pdf(u)
             third = third - u * density / safe**2
             fourth = fourth + (u * u - 1) * density / safe**3
+        return [(third, _ROUNDING * sup[3]), (fourth, _ROUNDING * sup[4])]
+    if phi.shape.bumps:
+        third, fourth = torch.zeros_like(m), torch.zeros_like(m)
+        safe = r.clamp_min(TINY)
+        for where, jump in phi.shape.bumps:
+            u = ratio(m - where, r)
+            density = jump * pdf(u) / safe
+            third, fourth = third + density, fourth - u * density / safe
         return [(third, _ROUNDING * sup[3]), (fourth, _ROUNDING * sup[4])]
     if not phi.shape.slope_known:
         zero = torch.zeros_like(m)

@@ -13,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.expansion import History
 from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.signal import Expansion, Signal
-from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Linear
@@ -42,6 +43,10 @@ class StackedLinear:
                 f"stacked layers need weights (members, n_out, n_in), biases (members, n_out) and a box, got "
                 f"{tuple(self.weight.shape)}, {tuple(self.offsets.shape)} and {self.boxes!r}."
             )
+
+    def on_boxes(self, boxes: int) -> StackedLinear:
+        """The same layer for another number of boxes of each member."""
+        return replace(self, boxes=boxes)
 
     @property
     def random(self) -> bool:
@@ -90,7 +95,13 @@ class StackedLinear:
             part = slice(start, min(start + step, self.n_out))
             yield part, DenseRows(self._repeated(self.weight[:, part]))
 
-    def expansion(self, z: Signal) -> Expansion | None:
+    def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
+        return None
+
+    def spread_rest(self, z: Signal) -> SpreadRest | None:
+        return None
+
+    def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         return None  # nothing is random
 
     def spread(self, z: Tensor) -> Tensor:

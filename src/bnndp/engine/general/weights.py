@@ -8,11 +8,13 @@ that registers itself here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Protocol
 
 from torch import Tensor
 
+from bnndp.engine.general.expansion import History
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.errors import UnsupportedLayerError
@@ -20,6 +22,15 @@ from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import UP, gamma
 
 __all__ = ["Weights", "row_variance", "spread_around", "weights_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadRest:
+    """s less its squares, around E z: rows of z - E z, and products of two of them."""
+
+    rows: Tensor  # (batch, n_out, n_in)
+    slack: Tensor  # (batch, n_out, n_in): how far the rows may be off on the box
+    products: Tensor  # (batch, n_out, 3): norms of the products in L2, L4, L8
 
 
 class Weights(Protocol):
@@ -71,8 +82,16 @@ class Weights(Protocol):
         """The rows of mu itself, in pieces of about ``numbers`` coefficients for each box, and which they are."""
         ...
 
-    def expansion(self, z: Signal) -> Expansion | None:
-        """Cumulants of X for independent coordinates z (``expansion.py``); None where nothing is known."""
+    def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
+        """The rows w of s_i = sum_j w_ij z_j^2 + ..., as of :meth:`own_rows`; None where they are not known."""
+        ...
+
+    def spread_rest(self, z: Signal) -> SpreadRest | None:
+        """What else there is in s; None if nothing but a constant."""
+        ...
+
+    def expansion(self, z: Signal, history: History | None) -> Expansion | None:
+        """Cumulants of X for coordinates z, independent given a history (``expansion.py``); None: nothing is known."""
         ...
 
     def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)

@@ -88,9 +88,9 @@ def in_x(
 ) -> tuple[Tensor, Tensor]:
     """Rows and offsets of affine functions of x above ``sum of alpha m(x) + beta r(x) + constant`` on the box."""
     variance, bias_variance = layer.weight_std.square(), layer.bias_std.square()
-    r_high, centre = ranges.r.upper[:, None], ranges.r_centre[:, None].clamp_min(TINY)
-    middle = (0.5 * (ranges.r.lower + ranges.r.upper)).clamp_min(TINY)[:, None]
-    rise, fall = beta.clamp_min(0), torch.where(ranges.r_centre[:, None] > 0, beta.clamp_max(0), 0.0)
+    r_high, centre = ranges.r.upper[:, None], ranges.r_centre[:, None]
+    middle = 0.5 * (ranges.r.lower + ranges.r.upper)[:, None]
+    rise, fall = beta.clamp_min(0), beta.clamp_max(0)
     slope = rise / middle + fall / centre
     chord = apply_rows(variance, box.lower * box.upper)[:, None]
     offset = alpha * layer.bias_mean + constant + fall * bias_variance / centre

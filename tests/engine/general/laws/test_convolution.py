@@ -101,7 +101,7 @@ def test_local_rows_are_the_dense_ones(batch: int) -> None:
             assert torch.allclose(rows.dense().values.expand(batch, -1, -1), whole.values, atol=1e-15)
             for one, other in zip(below.parts(rows), below.parts(whole), strict=True):
                 assert torch.allclose(one, other, rtol=1e-9, atol=1e-14)
-            assert torch.allclose(below.tails(rows).norms, below.tails(whole).norms, rtol=1e-9, atol=1e-14)
+            assert torch.allclose(below.norms(rows), below.norms(whole), rtol=1e-9, atol=1e-14)
             constant = torch.zeros(batch, rows.count, dtype=torch.float64)
             low, dense = below.lower(rows, constant), below.lower(whole, constant)
             assert torch.allclose(low[0].dense().values, dense[0].dense().values, atol=1e-12)

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from bnndp.engine.chunks import device_size
-from bnndp.engine.general.expansion import expansion_of, sums_of
+from bnndp.engine.general.expansion import History, expansion_of, sums_of
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
 from bnndp.engine.general.signal import Expansion, Signal
-from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Conv2d
 from bnndp.maths.rounding import UP, gamma
@@ -69,9 +69,15 @@ class Convolution:
         return self._transpose(rows, self.layer.weight_mean)
 
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
+        return self._kernel_rows(self.layer.weight_mean, numbers)
+
+    def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
+        return self._kernel_rows(self._variance, numbers) if self.random else None
+
+    def _kernel_rows(self, kernel: Tensor, numbers: int) -> Iterator[tuple[slice, Rows]]:
         channels, height, width = self.out
         places = height * width
-        kernel = self.layer.weight_mean[None, :, None].expand(-1, -1, places, -1, -1, -1)
+        kernel = kernel[None, :, None].expand(-1, -1, places, -1, -1, -1)
         step = max(1, numbers // (places * self.layer.weight_mean[0].numel()))
         for start in range(0, channels, step):
             stop = min(start + step, channels)
@@ -79,8 +85,11 @@ class Convolution:
             grid, stride, padding = (height, width), self.layer.stride, self.layer.padding
             yield slice(start * places, stop * places), LocalRows(part, self.shape, grid, stride, padding)
 
-    def expansion(self, z: Signal) -> Expansion | None:
-        return expansion_of(z, *sums_of(self.layer.weight_mean, self._variance, self._convolve))
+    def spread_rest(self, z: Signal) -> SpreadRest | None:
+        return None
+
+    def expansion(self, z: Signal, history: History | None) -> Expansion | None:
+        return expansion_of(z, *sums_of(self.layer.weight_mean, self._variance, self._convolve), history)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._convolve(z.square(), self._variance) + self._bias_variance

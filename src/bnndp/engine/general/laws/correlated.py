@@ -6,16 +6,18 @@ r"""Rules of dense layers whose weights are correlated within a row or over the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.expansion import History
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form
-from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
+from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, Signal
-from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import CorrelatedLinear
@@ -35,9 +37,17 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
     def groups(self) -> int:
         return 1 if self.layer.shared else self.layer.n_out
 
-    def expansion(self, z: Signal) -> Expansion | None:
+    def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
+        known = self.random and self._covariance is not None
+        return pieces_of(self._diagonal, numbers) if known else None
+
+    def spread_rest(self, z: Signal) -> SpreadRest | None:
         covariance = self._covariance
-        return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance)
+        return None if covariance is None else spread_rest(z, covariance)
+
+    def expansion(self, z: Signal, history: History | None) -> Expansion | None:
+        covariance = self._covariance
+        return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance, history)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)

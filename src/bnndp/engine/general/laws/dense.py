@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from bnndp.engine.general.expansion import expansion_of, sums_of
+from bnndp.engine.general.expansion import History, expansion_of, sums_of
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, Signal
-from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
 from bnndp.layers import Linear
@@ -30,10 +31,15 @@ class Dense(MeanMatrix[Linear]):
     def groups(self) -> int:
         return self.layer.n_out
 
-    def expansion(self, z: Signal) -> Expansion | None:
-        return expansion_of(
-            z, *sums_of(self.layer.weight_mean, self._variance, lambda values, matrix: values @ matrix.mT)
-        )
+    def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
+        return pieces_of(self._variance, numbers) if self.random else None
+
+    def spread_rest(self, z: Signal) -> SpreadRest | None:
+        return None
+
+    def expansion(self, z: Signal, history: History | None) -> Expansion | None:
+        sums = sums_of(self.layer.weight_mean, self._variance, lambda values, matrix: values @ matrix.mT)
+        return expansion_of(z, *sums, history)
 
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance

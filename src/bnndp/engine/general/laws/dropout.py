@@ -17,13 +17,16 @@ from torch import Tensor
 from bnndp.engine.general.intervals import plus, square, times
 from bnndp.engine.general.nodes import Bound, Node, deviation
 from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import GAUSSIAN, SUB_GAUSSIAN, Signal, Tails
+from bnndp.engine.general.signal import GAUSSIAN, Signal
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Dropout
 from bnndp.maths.rounding import UNIT, UP
 
 __all__ = ["Dropped"]
+
+_SUB_GAUSSIAN = (2.0 * UP, 768**0.125 * UP, 20643840**0.0625 * UP)
+"""(q 2^(q/2) Gamma(q/2))^(1/q): the norm in Lq of a sub-Gaussian variable with the constant 1, at most."""
 
 _EVEN = 1e-3  # odds nearer to one: the best constant is taken as 1/4, which it does not exceed
 _ROUNDED = 1e-11  # relative to the terms of a sum: more than float64 loses in one of 1e4 terms
@@ -35,10 +38,13 @@ class Dropped:
 
     alpha: float
     channels: int  # 0: every unit has a factor of its own
-    constant: float  # sub-Gaussian constant of B - 1
     factors: tuple[float, ...]  # norms of a sum of B_j - 1 with coefficients of unit length, at most
     signal: Signal
     below: Node
+
+    @property
+    def mean(self) -> Interval:
+        return self.signal.mean
 
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         return rows, constant
@@ -56,18 +62,14 @@ class Dropped:
         total = deviation(self.below, rows).square() + self.alpha * own
         return torch.zeros_like(total), total.sqrt() * UP
 
-    def tails(self, rows: Rows) -> Tails:
+    def norms(self, rows: Rows) -> Tensor:
         """Those of z - E z, plus z (B - 1), which given z is a sum of independent (sub-)Gaussian terms."""
-        z, below = self.below.signal, self.below.tails(rows)
-        factor, sizes = below.norms.new_tensor(self.factors), z.mean.magnitude[..., None] + z.norms
-        vectors = torch.cat([z.mean.magnitude[..., None], sizes, z.norms], -1)
+        z, sizes = self.below.signal, self.below.signal.mean.magnitude[..., None] + self.below.signal.norms
         if self.channels:
-            found = torch.linalg.vector_norm(rows.abs().group_dots(vectors, self.channels), dim=2)
+            own = torch.linalg.vector_norm(rows.abs().group_dots(sizes, self.channels), dim=2)
         else:
-            found = rows.square().dots(vectors.square()).sqrt()
-        at, whole, away = found[..., 0], found[..., 1:4], found[..., 4:]
-        constant = (below.constant.square() + (self.constant * at).square()).sqrt() * UP
-        return Tails((below.norms + factor * whole) * UP, constant, (below.left + factor * away) * UP)
+            own = rows.square().dots(sizes.square()).sqrt()
+        return (self.below.norms(rows) + z.norms.new_tensor(self.factors) * own) * UP
 
 
 @step.register
@@ -89,11 +91,16 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
     signal = Signal(
         mean=z.mean,
         variance=(z.variance + alpha * second.upper) * UP,
+        variance_low=(z.variance_low + alpha * second.lower / UP) / UP,
         norms=norms,
+        inner=z.inner,
+        given=norms if z.source else norms + z.inner,
+        deviations=norms if z.source else norms + z.inner,
+        roughness=math.sqrt(2) * noise.upper.sqrt() * UP,
         noise=noise,
         noise_deviation=deviation_,
         third=Interval(-cube * UP, cube * UP),
-        third_size=cube * UP,
+        third_deviation=torch.zeros_like(cube) if z.source else cube * UP,
         noise_fourth=Interval(torch.zeros_like(noise_fourth), noise_fourth),
         fixed=False,
         source=z.source,
@@ -102,7 +109,7 @@ def _(layer: Dropout, below: Node, shape: tuple[int, ...]) -> Node:
         signal = signal.without_history()
     elif z.source:
         signal = replace(signal, **_exact(z, layer.rate / (1 - layer.rate), third, fourth))
-    return Dropped(alpha, shape[0] if layer.channels else 0, _constant(layer), factors, signal, below)
+    return Dropped(alpha, shape[0] if layer.channels else 0, factors, signal, below)
 
 
 def _exact(z: Signal, second: float, third: float, fourth: float) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def _exact(z: Signal, second: float, third: float, fourth: float) -> dict[str, A
     )
     return {
         "third": found,
-        "third_size": found.magnitude,
+        "third_deviation": torch.zeros_like(found.lower),
         "noise_fourth": Interval(last.lower.clamp_min(0), last.upper.clamp_min(0)),
     }
 
@@ -160,7 +167,7 @@ def _constant(layer: Dropout) -> float:
 
 def _factors(layer: Dropout) -> tuple[float, ...]:
     r"""Norms of :math:`\sum_ja_j(B_j-1)`, |a| = 1: of a Gaussian, or of a sub-Gaussian variable."""
-    norms = GAUSSIAN if layer.law == "gaussian" else SUB_GAUSSIAN
+    norms = GAUSSIAN if layer.law == "gaussian" else _SUB_GAUSSIAN
     return tuple(norm * _constant(layer) * UP for norm in norms)
 
 

@@ -5,16 +5,18 @@ With :math:`U=AA^\top` and :math:`q(z)=|B^\top\tilde z|^2`, :math:`\operatorname
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.expansion import History
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form
-from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
+from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, Signal
-from bnndp.engine.general.weights import Weights, weights_of
+from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
 from bnndp.maths.rounding import UP, gamma
@@ -33,9 +35,17 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
     def groups(self) -> int:
         return 1
 
-    def expansion(self, z: Signal) -> Expansion | None:
+    def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
+        known = self.random and self._covariance is not None
+        return pieces_of(self._diagonal, numbers) if known else None
+
+    def spread_rest(self, z: Signal) -> SpreadRest | None:
         covariance = self._covariance
-        return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance)
+        return None if covariance is None else spread_rest(z, covariance)
+
+    def expansion(self, z: Signal, history: History | None) -> Expansion | None:
+        covariance = self._covariance
+        return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance, history)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)
@@ -52,9 +62,7 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
         return self._rows * (radius @ self.layer.column_factor[:-1].abs()).square().sum(-1, keepdim=True) * UP
 
     def mean_spread(self, z: Signal) -> Interval:
-        return mean_form(
-            self, z, self._rows[:, None] * self.layer.column_factor[:-1].square().sum(-1), self._covariance
-        )
+        return mean_form(self, z, self._diagonal, self._covariance)
 
     def spread_deviation(self, z: Signal) -> Tensor:
         factor = self.layer.column_factor[:-1].abs()
@@ -89,6 +97,11 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
         if self.n_out * factor.shape[0] ** 2 > LARGEST:
             return None
         return self._rows[:, None, None] * (factor @ factor.mT)
+
+    @property
+    def _diagonal(self) -> Tensor:
+        """Variances of the weights: (n_out, n_in)."""
+        return self._rows[:, None] * self.layer.column_factor[:-1].square().sum(-1)
 
     @property
     def _rows(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bnndp.engine.general.nodes import Bound, Node, deviation, nothing, vanished
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
-from bnndp.engine.general.signal import Signal, Tails, fixed, no_tails
+from bnndp.engine.general.signal import CENTRED, Signal, fixed
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
@@ -60,6 +60,10 @@ class Averaged:
     signal: Signal
     below: Node
 
+    @property
+    def mean(self) -> Interval:
+        return self.signal.mean
+
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         return self._pull(rows), constant - gamma(16) * constant.abs() - self._lost(rows)
 
@@ -70,8 +74,8 @@ class Averaged:
             return noise * UP, central * UP
         return torch.zeros_like(noise), deviation(self.below, pulled)
 
-    def tails(self, rows: Rows) -> Tails:
-        return self.below.tails(self._pull(rows))
+    def norms(self, rows: Rows) -> Tensor:
+        return self.below.norms(self._pull(rows))
 
     def _pull(self, rows: Rows) -> Rows:
         windows, count = self.windows, self.windows.count
@@ -102,6 +106,10 @@ class Largest:
     signal: Signal
     below: Node
 
+    @property
+    def mean(self) -> Interval:
+        return self.signal.mean
+
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         matrix = rows.dense().values
         positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
@@ -115,8 +123,8 @@ class Largest:
         pulled = self._pull(rows)
         return nothing(self.signal, rows), (deviation(self.below, pulled) + rows.abs().dot(self.rest)) * UP
 
-    def tails(self, rows: Rows) -> Tails:
-        return self.below.tails(self._pull(rows)).plus(no_tails(rows.abs().dots(self.rest_norms) * UP))
+    def norms(self, rows: Rows) -> Tensor:
+        return self.below.norms(self._pull(rows)) + rows.abs().dots(self.rest_norms) * UP
 
     def _pull(self, rows: Rows) -> Rows:
         return DenseRows(self.windows.collect(rows.dense().values[..., None] * self.chosen[:, None]))
@@ -145,11 +153,16 @@ def _(layer: AveragePool, below: Node, shape: tuple[int, ...]) -> Node:
     signal = Signal(
         mean=ends,
         variance=(mean(z.variance) / count if z.source else mean(z.variance.sqrt()).square()) * UP,
+        variance_low=mean(z.noise.lower) / count / UP,
         norms=torch.stack([mean(norm) for norm in z.norms.unbind(-1)], -1) * UP,
+        inner=torch.stack([mean(norm) for norm in z.inner.unbind(-1)], -1) * UP,
+        given=torch.stack([mean(norm) for norm in z.given.unbind(-1)], -1) * UP,
+        deviations=torch.stack([mean(norm) for norm in z.deviations.unbind(-1)], -1) * UP,
+        roughness=math.sqrt(2) * (mean(z.noise.upper) / count).sqrt() * UP,
         noise=Interval(mean(z.noise.lower) / count / UP, mean(z.noise.upper) / count * UP),
         noise_deviation=mean(z.noise_deviation) / count * UP,
         third=Interval(-third, third),
-        third_size=third,
+        third_deviation=torch.zeros_like(third) if z.source else third,
         noise_fourth=Interval(torch.zeros_like(fourth), fourth),
         fixed=False,
         source=z.source,
@@ -190,7 +203,9 @@ def _(layer: MaxPool, below: Node, shape: tuple[int, ...]) -> Node:
     variance = (sd.gather(-1, index)[..., 0] + rest).square() * UP
     zero = torch.zeros_like(variance)
     none = Interval(zero, zero)
-    # max is within sum |z_i - E z_i| of a constant, and max - z_j of one; centring at most doubles a norm.
-    signal = Signal(mean, variance, 2 * norms.sum(2) * UP, none, zero, none, zero, none, fixed=False, source=False)
+    # max is within sum |z_i - E z_i| of a constant, and max - z_j of one.
+    whole = norms.new_tensor(CENTRED) * norms.sum(2) * UP
+    moments = (mean, variance, zero, whole, whole, *(torch.zeros_like(whole),) * 2)
+    signal = Signal(*moments, zero, none, zero, none, zero, none, fixed=False, source=False)
     apart_norms = 2 * (pairs + most.clamp_min(0)[..., None]) * others[..., None]
     return Largest(windows, chosen, upper, total, rest, apart_norms.sum(2) * UP, signal, below)

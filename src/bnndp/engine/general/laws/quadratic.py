@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.expansion import Products, expansion_of, sums_of
+from bnndp.engine.general.expansion import History, Products, expansion_of, sums_of
 from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.signal import Expansion, Signal
-from bnndp.engine.general.weights import Weights, spread_around
+from bnndp.engine.general.weights import SpreadRest, Weights, spread_around
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["LARGEST", "form_expansion", "mean_form"]
+__all__ = ["LARGEST", "form_expansion", "mean_form", "spread_rest"]
 
 
 LARGEST = 2**24  # numbers in matrices of covariances that are formed
@@ -53,9 +53,12 @@ def _range(covariance: Tensor, mean: Interval) -> Interval:
 
 
 def form_expansion(
-    z: Signal, mean: Tensor, covariance: Tensor
+    z: Signal, mean: Tensor, covariance: Tensor, history: History | None
 ) -> Expansion:  # (n_out, n_in), (n_out, n_in + 1, n_in + 1)
-    """Cumulants of sums of independent z_k with weights of these means, covariances within a row and a last bias."""
+    """Cumulants of sums of independent z_k with weights of these means, covariances within a row and a last bias.
+
+    Given a history only the squares of s are expanded, and its ``extra`` stands for the rest.
+    """
     form, size = covariance[:, :-1, :-1], covariance[:, :-1].abs()
     diagonal = form.diagonal(dim1=-2, dim2=-1)  # (n_out, n_in)
     off = form - torch.diag_embed(diagonal)
@@ -63,18 +66,35 @@ def form_expansion(
     def apply(values: Tensor, matrix: Tensor) -> Tensor:  # (batch, n_in) or (batch, n_out, n_in), (n_out, n_in)
         return values @ matrix.mT if values.ndim == 2 else (values * matrix).sum(-1)
 
+    if history is not None:
+        return expansion_of(z, *sums_of(mean, diagonal, apply), history)
     middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
     at = torch.einsum("okl,bl->bok", covariance[:, :-1, :-1], middle) + covariance[:, :-1, -1]  # half the slope of s
     reach = radius * UP + BLUR * middle.abs()
     around = torch.einsum("okl,bl->bok", size[..., :-1], reach) + BLUR * size[..., -1]
     safe = torch.where(diagonal > 0, diagonal, torch.inf)
     effective = Interval((at - around) / safe - TINY, (at + around) / safe + TINY)
-    return expansion_of(z, *sums_of(mean, diagonal, apply), effective, _products(z, mean, off))
+    return expansion_of(z, *sums_of(mean, diagonal, apply), None, effective, _products(z, mean, off))
+
+
+def spread_rest(z: Signal, covariance: Tensor) -> SpreadRest:  # (n_out, n_in + 1, n_in + 1)
+    r"""What is off the diagonal of :math:`s=\tilde z^\top\Sigma\tilde z`.
+
+    With :math:`d=z-\mathbb Ez` it is :math:`2(\Sigma\,\mathbb E\tilde z)\cdot d+\sum_{j\ne k}\Sigma_{jk}d_jd_k`.
+    """
+    form = covariance[:, :-1, :-1]
+    off = form - torch.diag_embed(form.diagonal(dim1=-2, dim2=-1))
+    size, border = off.abs(), covariance[:, :-1, -1]
+    middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower) * UP
+    rows = 2 * (torch.einsum("okl,bl->bok", off, middle) + border)
+    slack = 2 * torch.einsum("okl,bl->bok", size, radius + BLUR * middle.abs()) + BLUR * border.abs()
+    products = [torch.einsum("bk,okl,bl->bo", norm, size, norm) for norm in z.norms.unbind(-1)]
+    return SpreadRest(rows, slack * UP, torch.stack(products, -1) * UP)
 
 
 def _products(z: Signal, mean: Tensor, off: Tensor) -> Products:  # off (n_out, n_in, n_in), zero on the diagonal
     v, fourth = z.noise.upper.clamp_min(SMALL**2), z.noise_fourth.upper.clamp_min(SMALL**4)
-    cube, norm4 = (v * fourth).sqrt(), fourth.sqrt().sqrt()
+    cube, norm4, norm8 = (v * fourth).sqrt(), fourth.sqrt().sqrt(), z.norms[..., 1].clamp_min(SMALL)
     size, weight = off.abs().clamp_min(SMALL**2), mean.abs().clamp_min(SMALL)
     both, both_size = off * mean[:, :, None] * mean[:, None, :], size * weight[:, :, None] * weight[:, None, :]
 
@@ -88,6 +108,7 @@ def _products(z: Signal, mean: Tensor, off: Tensor) -> Products:  # off (n_out, 
     return Products(
         variance=2 * pairs(size.square(), v, v),
         norm4=pairs(size, norm4, norm4),
+        norm8=pairs(size, norm8, norm8),
         cross=Interval(cross - slack, cross + slack),
         fifth=pairs(size * square[:, :, None] * weight[:, None, :], cube, v),
         sixth=pairs(both_size * square[:, :, None], v.square(), v),

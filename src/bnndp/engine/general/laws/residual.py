@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bnndp.engine.general.nodes import Bound, Node, deviation, lower_bound, nothing
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import Signal, Tails, fixed
+from bnndp.engine.general.signal import Signal, fixed
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP, gamma
 
@@ -23,6 +24,10 @@ class Added:
     signal: Signal
     below: Node
 
+    @property
+    def mean(self) -> Interval:
+        return self.signal.mean
+
     def lower(self, rows: Rows, constant: Tensor) -> Bound:
         own = rows.dense()
         through, constant = lower_bound(self.inner, own, constant)
@@ -35,8 +40,8 @@ class Added:
         both = deviation(self.inner[-1], rows) + deviation(self.below, rows)
         return nothing(self.signal, rows), both * UP
 
-    def tails(self, rows: Rows) -> Tails:
-        return self.inner[-1].tails(rows).plus(self.below.tails(rows))
+    def norms(self, rows: Rows) -> Tensor:
+        return self.inner[-1].norms(rows) + self.below.norms(rows)
 
 
 def added(inner: list[Node], below: Node) -> Added:
@@ -50,5 +55,6 @@ def added(inner: list[Node], below: Node) -> Added:
     zero = variance * 0.0
     none = Interval(zero, zero)
     norms = (a.norms + b.norms) * UP
-    signal = Signal(mean, variance, norms, none, zero, none, zero, none, fixed=False, source=False)
+    moments = (mean, variance, zero, norms, norms, *(torch.zeros_like(norms),) * 2)
+    signal = Signal(*moments, zero, none, zero, none, zero, none, fixed=False, source=False)
     return Added(inner, signal, below)

@@ -1,0 +1,158 @@
+r"""Moments of :math:`z=\varphi(X)` given the signal y below, averaged over y.
+
+Given y, X is Gaussian with mean m and variance s. Let v, :math:`\kappa_3` and :math:`c_4` be the central moments of z
+then, h its mean. With L the Lipschitz constant of the activation, w half the range of its slope, c its largest
+curvature, :math:`r=\sqrt s` and (m_0, s_0) the middle of the ranges of (E m, E s):
+
+* in s, v moves by at most :math:`L^2|s-s_0|`: with one noise for both the deviation moves by at most :math:`L|r-r_0|`
+  and is at most Lr; :math:`\kappa_3` by :math:`\sqrt3L^3|s^{3/2}-s_0^{3/2}|\le\tfrac32\sqrt3L^3(r_0|s-s_0|+
+  |s-s_0|^{3/2})`; and :math:`c_4^{1/4}` by ``CENTRED`` times :math:`L\lVert\xi\rVert_4|r-r_0|`;
+* in m, :math:`|\partial_mv|=2|\operatorname{Cov}(z,\varphi')|\le2Lr\min(w,cr)` (Poincare for both factors). At m_0 the
+  deviations of both are known, that of the slope by the distances of its mean from its range (Bhatia and Davis 2000),
+  and :math:`|\partial_m^2v|\le4L^2`. In the same way :math:`|\partial_m\kappa_3|\le3\sqrt3L^2r^2\min(w,cr)`, and
+  :math:`|\partial_mc_4|\le4\lVert z-\mathbb E z\rVert_6^3` times the deviation of the slope,
+  :math:`|\partial_m^2c_4|\le51.5L^4r^2`; norms of z - h move by at most :math:`w|m-m_0|` and
+  :math:`L\lVert\xi\rVert_q|r-r_0|`, times ``CENTRED``.
+* What is affine but for kinks is a line :math:`pX` plus B, small where the kinks are far (``remainders.past_kinks``):
+  the moments are those of a Gaussian up to :math:`\lVert B\rVert_2` and :math:`\lVert B\rVert_4` (Minkowski).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.activations.activation import Activation, Central
+from bnndp.engine.general.remainders import past_kinks
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre
+from bnndp.geometry.bounds import Interval
+from bnndp.maths.replacement import ABSOLUTE_THIRD
+from bnndp.maths.rounding import TINY, UP
+
+__all__ = ["Given", "given_input"]
+
+_SLOPE = 1e-9  # error granted to a slope
+_ROOT3, _ROOT15 = math.sqrt(3) * (1 + 1e-15), math.sqrt(15) * (1 + 1e-15)
+_BEND4 = 51.5  # second derivative of the fourth central moment in m over L^4 r^2 (``central_range.py``)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Averages over y: (batch, n) each, upper bounds but for the interval."""
+
+    noise: Interval  # E Var(z | y)
+    noise_deviation: Tensor  # standard deviation of Var(z | y)
+    third: Interval  # E of the third central moment
+    third_deviation: Tensor  # standard deviation of it
+    fourth_mean: Tensor  # E of the fourth central moment
+    fourth: Tensor  # root of the mean square of it
+    norms: Tensor  # (batch, n, q): ||z - E[z | y]||_q
+    deviations: Tensor  # (batch, n, q): norms in Lq of the standard deviation of z given y
+    fourths: Tensor  # (batch, n, 2): norms in L8 and L16 of the fourth root of the fourth central moment given y
+
+
+def given_input(phi: Activation, x: Pre) -> Given:
+    """By the moments at the middle of the box; and where kinks are far, by those of a line."""
+    near = _near(phi, x)
+    return _lesser(near, _far(phi, x)) if phi.shape.kinks else near
+
+
+def _near(phi: Activation, x: Pre) -> Given:
+    shape = phi.shape
+    middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
+    half = 0.5 * (x.mean.upper - x.mean.lower) * UP
+    s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
+    root, wide = s0.sqrt(), 0.5 * (x.spread.upper - x.spread.lower) * UP
+    steep, bend = shape.steepest, max(shape.bend_up, shape.bend_down)
+    turned = torch.full_like(root, shape.swing) if bend == math.inf else (bend * root).clamp_max(shape.swing)
+    local = _slope_deviation(phi, middle, root, turned)  # of phi' at the middle; ``turned`` anywhere
+    at = phi.central(middle, root)
+    away, away_s = half + x.mean_variance.sqrt(), wide + x.spread_deviation  # ||m - m_0||_2, ||s - s_0||_2
+    bent = 2 * steep**2 * (half + x.norms[..., 0]).square()
+    drift = torch.minimum(2 * steep * root * turned * away, 2 * at.variance.upper.sqrt() * local * away + bent)
+    drift = (drift + steep**2 * away_s) * UP
+    gaussian = x.norms.new_tensor(GAUSSIAN)
+    top, square = steep**2 * x.spread.upper * UP, x.spread_square
+    delta = wide + x.spread_deltas[..., 0]  # ||s - s_0||_4
+    third = 3 * _ROOT3 * steep**2 * s0 * turned * away + 1.5 * _ROOT3 * steep**3 * (root * away_s + delta**1.5)
+    most = torch.minimum(third * UP, ABSOLUTE_THIRD * steep**3 * (x.spread_norms[..., 1] ** 3) + at.third.magnitude)
+    size4, size8 = at.fourth.upper.sqrt().sqrt(), at.norm8
+    rise = 4 * size4 * size8.square() * local * away + 0.5 * _BEND4 * steep**4 * s0 * (half + x.norms[..., 0]).square()
+    rise = torch.minimum(rise, 4 * _ROOT15 * steep**3 * s0 * root * turned * away)
+    moved = shape.swing * (half[..., None] + x.norms)
+    spread = steep * (x.spread_away + (wide / root.clamp_min(TINY))[..., None])
+    fourths = size4[..., None] + CENTRED[0] * (moved + GAUSSIAN[0] * spread)[..., 1:]
+    grown = (at.fourth.upper + rise).sqrt().sqrt()[..., None] + CENTRED[0] * GAUSSIAN[0] * spread[..., :2]
+    fourths[..., 0] = torch.fmin(fourths[..., 0], grown[..., 1])
+    deviations = at.variance.upper.sqrt()[..., None] + moved + spread
+    return Given(
+        noise=Interval(
+            (at.variance.lower - drift).clamp_min(0).minimum(top), torch.minimum(at.variance.upper + drift, top) * UP
+        ),
+        noise_deviation=torch.minimum(drift, steep**2 * square.sqrt()) * UP,
+        third=Interval(at.third.lower - most, at.third.upper + most),
+        third_deviation=most,
+        fourth_mean=torch.fmin(grown[..., 0], GAUSSIAN[0] * steep * x.spread_norms[..., 0]) ** 4 * UP,
+        fourth=torch.fmin(fourths[..., 0], GAUSSIAN[0] * steep * x.spread_norms[..., 1]) ** 4 * UP,
+        norms=torch.fmin(_moved_norms(at, x, moved, spread), steep * gaussian * x.spread_norms) * UP,
+        deviations=torch.fmin(deviations, steep * x.spread_norms) * UP,
+        fourths=torch.fmin(fourths, GAUSSIAN[0] * steep * x.spread_norms[..., 1:]) * UP,
+    )
+
+
+def _moved_norms(at: Central, x: Pre, moved: Tensor, spread: Tensor) -> Tensor:
+    """Norms of z - h from those at the middle: (batch, n, q)."""
+    found = torch.stack([at.fourth.upper.sqrt().sqrt(), at.norm8, at.norm16], -1)
+    return found + x.norms.new_tensor(CENTRED) * (moved + x.norms.new_tensor(GAUSSIAN) * spread)
+
+
+def _slope_deviation(phi: Activation, m: Tensor, r: Tensor, most: Tensor) -> Tensor:
+    """The standard deviation of phi'(m + r xi), at most."""
+    if not phi.shape.slope_known:
+        return most
+    (low, high), mean = phi.shape.slopes, phi.slope(m, r)
+    return torch.minimum(most, ((high - mean + _SLOPE) * (mean - low + _SLOPE)).clamp_min(0).sqrt() * UP)
+
+
+def _far(phi: Activation, x: Pre) -> Given:
+    middle = 0.5 * (x.mean.lower + x.mean.upper)
+    line = phi.slope(middle, torch.zeros_like(middle)).abs()
+    most, least = line + _SLOPE, (line - _SLOPE).clamp_min(0)
+    two, four = past_kinks(phi, x, x.total_norms, 2), CENTRED[0] * past_kinks(phi, x, x.total_norms, 4)
+    gaussian = most * GAUSSIAN[0] * x.spread_norms[..., 0]  # ||p (X - m)||_4
+    away_s = 0.5 * (x.spread.upper - x.spread.lower) * UP + x.spread_deviation
+    none = torch.full_like(x.norms, torch.inf)
+    third = (3 * gaussian.square() * four + 3 * gaussian * four.square() + four**3) * UP
+    gaussian8, eight = most * GAUSSIAN[1] * x.spread_norms[..., 1], CENTRED[1] * past_kinks(phi, x, x.total_norms, 8)
+    third2 = (3 * gaussian8.square() * eight + 3 * gaussian8 * eight.square() + eight**3) * UP
+    return Given(
+        noise=Interval(
+            (least * x.spread.lower.sqrt() / UP - two).clamp_min(0).square() / UP,
+            (most * x.spread.upper.sqrt() + two).square() * UP,
+        ),
+        noise_deviation=(most.square() * away_s + 2 * most * x.spread_norms[..., 0] * four + four.square()) * UP,
+        third=Interval(-third, third),
+        third_deviation=third2,
+        fourth_mean=(gaussian + four) ** 4 * UP,
+        fourth=(gaussian8 + eight) ** 4 * UP,
+        norms=none,
+        deviations=none,
+        fourths=none[..., 1:],
+    )
+
+
+def _lesser(a: Given, b: Given) -> Given:
+    """The better of two; what is no number says nothing."""
+    return Given(
+        Interval(torch.fmax(a.noise.lower, b.noise.lower), torch.fmin(a.noise.upper, b.noise.upper)),
+        torch.fmin(a.noise_deviation, b.noise_deviation),
+        Interval(torch.fmax(a.third.lower, b.third.lower), torch.fmin(a.third.upper, b.third.upper)),
+        torch.fmin(a.third_deviation, b.third_deviation),
+        *(
+            torch.fmin(getattr(a, name), getattr(b, name))
+            for name in ("fourth_mean", "fourth", "norms", "deviations", "fourths")
+        ),
+    )

@@ -1,0 +1,299 @@
+r"""The normal form of a network: the simplest layers that are the same function with the same law.
+
+What can be written in several ways gets the same bounds, at the same speed, as the simplest of them. Every pass and
+question bounds the normal form (``tighten/pass_choice.py``); files, certificates and reports keep the network as it
+was given. A rewriting is made only where the law stays the same:
+
+* ``LeakyRelu(0)`` and a :class:`PiecewiseAffine` made of torch's ReLU become ``Relu``;
+* ``Identity``, ``LeakyRelu(1)``, ``Dropout(0)``, pooling of single values, a residual block that adds zeros and a
+  ``Flatten`` of a vector, or of the inputs, are left out;
+* a convolution with one position becomes a ``Linear``, and images of one pixel become vectors;
+* correlated weights become a ``Linear`` where each Gaussian belongs to one weight and each weight has at most one, and
+  have rows of their own where each Gaussian belongs to one row;
+* a matrix-normal law becomes a ``Linear`` where both factors are diagonal, up to the order of their columns. The
+  product of two of their numbers is rounded once. That is covered: passes use the squares of standard deviations only,
+  and grant twice the rounding errors of their sums, of which there are more than four (``maths/rounding.py``);
+* an ensemble loses its members of weight zero, equal members are taken together, and one that is left stands alone.
+
+Last, layers are scaled into the range of magnitudes that bounds are computed for (``magnitudes.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from bnndp.activations import Identity, LeakyRelu, PiecewiseAffine, Relu
+from bnndp.errors import MagnitudeError
+from bnndp.layers import (
+    AveragePool,
+    Conv2d,
+    CorrelatedLinear,
+    Dropout,
+    Flatten,
+    Linear,
+    MatrixNormalLinear,
+    MaxPool,
+    Residual,
+)  # fmt: skip
+from bnndp.network.ensemble import Ensemble, Posterior
+from bnndp.network.magnitudes import INPUTS, Placed, scaled
+from bnndp.network.network import BayesianNetwork, Layer, flat
+
+__all__ = ["normal_form"]
+
+_RELUS = (torch.relu, torch.nn.functional.relu, torch.Tensor.relu)
+_LEAST = 1e-290  # of a product of two factors that is rounded by no more than a unit
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A normal form, and how often the tensors that it was made of had been changed in place."""
+
+    form: Posterior | None  # None: the network itself
+    tensors: tuple[Tensor, ...]
+    changes: int
+
+    @property
+    def current(self) -> bool:
+        return self.changes == _changes(self.tensors)
+
+
+_FORMS: WeakKeyDictionary[Posterior, _Known] = WeakKeyDictionary()
+
+
+def normal_form(network: Posterior) -> Posterior:
+    """The network in normal form, itself if it is; made once, and again if a tensor was changed in place.
+
+    Raises:
+        MagnitudeError: If a number is beyond the range that bounds are computed for.
+    """
+    known = _FORMS.get(network)
+    if known is None or not known.current:
+        found = _of_ensemble(network) if isinstance(network, Ensemble) else _of_network(network)
+        layers = (layer for member in network.members for layer in flat(member.layers))
+        tensors = [getattr(layer, name) for layer in layers for name in layer.tensors]
+        tensors += [member.shift for member in network.members if member.shift is not None]
+        counted = tuple(tensor for tensor in (*tensors, network.probabilities) if not tensor.is_inference())
+        known = _FORMS[network] = _Known(None if found is network else found, counted, _changes(counted))
+    return known.form or network
+
+
+def _changes(tensors: Sequence[Tensor]) -> int:
+    return sum([tensor._version for tensor in tensors])
+
+
+def _of_network(network: BayesianNetwork) -> BayesianNetwork:
+    if network.shift is not None and not bool((network.shift.abs() <= INPUTS).all()):
+        i = int((~(network.shift.abs() <= INPUTS)).nonzero()[0, 0])
+        raise MagnitudeError(
+            f"shift[{i}] is {network.shift[i].item():.3g}; bounds are computed for inputs up to {INPUTS:.3g}. Give the "
+            "inputs in other units."
+        )
+    shape, pixels = network.shapes[0], not _grows(network.layers, network.shapes[0])
+    placed = [Placed(f"layer {index}", layer) for index, layer in enumerate(network.layers)]
+    placed = _simplified(placed, shape, pixels)
+    if isinstance(placed[0].layer, Flatten):
+        placed, shape = placed[1:], (network.n_in,)
+    elif _is_vector(shape, pixels):
+        shape = shape[:1]
+    layers = tuple(each.layer for each in scaled(placed))
+    return network if _are(layers, network.layers) else replace(network, layers=layers, input_shape=shape)
+
+
+def _are(layers: Sequence[Layer], others: Sequence[Layer]) -> bool:
+    """Whether they are the same records."""
+    return len(layers) == len(others) and all(a is b for a, b in zip(layers, others, strict=True))
+
+
+# Layers
+
+
+def _simplified(placed: Sequence[Placed], shape: Shape, pixels: bool) -> list[Placed]:
+    """A chain for inputs of this shape in its simplest layers; ``pixels`` says whether one pixel may be a vector."""
+    found = []
+    for each in placed:
+        found += [Placed(each.where, layer) for layer in _simplest(each.layer, shape, pixels)]
+        shape = each.layer.out_shape(shape)
+    return found
+
+
+def _is_vector(shape: Shape, pixels: bool) -> bool:
+    return len(shape) == 1 or (pixels and shape[1:] == (1, 1))
+
+
+def _grows(layers: Sequence[Layer], shape: Shape) -> bool:
+    """Whether an image of one pixel becomes a larger one, by its padding: then it must stay an image."""
+    for layer in layers:
+        after = layer.out_shape(shape)
+        if isinstance(layer, Conv2d) and shape[1:] == (1, 1) and after[1:] != (1, 1):
+            return True
+        if isinstance(layer, Residual) and _grows(layer.layers, shape):
+            return True
+        shape = after
+    return False
+
+
+def _simplest(layer: Layer, shape: Shape, pixels: bool) -> Sequence[Layer]:
+    """What takes the place of a layer."""
+    match layer:
+        case Identity() | LeakyRelu(negative_slope=1.0) | Dropout(rate=0.0):
+            return []
+        case LeakyRelu() | PiecewiseAffine() if _is_relu(layer):
+            return [Relu()]
+        case CorrelatedLinear():
+            return [_uncorrelated(layer)]
+        case MatrixNormalLinear():
+            return [_independent(layer)]
+        case Residual():
+            return _block(layer, shape, pixels)
+    return _of_images(layer, shape, pixels)
+
+
+def _is_relu(phi: LeakyRelu | PiecewiseAffine) -> bool:
+    if isinstance(phi, LeakyRelu):
+        return phi.negative_slope == 0
+    return phi.function in _RELUS or type(phi.function) is torch.nn.ReLU  # a subclass may be another function
+
+
+def _of_images(layer: Layer, shape: Shape, pixels: bool) -> Sequence[Layer]:
+    """Of layers that may take an image, or give one of a single pixel."""
+    vector, to_vector = (_is_vector(each, pixels) for each in (shape, layer.out_shape(shape)))
+    match layer:
+        case Dropout(channels=True) if vector:
+            return [replace(layer, channels=False)]
+        case Flatten() if vector:
+            return []
+        case AveragePool() | MaxPool():
+            alone = vector or layer.size == layer.stride == (1, 1)
+            return [] if alone else [layer, Flatten()] if to_vector else [layer]
+        case Conv2d() if to_vector:
+            return [_dense(layer, shape)] if vector else [Flatten(), _dense(layer, shape)]
+    return [layer]
+
+
+def _block(block: Residual, shape: Shape, pixels: bool) -> Sequence[Layer]:
+    inner = tuple(each.layer for each in _simplified([Placed("", layer) for layer in block.layers], shape, pixels))
+    last: Any = inner[-1] if inner else Identity()
+    if isinstance(last, Linear | Conv2d) and not any(bool(getattr(last, name).any()) for name in last.tensors):
+        return []
+    return [block if _are(inner, block.layers) else Residual(inner or (Identity(),))]
+
+
+def _dense(layer: Conv2d, shape: Shape) -> Linear:
+    """A convolution with one position: each weight of its kernel meets one value, or the padding."""
+    top, left = layer.padding
+    rows, columns = (
+        max(0, min(n, k - pad)) for n, k, pad in zip(shape[1:], layer.weight_mean.shape[2:], layer.padding, strict=True)
+    )
+
+    def spread(kernel: Tensor) -> Tensor:  # (out, in, height, width) -> (out, inputs)
+        found = kernel.new_zeros(kernel.shape[0], *shape)
+        found[..., :rows, :columns] = kernel[..., top : top + rows, left : left + columns]
+        return found.flatten(1)
+
+    return Linear(spread(layer.weight_mean), spread(layer.weight_std), layer.bias_mean, layer.bias_std)
+
+
+def _uncorrelated(layer: CorrelatedLinear) -> Layer:
+    """Without what no two weights, or no two rows, share."""
+    some = layer.factor != 0  # (n_out, n_in + 1, rank)
+    if layer.shared and bool((some.any(1).sum(0) > 1).any()):
+        return layer
+    stds = torch.cat([layer.weight_std, layer.bias_std[:, None]], 1)  # (n_out, n_in + 1)
+    if bool((some.sum(1) <= 1).all()) and bool((some.sum(-1) + (stds > 0) <= 1).all()):
+        stds = stds + layer.factor.abs().sum(-1)  # of one number and zeros: exact
+        return Linear(layer.weight_mean, stds[:, :-1], layer.bias_mean, stds[:, -1])
+    if not layer.shared:
+        return layer
+    own = some.any(1)  # (n_out, rank): the Gaussians of each row
+    order = own.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : int(own.sum(1).max())]
+    factor = layer.factor.gather(2, order[:, None].expand(-1, layer.factor.shape[1], -1))
+    return replace(layer, factor=factor, shared=False)
+
+
+def _independent(layer: MatrixNormalLinear) -> Layer:
+    """With independent weights, where each number of a factor is alone in its row and in its column."""
+    for factor in (layer.row_factor, layer.column_factor):
+        some = factor != 0
+        if bool((some.sum(0) > 1).any() | (some.sum(1) > 1).any()):
+            return layer
+    rows, columns = (factor.abs().sum(1) for factor in (layer.row_factor, layer.column_factor))
+    stds = rows[:, None] * columns  # (n_out, n_in + 1)
+    if not bool(((stds >= _LEAST) | (rows[:, None] == 0) | (columns == 0)).all() & stds.isfinite().all()):
+        return layer
+    return Linear(layer.weight_mean, stds[:, :-1], layer.bias_mean, stds[:, -1])
+
+
+# Ensembles
+
+
+def _of_ensemble(ensemble: Ensemble) -> Posterior:
+    """Of all members, those that are equal together."""
+    forms: list[BayesianNetwork] = []
+    weights: list[list[float]] = []
+    seen: dict[object, list[int]] = {}
+    for index, (member, weight) in enumerate(zip(ensemble.members, ensemble.probabilities.tolist(), strict=True)):
+        if weight == 0:
+            continue
+        form = _of_member(index, member)
+        like = seen.setdefault(_beginning(form), [])
+        same = next((other for other in like if _equal(form, forms[other])), None)
+        if same is None:
+            like.append(len(forms))
+            forms.append(form)
+            weights.append([weight])
+        else:
+            weights[same].append(weight)
+    if len(forms) == 1:
+        return forms[0]
+    if len(forms) == len(ensemble.members) and all(a is b for a, b in zip(forms, ensemble.members, strict=True)):
+        return ensemble
+    shape = max((form.shapes[0] for form in forms), key=len)
+    totals = torch.tensor([math.fsum(each) for each in weights], dtype=torch.float64)
+    return Ensemble(tuple(_taking(form, shape) for form in forms), totals.to(ensemble.probabilities.device))
+
+
+def _of_member(index: int, member: BayesianNetwork) -> BayesianNetwork:
+    try:
+        form = normal_form(member)
+    except MagnitudeError as error:
+        raise MagnitudeError(f"member {index}: {error}") from error
+    return form if isinstance(form, BayesianNetwork) else member  # always: a network has one member
+
+
+def _taking(form: BayesianNetwork, shape: Shape) -> BayesianNetwork:
+    """With inputs of this shape, which other members need."""
+    return form if form.shapes[0] == shape else replace(form, layers=(Flatten(), *form.layers), input_shape=shape)
+
+
+def _beginning(form: BayesianNetwork) -> object:
+    """Kinds and a few numbers, which equal networks share and most others do not."""
+    kinds = tuple(layer.kind for layer in form.layers)
+    first: Any = next((layer for layer in form.layers if layer.tensors), None)
+    return kinds, () if first is None else tuple(getattr(first, first.tensors[0]).flatten()[:4].tolist())
+
+
+def _equal(form: BayesianNetwork, other: BayesianNetwork) -> bool:
+    shifts = [each.shift for each in (form, other) if each.shift is not None]
+    same = not shifts or (len(shifts) == 2 and torch.equal(shifts[0], shifts[1]))
+    return same and form.shapes == other.shapes and all(map(_equal_layers, form.layers, other.layers))
+
+
+def _equal_layers(one: Layer, other: Layer) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Residual) and isinstance(other, Residual):
+        return len(one.layers) == len(other.layers) and all(map(_equal_layers, one.layers, other.layers))
+    if one.kind != other.kind or isinstance(one, PiecewiseAffine):  # a function of the user is equal to itself only
+        return False
+    settings = all(getattr(one, name) == getattr(other, name) for name in one.settings)
+    return settings and all(torch.equal(getattr(one, name), getattr(other, name)) for name in one.tensors)
