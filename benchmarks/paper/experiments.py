@@ -31,7 +31,7 @@ from bnndp.questions.certify import certify
 from bnndp.report.figure import save_figure
 from bnndp.training.fit import Plan
 
-__all__ = ["EXPERIMENTS", "Setting", "reproduce"]
+__all__ = ["EXPERIMENTS", "Setting", "reproduce", "rows_2"]
 
 _TITLES = {
     "sine2d": "2D noisy sine",
@@ -116,10 +116,14 @@ def table_1b(setting: Setting) -> Outcome:
 
 def table_2(setting: Setting) -> Outcome:
     """Certified radii of convolutional networks, beside the paper's."""
+    return _table(setting, "table-2", rows_2(setting), headings_2, _kernel_figure)
+
+
+def rows_2(setting: Setting) -> list[Row]:
+    """The rows of Table 2."""
     dropped = setting.plan.get("inference", "bbb") in ("bbb", "map")
     plan = setting.plan_of("fashion_mnist", **CONVOLUTIONAL, dropout=Dropout(DROPPED) if dropped else None, conv="2x4")
-    rows = setting.rows(published.TABLE_2, plan, _at_hand(setting.cache))
-    return _table(setting, "table-2", rows, headings_2, _kernel_figure)
+    return setting.rows(published.TABLE_2, plan, _at_hand(setting.cache))
 
 
 def figure_1(setting: Setting) -> Outcome:

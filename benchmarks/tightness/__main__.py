@@ -1,7 +1,7 @@
 """``make tightness``: certified results beside those from inside, and the gap by source (docs/tightness.md).
 
 Options: ``--quick`` (few networks and inputs, below two minutes), ``--only NAME ...`` (networks, or ``regression``,
-``classification``, ``widening``), ``--jobs N`` (processes, one thread each). The full run writes
+``classification``, ``layers``, ``widening``), ``--jobs N`` (processes, one thread each). The full run writes
 ``benchmarks/results-tightness.json`` and ``docs/results/tightness.md``; others print only, unless ``--out FOLDER``.
 """
 
@@ -22,7 +22,8 @@ import torch
 from rich.console import Console
 
 from benchmarks.pool import call, mapped
-from benchmarks.tightness.measure import FULL, QUICK_SIZE, Size, measure
+from benchmarks.tightness import layers
+from benchmarks.tightness.measure import FULL, QUICK_SIZE, Size, measure, measure_layers
 from benchmarks.tightness.report import markdown, sections
 from benchmarks.tightness.suite import CLASSIFICATION, QUICK, REGRESSION
 from benchmarks.tightness.widening import WIDTHS, Posteriors, growth, of_width
@@ -32,7 +33,7 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[2]
 Job = Callable[[], dict[str, Any]]
-PARTS = ("regression", "classification", "widening")
+PARTS = ("regression", "classification", "layers", "widening")
 FAMILIES = (Posteriors(0.1), Posteriors(0.5), Posteriors(None))
 
 
@@ -52,6 +53,8 @@ class _Asked:
         found += [("regression", case.name, partial(measure, case, self.size)) for case in fitting]
         classifiers = [case for case in CLASSIFICATION if case.name in self.names]
         found += [("classification", case.name, partial(measure, case, self.size)) for case in classifiers]
+        layered = [name for name in layers.NAMES if name in self.names]
+        found += [("layers", name, partial(measure_layers, name, self.size)) for name in layered]
         if self.widening:
             few = self.size is not FULL
             for family in FAMILIES:
@@ -97,7 +100,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         parser.error(f"--out {options.out}: that is a file; give a folder")
-    known = {*PARTS, *(case.name for case in REGRESSION), *(case.name for case in CLASSIFICATION)}
+    known = {*PARTS, *(case.name for case in REGRESSION), *(case.name for case in CLASSIFICATION), *layers.NAMES}
     unknown = [name for name in options.only or () if name not in known]
     if unknown:
         parser.error(f"--only {unknown[0]}: no such network; there are {', '.join(sorted(known))}")
@@ -113,6 +116,7 @@ def _given(options: argparse.Namespace) -> list[str]:
 def _asked(only: Sequence[str] | None, quick: bool) -> _Asked:
     names = {case.name for case in REGRESSION if only is None or "regression" in only}
     names |= {case.name for case in CLASSIFICATION if only is None or "classification" in only}
+    names |= {name for name in layers.NAMES if only is None or "layers" in only}
     if quick and only is None:
         names &= set(QUICK)
     names |= set(only or ()) - set(PARTS)

@@ -1,6 +1,6 @@
 r"""Classification: the certified lead of a decision on a ball and at its centre, and what each source takes from it.
 
-The lead is the least of the rows :math:`A_k\cdot\mathbb E\,p`, p the softmax (docs/theory.md, section 7). It is bounded
+The lead is the least of the rows :math:`A_k\cdot\mathbb E\,p`, p the softmax (docs/theory.md, section 6). It is bounded
 from the margins D of the logits: their means and variances by the moment method, from these the means of
 :math:`\sigma(-D_j)` (tails), from these the rows (union over the classes). Exponential moments give other tails.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.tightness.layers import Step
 from benchmarks.tightness.sources import ALL, Source
 
 __all__ = ["Section", "markdown", "sections"]
@@ -42,6 +43,7 @@ def sections(results: Mapping[str, Sequence[Row]]) -> list[Section]:
     makers: tuple[tuple[str, Callable[[Sequence[Row]], list[Section]]], ...] = (
         ("regression", _regression),
         ("classification", _classification),
+        ("layers", _layers),
         ("widening", _widening),
     )
     return [section for name, make in makers if results.get(name) for section in make(results[name])]
@@ -146,6 +148,27 @@ def _classification(rows: Sequence[Row]) -> list[Section]:
             )
         )
     return found
+
+
+def _layers(rows: Sequence[Row]) -> list[Section]:
+    steps = [step.value for step in Step]
+    return [
+        Section(
+            "Other layers: radius : attack, as certified and without one step",
+            "Means over the images, one pass. Each column replaces one step of the proof by what it is in truth, or "
+            "nearly: variances on the ball by those certified at the image (growth), or by sampled ones at the image "
+            "(variance); the leads by those of draws (law); the means of the margins by those of an attack "
+            "(relaxation).",
+            ["network", "images", "attack", "certified at 0", "radius : attack", *(f"no {step}" for step in steps)],
+            [
+                [
+                    row["name"], str(row["images"]), f"{row['attack']:.4f}", f"{row['share']:.2f}",
+                    f"{row['certified']:.3f}", *(f"{row[step]:.3f}" for step in steps),
+                ]
+                for row in rows
+            ],
+        )
+    ]  # fmt: skip
 
 
 def _widening(rows: Sequence[Row]) -> list[Section]:

@@ -1,8 +1,8 @@
 r"""True values of what the moment method bounds, at one input x* for each box: sampled, with the same draws everywhere.
 
-Notation of docs/theory.md, section 2: given the layer z before, X has mean m and variance s; given the layer y before
-that one, m has mean c(y) and variance V(y). Only z and y are sampled, everything given them is a closed form. For any
-constants s0 and n0 the mean of a neuron is taken apart exactly,
+Notation of docs/theory.md, sections 1.3 and 4.2: given the layer z before, X has mean m and variance s; given the
+layer y before that one, m has mean c(y) and variance V(y). Only z and y are sampled, everything given them is a closed
+form. For any constants s0 and n0 the mean of a neuron is taken apart exactly,
 
 .. math:: \mathbb E\,\mathrm{ReLU}(X)=g(M,\sqrt{s_0+n_0})+e_1+e_2+e_3+e_4,
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.pool import call, mapped
-from benchmarks.tightness import classification, regression, substitute
+from benchmarks.tightness import classification, layers, regression, substitute
 from benchmarks.tightness.__main__ import main
 from benchmarks.tightness.report import markdown, sections
 from benchmarks.tightness.sources import ALL, Breakdown, Source, sources_of
@@ -22,15 +22,19 @@ from benchmarks.tightness.widening import growth, predictive_std, random_posteri
 from support.dice import Dice
 from torch import Tensor
 
-from bnndp import Options, certify
+from bnndp import Options
+from bnndp.activations import Relu
 from bnndp.attack import decision_rows
 from bnndp.attack.inside import inside_range
 from bnndp.attack.noise import LayerNoise
+from bnndp.engine.dense.dense_pass import DensePass
 from bnndp.engine.margins import margins
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear
+from bnndp.layers import Dropout, Linear
 from bnndp.network import BayesianNetwork
+from bnndp.questions.decision import decide
 from bnndp.questions.from_margins import row_bound
+from bnndp.questions.softmax import bound_rows
 from bnndp.tighten.pass_choice import pass_over
 
 
@@ -64,10 +68,10 @@ def noise_of(network: BayesianNetwork, draws: int) -> LayerNoise:
 def test_without_sources_the_pass_is_that_of_the_package(sizes: tuple[int, ...]) -> None:
     network, box = random_network(sizes), balls(sizes[0], 0.05)
     truth = sample(network.linears, box.centre, noise_of(network, 16))
-    found = regression.interval(network, box, truth, ())
-    wanted = certify(network, box, Options(method="moment"))
-    assert torch.equal(found.lower, wanted.lower)
-    assert torch.equal(found.upper, wanted.upper)
+    found, one = regression.interval(network, box, truth, ()), torch.eye(sizes[-1], dtype=torch.float64)
+    wanted = DensePass(network.linears, box)
+    assert torch.allclose(found.lower, wanted.least(one), rtol=1e-12, atol=0)  # sums in another order
+    assert torch.allclose(found.upper, -wanted.least(-one), rtol=1e-12, atol=0)
 
 
 def test_without_sources_the_margins_are_those_of_the_package() -> None:
@@ -300,3 +304,44 @@ def test_the_suite_has_what_was_asked_for() -> None:
     assert set(QUICK) <= set(names)
     paper = {case.name: case.paper for case in REGRESSION}
     assert (paper["sine2d-3x64"], paper["sine2d-3x128"]) == (0.477, 0.629)
+
+
+def _dropped() -> BayesianNetwork:
+    generator = torch.Generator().manual_seed(2)
+
+    def matrix(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    first, last = Linear.fixed(matrix(12, 4), matrix(12)), Linear.fixed(0.5 * matrix(3, 12), matrix(3))
+    return BayesianNetwork((first, Relu(), Dropout(0.1), last), "classification")
+
+
+def test_without_a_step_replaced_the_claims_of_other_layers_are_those_of_the_package() -> None:
+    network, x = _dropped(), torch.linspace(-1, 1, 32, dtype=torch.float64).reshape(8, 4).abs()
+    label, radius = decide(network, x), torch.linspace(0, 0.1, 8, dtype=torch.float64)
+    judge = layers.Judge(network, x, label, draws=512)
+    found = judge.decided(radius, torch.arange(8), None)
+    rows, ball = decision_rows(label, 3)[0], Box.ball(x, radius, domain=layers.PIXELS)
+    assert found.tolist() == (bound_rows(network, ball, rows, label, Options()) > 0).all(-1).tolist()
+    assert 0 < int(found.sum()) < 8
+
+
+def test_no_step_of_other_layers_makes_a_radius_smaller() -> None:
+    network, x = _dropped(), torch.linspace(-1, 1, 32, dtype=torch.float64).reshape(8, 4).abs()
+    judge = layers.Judge(network, x, decide(network, x), draws=4096)
+    most = torch.full((8,), 0.5, dtype=torch.float64)
+
+    def reached(step: layers.Step | None) -> Tensor:
+        return layers.largest(lambda radius, at: judge.decided(radius, at, step), most)
+
+    certified = reached(None)
+    for step in layers.Step:
+        assert bool((reached(step) >= certified - 0.01 * most).all()), step
+    assert float(reached(layers.Step.LAW).mean()) > float(certified.mean())
+
+
+def test_the_largest_radius_is_found_to_one_per_cent() -> None:
+    truth, most = torch.tensor([-1.0, 0.0, 0.3, 0.77, 2.0]), torch.ones(5)
+    found = layers.largest(lambda radius, at: radius <= truth[at], most)
+    assert found.tolist()[:2] == [-1.0, 0.0]
+    assert torch.allclose(found[2:], truth[2:].clamp_max(1.0), atol=0.01)

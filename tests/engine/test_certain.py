@@ -21,6 +21,7 @@ from torch import Tensor
 from bnndp.engine import certain
 from bnndp.engine.certain import CertainPass
 from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.protocol import Margins, both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
@@ -256,7 +257,7 @@ def test_margins_are_outputs_of_a_network_of_differences(eps: float) -> None:
         assert (found.mean[:, label, label] == 0).all()
 
 
-def test_nothing_varies_and_cells_are_those_of_the_moment_pass() -> None:
+def test_nothing_varies_and_cells_are_those_of_the_general_pass() -> None:
     network, box = _network((3, 8, 8, 3), 1), _boxes(4, 3, 0.1)
     found = _pass(network, box)
     unknown = Margins(torch.zeros(4, 3), torch.ones(4, 3))
@@ -264,4 +265,4 @@ def test_nothing_varies_and_cells_are_those_of_the_moment_pass() -> None:
     assert not found.variance(both_signs(3, box)).any()
     assert not found.output_variance().upper.any()
     assert (found.tails(torch.arange(4), torch.zeros(4, dtype=torch.int64), unknown) == 1).all()
-    assert isinstance(found.branchable, DensePass)
+    assert isinstance(found.branchable, GeneralPass)

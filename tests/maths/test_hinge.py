@@ -6,7 +6,7 @@ import pytest
 import torch
 from flint import acb, arb, ctx
 
-from bnndp.maths.hinge import clipped_raw, hinge_raw
+from bnndp.maths.hinge import clipped_raw, hinge_raw, positive_moments, tail_norms
 from bnndp.maths.rounding import ELEMENTARY
 
 
@@ -50,3 +50,38 @@ def test_clipped() -> None:
             ]
             for k in range(1, 5):
                 assert abs(arb(found[k - 1][i].item()) - integral(lines, k)) <= ELEMENTARY / 8, (low, high, k)
+
+
+def test_moments_of_a_tail_lose_no_digits() -> None:
+    t = torch.tensor([0.0, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0], dtype=torch.float64)
+    mean, norms = tail_norms((8, 16), t)
+    with ctx.workprec(900):
+        for i, at in enumerate(t.tolist()):
+            lines = [(arb(at), arb(at + 14), -arb(at), arb(1))]
+            for q, found in ((1, mean), (8, norms[0]), (16, norms[1])):
+                truth = float(integral(lines, q).root(q))
+                assert truth <= float(found[i]) <= truth * 1.02, (at, q)
+
+
+def test_moments_of_a_tail_at_the_ends() -> None:
+    t = torch.tensor([100.0, 1e20, torch.inf], dtype=torch.float64)
+    mean, norms = tail_norms((8, 16), t)
+    assert not bool(torch.stack([mean, *norms]).isnan().any())
+    assert float(norms[1][0]) > 0  # its sixteenth power underflows
+
+
+@pytest.mark.parametrize("m", [-30.0, -5.0, -1.0, -1e-9, 0.0, 0.3, 2.0, 9.0])
+@pytest.mark.parametrize("r", [1e-3, 1.0, 2.5])
+def test_positive_moments(m: float, r: float) -> None:
+    found = positive_moments(16, *(torch.tensor(x, dtype=torch.float64) for x in (m, r)))
+    with ctx.workprec(900):
+        start = -arb(m) / arb(r)
+        if float(start) > 37:  # the probability underflows
+            assert all(float(x) >= 0 for x in found)
+            return
+        low = start if float(start) > -14 else arb(-14)
+        lines = [(low, low + 30, arb(m), arb(r))]
+        for j, value in enumerate(found):
+            truth = integral(lines, j)
+            granted = 1.1 ** min(j + 1, 4) if m < 0 else 1 + 1e-9
+            assert float(truth) <= float(value) * (1 + 1e-14) <= float(truth) * granted, j

@@ -164,6 +164,22 @@ def test_mean_above() -> None:
     assert m * cdf(-m) - pdf(m) / 2 > c * 0.997
 
 
+def test_mean_local() -> None:
+    """Constants of the first order in s for s >= 1, and with the lower side of s below.
+
+    d_s g(m, sqrt t) - d_s g(m, 1) is half the difference of two densities, of which the ratio falls or rises in |m|: it
+    is largest in size at m = 0 where it is positive for t < 1 and where it is negative for t > 1. So D is at least its
+    value at m = 0, -phi(0)/2 (1 - sqrt s)^2, and (1 + sqrt(1 - x))^-2 is a power series of positive coefficients.
+    """
+    assert proved(hermite_peak(0) / 8, tails.MEAN_LOCAL_BELOW * (1 + 1e-12))
+    assert proved(pdf(arb(3).sqrt()) / 4, tails.MEAN_LOCAL_ABOVE)
+    assert proved(hermite_peak(0) / 16, tails.STEP_THREE)
+    assert proved(5 * hermite_peak(0) / 16, tails.STEP_FOUR_BELOW)
+    for i in range(1001):
+        x = arb(i) / 1000
+        assert 1 / (1 + (1 - x).sqrt()) ** 2 <= arb(1) / 4 + x / 8 + 5 * x * x / 8 + arb(2) ** -90
+
+
 def test_second_curvature() -> None:
     """``|E ReLU(N(m, s))^2 - (the same at 1) - (s - 1) Phi(m)| <= C (s - 1)^2``; odd in m, negative for m > 0.
 

@@ -16,6 +16,7 @@ from bnndp.maths import logistic as logistic_bounds
 from bnndp.maths import replacement as replaced
 from bnndp.maths import softmax as softmax_bounds
 from bnndp.maths import tails
+from bnndp.maths.lead import lead_bound, leads
 from bnndp.maths.rounding import UNIT
 
 __all__ = ["constants", "logistic", "probabilities", "replacement", "scarf", "skewness", "softmax"]
@@ -114,7 +115,7 @@ def softmax(judge: Judge, draw: Draw, n: int) -> None:
         logits, shares = centre[:, None] + noise, draw.log_uniform(count * _ATOMS, -4, 0).reshape(count, _ATOMS)
         row = draw.signed(count, -3, 3)[:, None] * draw.normal(count * classes).reshape(count, classes)
         reference = draw.integers(count, 0, classes - 1)
-        truths, tail_bounds, means, variances = [], [], [], []
+        truths, tail_bounds, means, variances, middles, ahead = [], [], [], [], [], []
         for atoms, weights, c, factors in zip(
             logits.tolist(), shares.tolist(), reference.tolist(), row.tolist(), strict=True
         ):
@@ -124,13 +125,26 @@ def softmax(judge: Judge, draw: Draw, n: int) -> None:
             means.append([down(mean) for mean, _, _ in parts])
             variances.append([up(variance) for _, variance, _ in parts])
             tail_bounds.append([up(high) for _, _, high in parts])
-        mean, variance, high = (torch.tensor(x, dtype=torch.float64) for x in (means, variances, tail_bounds))
+            middles.append([[up(law.middle(c, k, i)) for i in range(classes)] for k in range(classes)])
+            probability = law.softmax()
+            ahead.append([probability[c] - p for p in probability])
+        mean, variance, high, middle = (
+            torch.tensor(x, dtype=torch.float64) for x in (means, variances, tail_bounds, middles)
+        )
         union = softmax_bounds.union_bound(row[:, None], high, reference)[:, 0]
         second = softmax_bounds.second_order_bound(row[:, None], mean, variance, reference)[:, 0]
         for i, (a, b, truth) in enumerate(zip(union.tolist(), second.tolist(), truths, strict=True)):
             at = (classes, i, *row[i].tolist())
             judge.below(f"union_bound, {classes} classes", at, a, truth)
             judge.below(f"second_order_bound, {classes} classes", at, b, truth)
+        found = leads(mean, variance, middle, high, reference)
+        by_leads = lead_bound(row[:, None], found, reference)[:, 0]
+        for i, (a, truth) in enumerate(zip(by_leads.tolist(), truths, strict=True)):
+            judge.below(f"lead_bound, {classes} classes", (classes, i, *row[i].tolist()), a, truth)
+            for k, (value, lead) in enumerate(zip(found[i].tolist(), ahead[i], strict=True)):
+                if k != int(reference[i]):
+                    least = -math.inf if value == -1 else value  # minus one says nothing
+                    judge.below(f"leads, {classes} classes", (classes, i, k), least, lead)
 
 
 class _Law:
@@ -157,6 +171,12 @@ class _Law:
         gaps = [atom[c] - atom[i] for atom in self.atoms]
         mean = self._mean(gaps)
         return mean, self._mean([(g - mean) * (g - mean) for g in gaps]), self._mean([_sigmoid(-g) for g in gaps])
+
+    def middle(self, c: int, k: int, i: int) -> arb:
+        """Variance of the mean of zeta_c and zeta_k less zeta_i."""
+        gaps = [(atom[c] + atom[k]) / 2 - atom[i] for atom in self.atoms]
+        mean = self._mean(gaps)
+        return self._mean([(g - mean) * (g - mean) for g in gaps])
 
 
 def probabilities(judge: Judge, draw: Draw, n: int) -> None:

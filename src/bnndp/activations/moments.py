@@ -21,16 +21,15 @@ from torch import Tensor
 from bnndp.activations.activation import Central
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
-from bnndp.maths.hinge import hinge_raw
-from bnndp.maths.rectified import ratio, standard_raw
+from bnndp.maths.hinge import hinge_raw, tail_norms
+from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
-from bnndp.maths.tails import PEAK
 
 _Rule = Callable[[Tensor, Tensor], Tensor]
 
 _SLACK = 1 + 2.0**-46
-_NEAR = 2.5  # up to which the recursion of the moments of a hinge loses few digits
 _THIRD = 1.5957691216057308 * _SLACK  # 2 sqrt(2 / pi)
+_ORDERS = (8, 16)
 _NORMS = (105**0.125 * _SLACK, 2027025**0.0625 * _SLACK)  # ||xi||_8, ||xi||_16
 _THIRD_RANGE = 0.09622504486493763 * _SLACK  # 1 / (6 sqrt 3)
 
@@ -163,33 +162,23 @@ def hinged_central(slope: float, m: Tensor, r: Tensor) -> Central:  # number, (.
     errors = [ELEMENTARY * size**k for k in range(1, 5)]
     known = lipschitz_central(r + 0 * m, max(1.0, abs(slope)))
     found = central_of(values, errors, r, known)
-    norms = [torch.minimum(norm, _hinged_norm(q, slope, m, r)) for q, norm in ((8, known.norm8), (16, known.norm16))]
-    return replace(found, norm8=norms[0], norm16=norms[1])
+    norm8, norm16 = _hinged_norms(slope, m, r)
+    return replace(found, norm8=torch.minimum(known.norm8, norm8), norm16=torch.minimum(known.norm16, norm16))
 
 
-def _hinged_norm(q: int, slope: float, m: Tensor, r: Tensor) -> Tensor:
-    r"""The norm in Lq of the centred value for m < 0, at most; infinite where it is not computed.
+def _hinged_norms(slope: float, m: Tensor, r: Tensor) -> list[Tensor]:
+    r"""The norms in L8 and L16 of the centred value for m < 0, at most; infinite elsewhere.
 
     :math:`\varphi(X)=aX+(1-a)X_+`, and the q-th moment of :math:`X_+-\mathbb EX_+` is at most
-    :math:`\mathbb EX_+^q+(\mathbb EX_+)^q`. With :math:`t=|m|/r`,
-    :math:`\mathbb E(\xi-t)_+^q=\phi(t)\int_0^\infty x^qe^{-x^2/2-tx}dx` is at most
-    :math:`\tfrac12\mathbb E|\xi|^qe^{-t^2/2}` and at most :math:`q!\,\phi(t)/t^{q+1}`. Roots are taken of the factors:
-    the density underflows where its root is far from zero.
+    :math:`\mathbb EX_+^q+(\mathbb EX_+)^q`.
     """
-    t, gaussian = ratio(m, r).clamp_max(0).abs(), float(math.prod(range(1, q, 2)))  # E xi^q
-    tail = torch.minimum(
-        torch.full_like(t, (gaussian / 2) ** (1 / q)),
-        (math.factorial(q) * PEAK) ** (1 / q) / t.clamp_min(1.0) ** (1 + 1 / q),
-    )
-    norm = tail * torch.exp(-0.5 / q * t * t)  # ||P||_q of P = (xi - t)_+
-    raw = list(standard_raw(t, torch.zeros_like(t, dtype=torch.bool)))
-    for j in range(5, q + 1):  # E P^j = (j - 1) E P^(j-2) - t E P^(j-1)
-        raw.append((j - 1) * raw[-2] - t * raw[-1])
-    near = (raw[-1].clamp_min(0) * (1 + 1e-6)) ** (1 / q)
-    norm = torch.where(t <= _NEAR, torch.minimum(norm, near), norm)
-    centred = norm * (1 + (raw[0] / norm.clamp_min(TINY)) ** q) ** (1 / q) * (1 + 1e-12)
-    found = (abs(slope) * gaussian ** (1 / q) + abs(1 - slope) * centred) * r * (1 + 1e-12) + TINY
-    return torch.where((m < 0) & (t >= 1), found, torch.inf)
+    mean, norms = tail_norms(_ORDERS, ratio(m, r).clamp_max(0).abs())
+    found = []
+    for q, gaussian, norm in zip(_ORDERS, _NORMS, norms, strict=True):
+        centred = norm * (1 + (mean / norm.clamp_min(TINY)) ** q) ** (1 / q)
+        value = (abs(slope) * gaussian + abs(1 - slope) * centred) * r * (1 + 1e-12) + TINY
+        found.append(torch.where(m < 0, value, torch.inf))
+    return found
 
 
 def fields(central: Central) -> list[Tensor]:

@@ -27,13 +27,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.activations import Relu
 from bnndp.engine.dense.output import OutputRows, interval_mean, lowered_bias, output_rows
+from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.protocol import BranchablePass, Margins, Planes, finite, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.rounding import TINY, UNIT, gamma
+from bnndp.network import BayesianNetwork
 
 __all__ = ["CertainPass"]
 
@@ -61,8 +63,9 @@ class CertainPass:
 
     @property
     def branchable(self) -> BranchablePass | None:
-        """The moment pass, whose planes can be climbed; it is begun only if it is asked."""
-        return DensePass(self.linears, self.box)
+        """The general pass, whose planes can be climbed; it is begun only if it is asked."""
+        layers = [record for layer in self.linears[:-1] for record in (layer, Relu())]
+        return GeneralPass.of(BayesianNetwork((*layers, self.linears[-1])), self.box)
 
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the last hidden layer."""

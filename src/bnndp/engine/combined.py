@@ -11,6 +11,7 @@ from torch import Tensor
 from bnndp.engine.protocol import BranchablePass, Pass, Planes, Slopes, Wrapped, known
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box, apply_rows
+from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import TINY, gamma
 
 
@@ -72,10 +73,15 @@ class ShiftedBranches(Shifted):
         """Cells (batch,) that provably hold no x."""
         return self.inner.empty
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> ShiftedBranches:
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> ShiftedBranches:
         """The pass on cells of the boxes ``owner``."""
         shift = self.shift if self.shift.ndim == 1 else self.shift[owner]
-        return ShiftedBranches(self.inner.restricted(owner, signs), shift, self.region[owner])
+        inside = None if cut is None else cut.moved(shift)
+        return ShiftedBranches(self.inner.restricted(owner, signs, inside), shift, self.region[owner])
+
+    def covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """As behind the shift."""
+        return self.inner.covariance(left, right)
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
         """As behind the shift."""

@@ -24,6 +24,12 @@ def margin_rows(reference: Tensor, classes: int) -> Tensor:  # reference (batch,
     return (one[reference][:, :, None] - one).flatten(1, 2)
 
 
+def middle_rows(reference: Tensor, classes: int) -> Tensor:  # reference (batch,)
+    """The rows of (f_c + f_k) / 2 - f_i for the reference class c and all k and i: (batch, k * i, classes)."""
+    one = torch.eye(classes, dtype=torch.float64, device=reference.device)
+    return (0.5 * (one[reference][:, None, None] + one[:, None]) - one).flatten(1, 2)
+
+
 def margins(bounds: Pass, reference: Tensor, classes: int) -> Margins:  # reference (batch, references)
     """Bounds of mean and variance of the margins of ``reference`` for every x of each box."""
     rows = margin_rows(reference, classes)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
 
 _MOVABLE = 2.0  # standard deviations from zero within which the slope of a smoothed hinge still moves
 
@@ -180,8 +181,11 @@ class Branchable(Climbable, Protocol):
         """Cells (batch,) that provably hold no x."""
         ...
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> Branchable:
-        """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer."""
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> Branchable:
+        """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer.
+
+        Only x in the half-spaces ``cut`` (cells,) are asked about, if there are some.
+        """
         ...
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
@@ -199,8 +203,15 @@ class ClimbablePass(Climbable, Pass, Protocol):
 class BranchablePass(Branchable, Pass, Protocol):
     """A pass that can be restricted to cells."""
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> BranchablePass:
-        """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer."""
+    def covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """Upper bounds (batch, rows) of ``Cov(left . f(x), right . f(x))``; rows (batch, rows, outputs) both."""
+        ...
+
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> BranchablePass:
+        """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer.
+
+        Only x in the half-spaces ``cut`` (cells,) are asked about, if there are some.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from bnndp.engine.mixture import LowerSum, Mixture, of_affine
 from bnndp.engine.protocol import BranchablePass, Planes, Slopes
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
 
 __all__ = ["Group", "SideBySide", "side_by_side"]
 
@@ -61,14 +62,19 @@ class SideBySide:
         each = [group.bounds.empty.unflatten(0, (group.members, -1)).any(0) for group in self.groups]
         return torch.stack(each).any(0)
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> SideBySide:
-        """The same on cells (cells,) of the boxes ``owner``."""
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> SideBySide:
+        """The same on cells (cells,) of the boxes ``owner``, of which only x in the half-spaces ``cut`` are asked."""
         groups, left = [], list(signs)
         for group in self.groups:
             own = [left.pop(0) for _ in group.bounds.widths] if signs else []
             at = torch.cat([owner + k * self.box.batch for k in range(group.members)])
             cells = tuple(group.spread(sign) for sign in own)
-            groups.append(Group(group.members, group.bounds.restricted(at, cells)))
+            groups.append(
+                Group(
+                    group.members,
+                    group.bounds.restricted(at, cells, None if cut is None else cut.repeated(group.members)),
+                )
+            )
         return SideBySide(self.box[owner], self.outputs, tuple(groups))
 
     def affine(self, rows: Tensor) -> Planes:  # (batch, rows, members * outputs)

@@ -16,8 +16,12 @@ import math
 import torch
 from torch import Tensor
 
-from bnndp.maths.rectified import standard_raw
+from bnndp.maths.normal import cdf, pdf
+from bnndp.maths.rectified import ratio, standard_raw
 
+_SQRT1_2 = math.sqrt(0.5)
+_AHEAD = 6  # steps of the recursion before the first ratio that counts
+_SLACK = 1 + 1e-12  # for rounding
 _GAUSSIAN = (0.0, 1.0, 0.0, 3.0)  # E xi^k, k = 1 to 4
 
 
@@ -56,3 +60,51 @@ def clipped_raw(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def _low(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """E (xi - t)_+^j for j = 1 to 4."""
     return standard_raw(t, torch.zeros_like(t, dtype=torch.bool))
+
+
+def tail_norms(orders: tuple[int, ...], t: Tensor) -> tuple[Tensor, list[Tensor]]:
+    r"""The mean of :math:`P=(\xi-t)_+`, :math:`t\ge0`, and its norms of these orders q: all at most.
+
+    The moments are products of :math:`\mathbb P(P>0)` and ratios. Of its factor :math:`e^{-t^2/2}` the root is taken
+    first: it underflows where the root is far from zero.
+    """
+    ratios, square = _tail_ratios(max(orders), t), t * t
+    moment = 0.5 * torch.special.erfcx(_SQRT1_2 * t)  # over exp(-t^2 / 2)
+    mean, norms = moment * ratios[0] * torch.exp(-0.5 * square) * _SLACK, []
+    for n, high in enumerate(ratios, 1):
+        moment = moment * high
+        if n in orders:
+            norms.append(moment ** (1 / n) * torch.exp(-0.5 / n * square) * _SLACK)
+    return mean, norms
+
+
+def positive_moments(count: int, m: Tensor, r: Tensor) -> list[Tensor]:
+    r"""At most :math:`\mathbb E(m+r\xi)_+^j` for j = 0 to ``count``; all digits.
+
+    For m >= 0 by :math:`\mathbb EX_+^{j+1}=m\,\mathbb EX_+^j+jr^2\,\mathbb EX_+^{j-1}`, a sum of positive terms.
+    """
+    u = ratio(m, r)
+    t, high = u.clamp_max(0).abs(), m.clamp_min(0)
+    tail = 0.5 * torch.special.erfcx(_SQRT1_2 * t) * torch.exp(-0.5 * t * t)
+    probability = cdf(u.clamp_min(0))
+    below, above = [tail], [probability, high * probability + r * pdf(u.clamp_min(0))]
+    for j, factor in enumerate(_tail_ratios(count, t), 1):
+        below.append(below[-1] * factor * r)
+        above.append(high * above[j] + j * r * r * above[j - 1])
+    return [torch.where(m < 0, *both) * _SLACK for both in zip(below, above, strict=False)]
+
+
+def _tail_ratios(count: int, t: Tensor) -> list[Tensor]:
+    r"""At most :math:`\rho_n=\mathbb EP^n/\mathbb EP^{n-1}` for n = 1 to ``count``, :math:`P=(\xi-t)_+`, :math:`t\ge0`.
+
+    They obey :math:`\rho_n(\rho_{n+1}+t)=n` (by parts) and increase with n (log-convexity of moments), so
+    :math:`\rho_n\le2n/(t+\sqrt{t^2+4n})`. From there the recursion downward turns upper into lower bounds and back,
+    and loses no digits.
+    """
+    last, square, found = count + _AHEAD, t * t, []
+    high = 2 * last / (t + (square + 4 * last).sqrt())
+    low = torch.zeros_like(t)
+    for n in range(last - 1, 0, -1):
+        low, high = n / (high + t), n / (low + t).clamp_min(0.5 * (t + (square + 4 * n).sqrt()))
+        found.append(high)
+    return found[: -count - 1 : -1]

@@ -56,7 +56,7 @@ TO_CDF = PEAK / _PHI_1
 r"""Over :math:`\sqrt{s_0}`: the error of the mean of Phi(. / sqrt(s0)), whose third derivative is phi(0)/rho^3."""
 
 TO_DENSITY_SQUARE = 2.5678
-r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\varphi(\cdot/\sqrt{s_0})^2` (docs/theory.md, section 4)."""
+r"""Over :math:`\sqrt{s_0}`: error of :math:`\mathbb E\,\varphi(\cdot/\sqrt{s_0})^2` (docs/theory.md, section 4.12)."""
 
 
 def replacement_error(

@@ -20,6 +20,12 @@ Here :math:`D=g(m,\sqrt s)-g(m,\sqrt{s_0})-\partial_sg(m,\sqrt{s_0})(s-s_0)`.
 MEAN_BELOW = HALF_PEAK + 1e-4
 """Largest value of the negative of the same quotient."""
 
+MEAN_LOCAL_BELOW = 0.25 * HALF_PEAK * (1 + 1e-15)
+r"""The same from below for :math:`s\ge s_0`: the limit at s = s_0, :math:`\varphi(0)/8`."""
+
+MEAN_LOCAL_ABOVE = 0.0223
+r"""The same from above for :math:`s\ge s_0`: :math:`\tfrac14\varphi(\sqrt3)`, rounded up."""
+
 STEP_THREE = 0.02494
 r"""Of the Taylor polynomial of g of second order in s: the remainder is at most
 :math:`a|s-s_0|^3s_0^{-5/2}+b(s_0-s)_+^4s_0^{-7/2}` over all m and s >= 0; a is :math:`3\varphi(0)/48`, rounded up."""

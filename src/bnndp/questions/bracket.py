@@ -84,15 +84,16 @@ class Bracket:
         wide = ~(self.high - self.low <= tolerance * self.low) & ~(self.high <= _LEAST * upper)
         return nothing | (self.low >= 0) & (self.low < upper) & wide
 
-    def next(self, upper: float, tolerance: float, index: int) -> tuple[Tensor, Tensor]:
+    def next(self, upper: float, tolerance: float, index: int, *, by_sign: bool = False) -> tuple[Tensor, Tensor]:
         """The inputs (some,) to try next, and their radii, in round ``index`` of the search; none: it is over.
 
-        ``tolerance`` is relative to the radius, ``upper`` is the largest tried.
+        ``tolerance`` is relative to the radius, ``upper`` is the largest tried. With ``by_sign`` only the signs of the
+        bounds mean anything.
         """
         at = (
             self.open(upper, tolerance).nonzero()[:, 0] if index < _TRIALS else self.low.new_empty(0, dtype=torch.int64)
         )
-        return at, self.trial(upper, tolerance, bold=index >= _USUAL and index % 2 == 0)[at]
+        return at, self.trial(upper, tolerance, bold=by_sign or (index >= _USUAL and index % 2 == 0))[at]
 
     def told(self, at: Tensor, radii: Tensor, value: Tensor) -> Bracket:
         """What is known after trials of the inputs ``at`` (some,) at these radii that found the bounds ``value``."""
@@ -112,7 +113,7 @@ class Bracket:
         aim = torch.full_like(aim, torch.nan) if bold else aim
         out = self._further(aim, step, _FIRST * upper)
         between = self._between(aim, tolerance)
-        between = torch.where(self.new, torch.minimum(out, between), between)
+        between = between if bold else torch.where(self.new, torch.minimum(out, between), between)
         chosen = torch.where(high.isinf(), out, between)
         return torch.where(low < 0, self._nearer(aim, step, _LEAST * upper), chosen).clamp_max(upper)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnndp.engine.protocol import Margins, Pass, both_signs
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.lead import lead_bound, leads
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import UNIT
 from bnndp.maths.softmax import consistent, second_order_bound, union_bound
@@ -21,17 +22,33 @@ CALM = 0.02
 _SLACK = 256 * UNIT  # times the number of classes: of sums over them and of the functions in them
 
 
-def row_bound(rows: Tensor, margins: Margins, reference: Tensor, tails: Tensor | None = None) -> Tensor:
+def row_bound(
+    rows: Tensor, margins: Margins, reference: Tensor, tails: Tensor | None = None, middles: Tensor | None = None
+) -> Tensor:
     """Lower bound of ``rows . E softmax`` on each box: (batch, rows).
 
     ``rows`` are (batch, rows, classes), ``margins`` (batch, 1, classes) those of the class ``reference`` (batch,);
-    ``tails`` (batch, classes) other upper bounds of the means of sigma(-D_i), where they are known.
+    ``tails`` (batch, classes) other upper bounds of the means of sigma(-D_i), and ``middles`` (batch, classes, classes)
+    variances of :func:`bnndp.engine.margins.middle_rows`, where they are known.
     """
     mean, variance = margins.mean[:, 0], margins.variance[:, 0]
     found = logistic_tail(mean, variance)
     if tails is not None:
         found = torch.minimum(found, tails.nan_to_num(1.0))
-    return torch.maximum(union_bound(rows, found, reference), second_order_bound(rows, mean, variance, reference))
+    best = torch.maximum(union_bound(rows, found, reference), second_order_bound(rows, mean, variance, reference))
+    at = undecided(best, margins).nonzero()[:, 0]
+    if at.numel() == 0:
+        return best
+    sd = variance[at].sqrt()  # of D_i, and B_i = D_i - D_k / 2
+    spread = (sd[:, None] + 0.5 * sd[..., None]).square() * (1 + _SLACK) if middles is None else middles[at]
+    more = lead_bound(rows[at], leads(mean[at], variance[at], spread, found[at], reference[at]), reference[at])
+    return best.index_copy(0, at, torch.maximum(best[at], more))
+
+
+def undecided(bound: Tensor, margins: Margins) -> Tensor:
+    """Boxes (batch,) that their mean logits would decide, but for the variance."""
+    calm = margins.variance.amax((-1, -2))
+    return ~(bound > 0).all(-1) & (margins.mean >= 0).all((-1, -2)) & (calm > 0) & (calm < torch.inf)
 
 
 def class_interval(margins: Margins, tails: Tensor | None = None) -> Interval:

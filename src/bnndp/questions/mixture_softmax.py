@@ -19,7 +19,7 @@ from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.maths.softmax import consistent, second_order_bound, union_bound
-from bnndp.questions.from_margins import CALM, class_interval, own_classes, strongest_tails
+from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails
 from bnndp.questions.softmax_lines import SHARES, MarginPlanes, tail_lines
 from bnndp.questions.softmax_sums import best_rows, lower_classes, plus, upper_classes
 
@@ -110,6 +110,8 @@ def _rows(passes: Mixture, rows: Tensor, label: Tensor, *, exponential: bool) ->
 def _by_itself(rows: Tensor, label: Tensor, known: MarginPlanes) -> Tensor:
     """Lower bounds (batch, rows) of ``rows . E softmax`` of one member."""
     mean, variance, tails = known.least[:, 0], known.variance[:, 0], known.tails[:, 0]
+    if known.random:
+        return row_bound(rows, Margins(known.least, known.variance), label, tails)
     return torch.maximum(union_bound(rows, tails, label), second_order_bound(rows, mean, variance, label))
 
 

@@ -220,7 +220,7 @@ def _trials(balls: _Balls, state: Bracket, how: Options, hopeful: Tensor | None 
     """
     yield state
     for index in count():
-        at, radii = state.next(balls.search.upper, balls.search.tolerance, index)
+        at, radii = state.next(balls.search.upper, balls.search.tolerance, index, by_sign=how.branch > 1)
         if at.numel() == 0 or how.deadline.passed:
             return
         asked = balls.network, balls.of(radii, at), balls.rows[at], balls.label[at], how

@@ -1,6 +1,6 @@
 """The expected softmax of a classifier on boxes: the range of each class's probability, and bounds of combinations.
 
-What a decision needs are lower bounds of combinations (rows) of the class probabilities (docs/theory.md, section 7).
+What a decision needs are lower bounds of combinations (rows) of the class probabilities (docs/theory.md, section 6).
 They come from the margins of the logits: their means and variances by the pass, exponential moments where only the
 spread of the margins keeps two moments from deciding, and the signs of neurons where a pass can be branched. Over the
 members of a mixture they are added as affine functions of x, before they are minimised (``softmax_sums.py``).
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins
+from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins, middle_rows
 from bnndp.engine.mixture import Mixture
 from bnndp.engine.protocol import BranchablePass, Margins, Pass
 from bnndp.engine.side_by_side import side_by_side
@@ -25,7 +25,7 @@ from bnndp.geometry.box import Box
 from bnndp.maths.softmax import consistent, union_bound
 from bnndp.network import Posterior
 from bnndp.options import Options
-from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails
+from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails, undecided
 from bnndp.questions.joint_claim import JointClaim
 from bnndp.questions.mixture_softmax import mixture_classes, mixture_rows
 from bnndp.tighten.branching import Branching, branch
@@ -34,9 +34,11 @@ from bnndp.tighten.halving import halve
 from bnndp.tighten.margin_claim import MarginClaim
 from bnndp.tighten.pass_choice import chunked, plan
 
-_BRANCHED = 0.25  # margins of more variance than this are not branched: the variance decides, not the relaxation
+_BRANCHED = 4.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
 _STEPS = 3  # of ascent on each of its cells
+_LEAST_CELLS = 8  # for each member of a mixture
+_LED = 4  # members of a mixture up to which each is asked where it may be behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def one_pass_rows(
                 known = by_class(bounds.least(pairs), bounds.variance(pairs), reference)
                 by_moments, hopeful[part] = _by_margins(bounds, asked, known, costly=costly)
                 found = torch.fmax(found, by_moments)
-                if options.branch > 1 and bounds.random and bounds.gaussian:
+                if options.branch > 1 and (bounds.gaussian or not bounds.random):
                     found = _branched_jointly(passes, asked, found, options)
                 elif options.branch > 1 and bounds.branchable is not None:
                     first = max(options.optimise, _FIRST_STEPS)
@@ -171,6 +173,9 @@ def _by_margins(bounds: Pass, asked: _Asked, known: Margins, *, costly: bool) ->
     rows, label = asked.rows, asked.label
     tails, left = gaussian_tails(bounds, known)[:, 0], torch.zeros_like(label, dtype=torch.bool)
     bound = row_bound(rows, known, label, tails)
+    if bounds.random and bool(undecided(bound, known).any()):
+        middles = bounds.variance(middle_rows(label, rows.shape[-1])).unflatten(1, (-1, rows.shape[-1]))
+        bound = torch.fmax(bound, row_bound(rows, known, label, tails, middles))
     if not bounds.tailed:
         return bound, left
     hopeful = ~(bound > 0).all(-1) & _hopeful(known, tails, asked)
@@ -214,16 +219,23 @@ def _branched(bounds: BranchablePass, asked: _Asked, known: Margins, bound: Tens
 
 def _branched_jointly(passes: Mixture, asked: _Asked, bound: Tensor, options: Options) -> Tensor:
     """The bounds (batch, rows), better where cells of signs of all members decide."""
-    at = (~(bound > 0).all(-1)).nonzero()[:, 0]
+    open_ = ~(bound > 0)
+    at = open_.any(-1).nonzero()[:, 0]
     together = side_by_side(passes[at]) if at.numel() else None
     if together is None:
         return bound
     whole, weights = together
+    owner, row = open_[at].nonzero().unbind(-1)  # every row that is not positive is a claim of its own
+    members = whole.members if 1 < whole.members <= _LED else 1
+    first = torch.arange(members, device=at.device) if members > 1 else at.new_full((1,), -1)
+    box = owner.repeat_interleave(members)
+    rows, label = asked.rows[at[owner], row].repeat_interleave(members, 0)[:, None], asked.label[at[box]]
     chunk = max(1, passes.capacity // whole.members)
-    how = Branching(options.branch, max(options.optimise, _FIRST_STEPS), _STEPS, chunk, options.deadline)
-    claim = JointClaim(whole, weights, asked.rows[at], asked.label[at], how)
-    least = branch(claim, torch.arange(at.numel(), device=at.device), how)
-    return bound.index_copy(0, at, torch.maximum(bound[at], least[:, None]))
+    cells = max(min(options.branch, _LEAST_CELLS), 2 * options.branch // members) if members > 1 else options.branch
+    how = Branching(cells, max(options.optimise, _FIRST_STEPS), _STEPS, chunk, options.deadline)
+    claim = JointClaim(whole.restricted(box, ()), weights, rows, label, first.repeat(owner.numel()), how)
+    least = branch(claim, torch.arange(box.numel(), device=at.device), how, box).unflatten(0, (-1, members)).amin(-1)
+    return bound.index_put((at[owner], row), torch.maximum(bound[at[owner], row], least))
 
 
 def _expect_classes(network: Posterior) -> None:

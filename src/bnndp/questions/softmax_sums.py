@@ -15,6 +15,7 @@ With planes :math:`\pi_i(x)\le\mathbb ED_i(x)` of its margins (``softmax_lines.p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from bnndp.engine.mixture import LowerSum, summed
 from bnndp.maths.rounding import ELEMENTARY, TINY
+from bnndp.questions.duel_lines import duel_lines
 from bnndp.questions.softmax_lines import SHARES, Lines, MarginPlanes, tail_lines
 
 _FARTHEST = 30.0  # margins further off zero than this to the wrong side are left to the other bounds
@@ -70,7 +72,13 @@ def best_rows(rows: Tensor, label: Tensor, known: MarginPlanes, floor: Tensor | 
     own = label[:, None] == torch.arange(rows.shape[-1], device=label.device)  # (batch, classes)
     second = _second_order(rows, own, known)
     pairs = zip(SHARES, tail_lines(known), strict=True)
-    found = [_best(flat, (_union(rows, own, lines), second), _at(known, share)) for share, lines in pairs]
+    found = []
+    for share, lines in pairs:
+        ways = [_union(rows, own, lines), second]
+        if not known.random:
+            constant, slope = duel_lines(rows, own, known.least, known.most, share)
+            ways.append(Combination(constant, slope, constant.abs()))
+        found.append(_best(flat, ways, _at(known, share)))
     return Combination(
         *(torch.cat([getattr(part, name) for part in found], 1) for name in ("constant", "tilt", "size"))
     )
@@ -82,7 +90,7 @@ def _at(known: MarginPlanes, share: float) -> Tensor:
     return torch.where(known.least.isfinite(), known.least + rise, 0.0)
 
 
-def _best(best: Combination, others: tuple[Combination, ...], at: Tensor) -> Combination:
+def _best(best: Combination, others: Sequence[Combination], at: Tensor) -> Combination:
     """For each row the combination with the largest value where the planes have the values ``at``; NaN never."""
     for other in others:
         take = other.constant + (other.tilt * at).sum(-1) > best.constant + (best.tilt * at).sum(-1)

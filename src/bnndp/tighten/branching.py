@@ -43,10 +43,12 @@ class Cells:
     value: Tensor  # (cells,): what is claimed is at least this there; infinite on empty cells
     layer: Tensor  # (cells,): hidden layer of the neuron to cut, -1 where there is none left
     neuron: Tensor  # (cells,)
+    again: Tensor  # (cells,): whether the same cells are to be bounded once more before they are cut
     state: tuple[Tensor, ...]  # (cells, ...) each: what the claim needs to know on the cells that these are cut into
 
     def __getitem__(self, index: Tensor) -> Cells:
-        return Cells(self.value[index], self.layer[index], self.neuron[index], tuple(s[index] for s in self.state))
+        state = tuple(tensor[index] for tensor in self.state)
+        return Cells(self.value[index], self.layer[index], self.neuron[index], self.again[index], state)
 
 
 class Claim(Protocol):
@@ -60,15 +62,21 @@ class Claim(Protocol):
     def on_cells(self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> Cells:
         """The bounds on cells of the boxes ``owner`` (cells,), signs (cells, n) of -1, 0 and 1 for each hidden layer.
 
-        ``before`` is the state of the cells from which they were cut; None: they are whole boxes.
+        ``before`` is the state of the cells from which they were cut, or of the same cells; None: they are whole boxes.
         """
         ...
 
 
-def branch(claim: Claim, boxes: Tensor, how: Branching) -> Tensor:  # boxes (batch,), the indices 0, 1, ...
+def branch(
+    claim: Claim,
+    boxes: Tensor,  # (batch,), the indices 0, 1, ...
+    how: Branching,
+    together: Tensor | None = None,  # (batch,)
+) -> Tensor:
     """A lower bound (batch,) of what is claimed on each box.
 
-    Cells that are decided are not cut, and a box is left alone once all its cells are. When the deadline passes, cells
+    Cells that are decided are not cut, and a box is left alone once all its cells are. Of boxes with the same number in
+    ``together`` all are asked for: when one of them is given up, so are the others. When the deadline passes, cells
     that were to be cut stay as they are.
     """
     batch, owner = boxes.shape[0], boxes
@@ -80,31 +88,41 @@ def branch(claim: Claim, boxes: Tensor, how: Branching) -> Tensor:  # boxes (bat
     count = torch.ones_like(boxes)
     while True:
         open_ = ~(found.value > 0)
-        stuck = torch.bincount(owner[open_ & (found.layer < 0)], minlength=batch) > 0
-        wanted = torch.bincount(owner[open_], minlength=batch)
-        cut = open_ & (~stuck & (count + wanted <= how.cells))[owner]
-        halves = None
-        if bool(cut.any()):
-            part = found[cut]
-            sides = [_cut(signs, cut, part, side) for side in (1, -1)]
-            new = tuple(torch.cat(pair) for pair in zip(*sides, strict=True))
-            before = tuple(torch.cat([s, s]) for s in part.state)
-            halves = _bounded(claim, owner[cut].repeat(2), new, before, how)
+        again = open_ & found.again
+        split = open_ & ~again
+        stuck = torch.bincount(owner[split & (found.layer < 0)], minlength=batch) > 0
+        wanted = torch.bincount(owner[split], minlength=batch)
+        lost = stuck | (count + wanted > how.cells)
+        if together is not None:
+            lost = (torch.bincount(together[lost], minlength=batch) > 0)[together]
+        hopeful = ~lost[owner]
+        again, split = again & hopeful, split & hopeful
+        parts = (again.nonzero()[:, 0], split.nonzero()[:, 0], split.nonzero()[:, 0])
+        at, halves = torch.cat(parts), None
+        if at.numel():
+            sides = [_cut(signs, index, found, side) for index, side in zip(parts, (0, 1, -1), strict=True)]
+            new = tuple(torch.cat(same) for same in zip(*sides, strict=True))
+            halves = _bounded(claim, owner[at], new, tuple(s[at] for s in found.state), how)
         if halves is None:
             return least.scatter_reduce(0, owner, found.value, "amin")
-        least = least.scatter_reduce(0, owner[~cut], found.value[~cut], "amin")
-        count = count + torch.bincount(owner[cut], minlength=batch)
-        owner, signs, found = owner[cut].repeat(2), new, halves
+        done = ~(again | split)
+        least = least.scatter_reduce(0, owner[done], found.value[done], "amin")
+        count = count + torch.bincount(owner[split], minlength=batch)
+        owner, signs, found = owner[at], new, halves
 
 
-def _cut(signs: tuple[Tensor, ...], which: Tensor, cells: Cells, side: int) -> tuple[Tensor, ...]:
-    """The signs of the cells ``which`` with their chosen neuron set to ``side``."""
-    found = []
-    for k, every in enumerate(signs):
-        own = every[which]
-        here = (cells.layer == k)[:, None] & (torch.arange(own.shape[1], device=own.device) == cells.neuron[:, None])
-        found.append(torch.where(here, side, own).to(torch.int8))
-    return tuple(found)
+def _cut(signs: tuple[Tensor, ...], index: Tensor, found: Cells, side: int) -> tuple[Tensor, ...]:
+    """The signs of the cells at ``index`` with their chosen neuron set to ``side``; zero: as they are."""
+    cells, own = found[index], [every[index] for every in signs]
+    if side == 0:
+        return tuple(own)
+    cut = []
+    for k, every in enumerate(own):
+        here = (cells.layer == k)[:, None] & (
+            torch.arange(every.shape[1], device=every.device) == cells.neuron[:, None]
+        )
+        cut.append(torch.where(here, side, every).to(torch.int8))
+    return tuple(cut)
 
 
 def _bounded(
@@ -118,9 +136,10 @@ def _bounded(
         done = i.stop
     if done < owner.shape[0]:
         return None
-    value, layer, neuron = (torch.cat([getattr(part, name) for part in parts]) for name in ("value", "layer", "neuron"))
+    names = ("value", "layer", "neuron", "again")
+    value, layer, neuron, again = (torch.cat([getattr(part, name) for part in parts]) for name in names)
     states = zip(*(part.state for part in parts), strict=True)
-    return Cells(value, layer, neuron, tuple(torch.cat(same) for same in states))
+    return Cells(value, layer, neuron, again, tuple(torch.cat(same) for same in states))
 
 
 def costliest(bounds: Branchable, rows: Tensor, slopes: Slopes | None, worst: Tensor) -> tuple[Tensor, Tensor]:

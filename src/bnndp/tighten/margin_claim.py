@@ -56,7 +56,7 @@ class MarginClaim:
             own = (rows == 0).all(-1)  # the margin of a class with itself
             layer, neuron = costliest(bounds, rows, slopes, found.mean.masked_fill(own, torch.inf).argmin(-1))
         state = (margins.mean[:, 0], margins.variance[:, 0], *_few(margins, label, classes, slopes))
-        return Cells(value, layer, neuron, state)
+        return Cells(value, layer, neuron, torch.zeros_like(bounds.empty), state)
 
 
 def _few(margins: Margins, label: Tensor, classes: Tensor, slopes: Slopes | None) -> list[Tensor]:

@@ -88,10 +88,9 @@ def _moment(network: BayesianNetwork, box: Box, options: Options) -> Pass:
     if len(linears) == 1:
         return LinearPass(GeneralPass.of(network, box), linears[0])
     if network.random:
-        dense = _sloped(DensePass(linears, box), options)
-        if network.task == "classification" or len(linears) == 2:  # with one hidden layer both are exact at a point
-            return dense
-        return Best(dense, _sloped(GeneralPass.of(network, box), options))
+        if network.task == "regression" and len(linears) > 2:  # with one hidden layer both are exact at a point
+            return _sloped(GeneralPass.of(network, box), options)
+        return _sloped(DensePass(linears, box), options)
     certain = CertainPass(linears, box)
     return Best(certain, _sloped(DensePass(linears, box), options)) if options.optimise else certain
 
@@ -104,7 +103,7 @@ def _mixture(network: Posterior, box: Box, options: Options, size: int, memory: 
     """The passes over all members on boxes, ``size`` of which fit the memory.
 
     Where boxes are fewer, several members that are alike go together: on a CPU no more than its caches hold, more or
-    less, as larger batches are slower (docs/layers.md, section 9). The partition method takes them one by one.
+    less, as larger batches are slower (docs/layers.md). The partition method takes them one by one.
     """
     weights = network.probabilities.to(box.lower.device)
     positive = (weights > 0).tolist()

@@ -37,6 +37,17 @@ class Law:
         """Standard deviation."""
         return self.norm(values, 2)
 
+    @property
+    def noise(self) -> Tensor:  # (laws, 1)
+        """E Var(m | Y)."""
+        found = torch.zeros_like(self.chance[:, :1])
+        for y in (0, 1):
+            chance = torch.where(self.history == y, self.chance, 0.0)
+            whole = chance.sum(-1, keepdim=True)
+            centre = (chance * self.m).sum(-1, keepdim=True) / whole
+            found = found + (chance * (self.m - centre).square()).sum(-1, keepdim=True)
+        return found
+
     def norm(self, values: Tensor, q: int) -> Tensor:
         """Of the centred values."""
         return self.mean((values - self.mean(values)).abs() ** q) ** (1 / q)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.dice import Dice
@@ -11,7 +13,7 @@ from tests.marks import slow_but
 
 from bnndp.activations import Gelu, HardTanh, LeakyRelu, Relu, Tanh
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.activation_planes import planes, planes_of_exact, planes_of_fixed
+from bnndp.engine.general.activation_planes import planes, planes_of_exact
 from bnndp.engine.general.expectation import around
 from bnndp.engine.general.pre_activation import pre_of_signal
 from bnndp.engine.general.signal import fixed
@@ -40,7 +42,7 @@ def test_planes_hold_on_rectangles(act: str, width: float) -> None:
     truth = torch.exp(-0.5 * at_s) * torch.sin(at_m) if act == "piecewise_affine" else phi.mean(at_m, at_s.sqrt())
     near = around(phi, x)
     slack = 1e-12 * (1 + at_m.abs() + at_s.sqrt())
-    for found in (planes(phi, x, near), planes_of_fixed(phi, x, near)):
+    for found in (planes(phi, x, near), planes(phi, x, replace(near, along=None))):
         low = found.lower_alpha * at_m + found.lower_beta * at_s + found.lower_offset
         high = found.upper_alpha * at_m + found.upper_beta * at_s + found.upper_offset
         for bound in (low, found.range.lower):
@@ -55,7 +57,7 @@ def test_planes_of_a_point_lie_on_the_function() -> None:
         m = torch.linspace(-3, 3, 31, dtype=torch.float64)[:, None]
         s = torch.full_like(m, 0.3)
         x = of_gaussian(Interval(m, m), Interval(s, s))
-        found = planes_of_fixed(phi, x, around(phi, x))
+        found = planes(phi, x, around(phi, x))
         truth = phi.mean(m, s.sqrt())
         assert float((found.range.upper - truth).abs().max()) < 1e-11, act
         assert float((truth - found.range.lower).abs().max()) < 1e-11, act

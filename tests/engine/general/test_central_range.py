@@ -11,7 +11,7 @@ from support.layer_networks import ACTS, activation
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.general.central_range import _BENDS, _SLOPES, central_range
+from bnndp.engine.general.central_range import _SLOPES, BENDS, central_range
 from bnndp.geometry.bounds import Interval
 
 WIDTHS = (0.0, 1e-3, 0.1, 1.0, 10.0)
@@ -78,7 +78,7 @@ def test_constants() -> None:
     """
     bend, mean = math.sqrt(7), math.sqrt(2 / math.pi)
     sizes = (1.0, math.sqrt(3), math.sqrt(15))  # deviations of A^(n-1), at most those of a Gaussian
-    for n, size, first, (in_m, in_r) in zip((2, 3, 4), sizes, _SLOPES, _BENDS, strict=True):
+    for n, size, first, (in_m, in_r) in zip((2, 3, 4), sizes, _SLOPES, BENDS, strict=True):
         assert first >= n * size
         left_m = {2: 2.0, 3: 12.0, 4: 24.0 + 12.0}[n]
         left_r = {2: 2 * mean**2, 3: 12 * mean, 4: 24 * mean * math.sqrt(3) + 12 * mean**2}[n]

@@ -18,7 +18,7 @@ from tests.marks import slow_but
 from torch import Tensor
 
 import bnndp.engine.general.laws  # noqa: F401 - registers the weights of layers
-from bnndp.engine.general.forward import hidden_layers, mean_rows, row_variance
+from bnndp.engine.general.forward import Region, hidden_layers, mean_rows, row_variance
 from bnndp.engine.general.nodes import Activated
 from bnndp.engine.general.signal import POWERS
 from bnndp.engine.general.weights import weights_of
@@ -95,7 +95,7 @@ def test_moments_of_the_third_layer(act: str, radius: float, kind: str) -> None:
         linear = network(generator, number, kind)
         x = torch.randn(1, 1, generator=generator, dtype=torch.float64)
         layers = [layer for each in linear[:3] for layer in (each, phi)] + [linear[3]]
-        passed = hidden_layers(layers, [(1,), (1,), (1,), (2,), (2,), (3,), (3,)], Box(x - radius, x + radius))
+        passed = hidden_layers(layers, [(1,), (1,), (1,), (2,), (2,), (3,), (3,)], Region(Box(x - radius, x + radius)))
         second, third = (node for node in passed.chain[2:] if isinstance(node, Activated))
         for at in {-radius, radius}:
             _check(phi, truth_of(phi, linear, x + at), second, third)

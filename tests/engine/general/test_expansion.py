@@ -151,7 +151,7 @@ def random_case(seed: int, n_in: int, batch: int = 40, n_out: int = 12, **settin
 def whole(found: Expansion, order: int) -> Tensor:  # (batch, n_out)
     """The remainder of an order, of all blocks."""
     assert found.pieces is not None
-    return found.remainders[order] + found.pieces.remainders[order].sum(-1)
+    return found.remainders[order] + found.quadratic[order] + found.pieces.remainders[order].sum(-1)
 
 
 def violation(phi: Any, law: Case, found: Around) -> tuple[float, float]:
@@ -184,7 +184,7 @@ def test_the_expansion_holds(act: str, setting: int) -> None:
     for n_in in (1, 2, 4):
         law = random_case(10 * setting + n_in, n_in, batch=4 if act == "piecewise_affine" else 40, **SETTINGS[setting])
         assert law.pre.expansion is not None
-        for found in (_expanded(phi, law.pre, law.pre.expansion), around(phi, law.pre)):
+        for found in (_expanded(phi, law.pre, law.pre.expansion).at_one_spread(phi.shape), around(phi, law.pre)):
             worst, _ = violation(phi, law, found)
             assert worst <= 0, (n_in, worst)
 
@@ -197,7 +197,7 @@ def test_the_expansion_of_sines_holds(w: float) -> None:
         for n_in in (1, 3):
             law = random_case(7 + n_in, n_in, batch=60, **setting)
             assert law.pre.expansion is not None
-            found = _expanded(phi, law.pre, law.pre.expansion)  # type: ignore[arg-type]
+            found = _expanded(phi, law.pre, law.pre.expansion).at_one_spread(phi.shape)  # type: ignore[arg-type]
             worst, _ = violation(phi, law, found)
             assert worst <= 0, (setting, n_in, worst)
 
@@ -227,7 +227,7 @@ def test_the_expansion_of_sines_of_many_terms_holds(n: int, mean: float, std: fl
             middle = n * mu * h + bias  # (batch, n_out)
             truth = (wave * torch.exp(1j * w * middle)).imag
             assert pre.expansion is not None
-            found = _expanded(phi, pre, pre.expansion)  # type: ignore[arg-type]
+            found = _expanded(phi, pre, pre.expansion).at_one_spread(phi.shape)  # type: ignore[arg-type]
             slack = 1e-12 * (1 + middle.abs())
             low = phi.mean(middle, found.lower_rho) - found.lower_error - slack
             high = phi.mean(middle, found.upper_rho) + found.upper_error + slack
@@ -299,7 +299,7 @@ def test_the_expansion_holds_for_correlated_weights(kind: str, mean: float, std:
         assert law.pre.expansion is not None
         _check_moments(law)
         for phi in (activation("relu"), activation("tanh"), Sine(0.1), Sine(1.0)):
-            worst, _ = violation(phi, law, _expanded(phi, law.pre, law.pre.expansion))  # type: ignore[arg-type]
+            worst, _ = violation(phi, law, _expanded(phi, law.pre, law.pre.expansion).at_one_spread(phi.shape))  # type: ignore[arg-type]
             assert worst <= 0, (seed, phi, worst)
 
 
@@ -315,7 +315,7 @@ def search(phi: Any, steps: int, seed: int) -> tuple[float, float]:
         for row, (_, _, layer) in zip(range(32), laws, strict=True):
             law = case(values[row : row + 1], chance[row : row + 1], layer)
             assert law.pre.expansion is not None
-            worst, used = violation(phi, law, _expanded(phi, law.pre, law.pre.expansion))
+            worst, used = violation(phi, law, _expanded(phi, law.pre, law.pre.expansion).at_one_spread(phi.shape))
             outside = max(outside, worst)
             if used > best:
                 best, point = used, trial[row]
@@ -353,7 +353,7 @@ def _check_moments(law: Case) -> None:
     delta = s - spread
     third = law.mean(a**3 + 3 * a * s)
     fourth = law.mean(a**4 + 6 * a.square() * s + 3 * s.square()) - 3 * variance.square()
-    rest = 24 * found.remainders[4]  # zero for independent weights
+    rest = 24 * found.quadratic[4]  # zero for independent weights
     reach = a.abs().amax(0) + s.amax(0).sqrt()
     size = 1e-12 * reach + 1e-14 * law.m.abs().amax(0)  # of rounding here
     for name, low, truth, high, degree in (

@@ -11,12 +11,18 @@ from support.layer_networks import ACTS, activation
 from tests.engine.general.explicit_laws import Law, laws, of_gaussian, quadrature, true_mean
 from tests.marks import slow_but
 
+from bnndp.activations import LeakyRelu
 from bnndp.engine.general import expectation
+from bnndp.engine.general.activation_planes import planes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.second_moment import second_moment
 from bnndp.geometry.bounds import Interval
 
-ROUTES = {"plain": expectation._plain, "curvature": expectation._curvature, "replacement": expectation._replacement}
+ROUTES = {
+    "plain": expectation._plain,
+    "curvature": expectation._curvature,
+    "replacement": lambda shape, x: expectation._replacement(shape, x).at_one_spread(shape),
+}
 FAST = tuple(act for act in ACTS if act != "piecewise_affine")
 
 
@@ -49,6 +55,26 @@ def test_the_best_holds_where_means_and_spreads_are_ranges(act: str) -> None:
         _holds(phi, law, around(phi, law.pre))
         for route in ROUTES.values():
             _holds(phi, law, route(phi.shape, law.pre))
+
+
+@pytest.mark.parametrize("act", slow_but(FAST, "relu", "tanh", "gelu"))
+def test_planes_in_means_and_variances_hold_for_explicit_laws(act: str) -> None:
+    """At the mean and at S + N of the law itself, anywhere in their ranges."""
+    phi = activation(act)
+    for source in (True, False):
+        law = laws(1000, 6, source=source, scale=1.0, wide=0.3, fluctuation=0.3)
+        near, truth, mean = around(phi, law.pre), true_mean(phi, law), law.mean(law.m)
+        assert near.along is not None
+        total = law.mean(law.s) + law.noise
+        rho, slack = total.sqrt(), 1e-12 * (1 + mean.abs() + total.sqrt())
+        value, error = phi.mean(mean, rho), phi.error(mean, rho) + slack
+        assert bool((value - near.along.lower_error <= truth + error).all())
+        assert bool((value + near.along.upper_error >= truth - error).all())
+        found = planes(phi, law.pre, near)
+        assert found.tilted or act == "identity"
+        low = found.lower_alpha * mean + found.lower_beta * total + found.lower_offset
+        high = found.upper_alpha * mean + found.upper_beta * total + found.upper_offset
+        assert bool(((low <= truth + slack) & (truth <= high + slack)).all())
 
 
 @pytest.mark.parametrize("act", FAST)
@@ -102,6 +128,28 @@ def test_steps_in_the_variance_hold_for_squares(act: str, least: float) -> None:
         low, high = found
         assert bool((left <= high * (1 + 1e-9) + 1e-9).all()), float((left - high).max())
         assert bool((-left <= low * (1 + 1e-9) + 1e-9).all()), float((-left - low).max())
+
+
+@pytest.mark.parametrize("act", ["relu", "leaky_relu", "abs"])
+def test_first_order_in_the_variance_with_its_lower_side(act: str) -> None:
+    """For a law in one point the moments are powers of its distance."""
+    phi: Any = LeakyRelu(-1.0) if act == "abs" else activation(act)
+    m = torch.linspace(-4, 4, 161, dtype=torch.float64)[:, None]
+    for base in (1e-4, 1.0, 3.0):
+        s = base * torch.linspace(0, 6, 241, dtype=torch.float64).expand(161, -1)
+        root, delta = torch.full_like(s, base).sqrt(), s - base
+        jump = phi.shape.rise - phi.shape.fall
+        density = jump * torch.exp(-0.5 * (m / root).square()) / (2 * torch.pi) ** 0.5 / root
+        left = phi.mean(m.expand_as(s), s.sqrt()) - phi.mean(m.expand_as(s), root) - 0.5 * density * delta
+        below = (-delta).clamp_min(0) ** 4
+        low, high = expectation._second_step(phi.shape, torch.full_like(s, base), delta.abs(), below)
+        slack = 1e-12 * (1 + base**0.5)
+        assert bool((left <= high + slack).all()), float((left - high).max())
+        assert bool((-left <= low + slack).all()), float((-left - low).max())
+        plain = expectation._second_step(phi.shape, torch.full_like(s, base), delta.abs())
+        assert bool((low <= plain[0]).all() & (high <= plain[1]).all())
+        near = delta.abs() < 0.2 * base  # there it gains a factor of three
+        assert bool((low + high)[near & (delta != 0)].lt(0.45 * (plain[0] + plain[1])[near & (delta != 0)]).all())
 
 
 def _fourth_of_square(t: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The contract of every activation with every kind of posterior and layer (docs/layers.md).
+"""The contract of every activation with every kind of posterior and layer (docs/theory.md).
 
 Without variance the bounds on a point are the network's value; the mean of a first layer is that of Arb's integrals;
 bounds on random boxes hold for draws; what has no rule is refused with the list of what has one.

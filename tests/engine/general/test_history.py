@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from torch import Tensor
 
 import bnndp.engine.general.laws  # noqa: F401 - registers the weights of layers
 from bnndp.engine.general.expectation import _expanded, around
+from bnndp.engine.general.nodes import Activated
 from bnndp.engine.general.pre_activation import Squares, Through, pre_of_weights
+from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.signal import POWERS, Pre, Signal
 from bnndp.engine.general.weights import weights_of
 from bnndp.geometry.bounds import Interval
@@ -154,7 +158,7 @@ def test_the_expansion_given_a_history_holds(act: str) -> None:
             values = torch.exp(-0.5 * s) * torch.sin(m) if act == "piecewise_affine" else phi.mean(m, s.sqrt())
             truth, at = ((chance[..., None] * x).sum((1, 2)) for x in (values, m))
             size = 1e-12 * (1 + m.abs().amax((1, 2)) + s.amax((1, 2)).sqrt())
-            expanded = _expanded(phi, pre, pre.expansion)
+            expanded = _expanded(phi, pre, pre.expansion).at_one_spread(phi.shape)
             for found in (expanded,) if act.startswith("sine") else (expanded, around(phi, pre)):
                 low = phi.mean(at, found.lower_rho) - phi.error(at, found.lower_rho) - found.lower_error
                 high = phi.mean(at, found.upper_rho) + phi.error(at, found.upper_rho) + found.upper_error
@@ -177,3 +181,21 @@ def test_moments_of_the_variance_given_a_history_hold() -> None:
         ):
             truth = (chance[..., None] * values).sum((1, 2))
             assert bool((truth <= claim * (1 + 1e-9) + 1e-14).all()), (number, name)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_the_fourth_norm_of_a_mean_given_a_history_and_its_noise(share: float) -> None:
+    """H is 1 or -1, and the noise has two values, of the same variance: with a third moment of the sign of H or not."""
+    high, low = math.sqrt((1 - share) / share), -math.sqrt(share / (1 - share))
+    noise = share * high**4 + (1 - share) * low**4
+    third = share * high**3 + (1 - share) * low**3
+    truth = sum(
+        0.5 * chance * (h + 2 * h * value) ** 4  # a coefficient of 2
+        for h in (1.0, -1.0)
+        for value, chance in ((high, share), (low, 1 - share))
+    )
+    one = torch.ones(1, 1, dtype=torch.float64)
+    signal = SimpleNamespace(deviations=one[..., None], third_deviation=third * one)
+    node = cast("Activated", SimpleNamespace(signal=signal))
+    found = Activated._fourth_norm(node, DenseRows(-2 * one[None]), one, 2 * noise**0.25 * one)
+    assert found.item() == pytest.approx(truth**0.25, rel=1e-12)

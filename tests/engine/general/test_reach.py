@@ -78,6 +78,32 @@ def test_it_is_above_the_variance_at_every_point(head: str, activation: Any, see
             assert torch.allclose(found, truth[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("activation", [Relu(), Tanh()], ids=lambda a: a.kind)
+@pytest.mark.parametrize("head", [*HEADS, "dense"])
+@pytest.mark.parametrize("seed", range(3))
+def test_covariances_hold_at_every_point(head: str, activation: Any, seed: int) -> None:
+    """A quarter of the difference of two variances; also of rows that are the same, and of opposite ones."""
+    dice = Dice(seed)
+    plain = linear(4, 6, seed)
+    moments = (plain.weight_mean, plain.weight_std, plain.bias_mean, plain.bias_std)
+    twin = CorrelatedLinear(*moments, torch.zeros(4, 7, 1, dtype=torch.float64), shared=False)
+    net = network(twin if head == "dense" else HEADS[head](seed), activation, seed)
+    asked = network(plain, activation, seed) if head == "dense" else net
+    one = torch.eye(4, dtype=torch.float64)
+    left, right = one - 0.5 * one[0] - 0.5 * one[1], (one[0] - one[1]).expand(4, -1)
+    left, right = torch.cat([left, left, dice.normal(2, 4)]), torch.cat([right, -left[:2], left[2:], dice.normal(2, 4)])
+    for radius in (0.0, 1e-3, 0.1, 1.0):
+        box = Box.ball(dice.normal(2, 3), radius)
+        found = GeneralPass.of(asked, box).covariance(left, right)
+        share = dice.uniform(shape=(300, 1, 3))
+        share[:64] = share[:64].round()
+        points = (box.lower + share * (box.upper - box.lower)).reshape(-1, 3)
+        truth = 0.25 * (exact(net, left + right, points) - exact(net, left - right, points)).reshape(300, 2, -1)
+        assert bool((truth.amax(0) <= found * (1 + 1e-9) + 1e-12).all())
+        if radius == 0 and head == "matrix normal":  # a form of one sign
+            assert torch.allclose(found, truth[0].clamp_min(0), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-25, 1e-8, 1e8, 1e25])
 def test_it_holds_at_any_magnitude(scale: float) -> None:
     net, box = network(HEADS["whole"](1), Relu(), 1, scale), Box.ball([[0.3, -0.2, 0.5]], 0.3)

@@ -46,7 +46,7 @@ def test_centring_costs_no_more_than_for_laws_on_two_points(q: int, constant: fl
 
 @pytest.mark.parametrize(("k", "q"), list(enumerate(POWERS)))
 def test_norms_of_smooth_functions_of_gaussians(k: int, q: int) -> None:
-    """docs/layers.md, section 5: what a line leaves of a function of curvature one, at r = 1 and without a width."""
+    """docs/theory.md, section 4.10: what a line leaves of a function of curvature one, at r = 1 and without a width."""
     step = 1e-2
     x = torch.arange(-11, 11, step, dtype=torch.float64) + 0.5 * step
     norm = float((_density(x) * _largest(x) ** q).sum() * step) ** (1 / q)

@@ -14,7 +14,7 @@ import torch
 from tests.engine.general.test_history import Laws, signal_of
 from torch import Tensor
 
-from bnndp.engine.general.expansion import History, _terms, _with_history, expansion_of
+from bnndp.engine.general.expansion import History, _terms, _with_history, _with_history_of_squares, expansion_of
 from bnndp.engine.general.nodes import Input, with_rest
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.signal import fixed
@@ -116,7 +116,7 @@ def test_the_fourth_powers_are_of_order_two_over_the_history(setting: dict[str, 
             return values[:, :1]
 
         plain, varied = (
-            expansion_of(signal, sums, sums, History(zero, zero, spread, *(zero,) * 5)).remainders[6]
+            expansion_of(signal, sums, sums, History(zero, zero, spread, *(zero,) * 6)).remainders[6]
             for spread in (zero, one)
         )
         centred = law.values - (law.chance * law.values).sum(-1, keepdim=True)
@@ -135,7 +135,7 @@ def test_third_cumulants_vary_with_the_history(setting: dict[str, float]) -> Non
         def sums(values: Tensor, a: int, b: int) -> Tensor:  # the first term alone, weight and variance one
             return values[:, :1]
 
-        found = expansion_of(signal_of(law), sums, sums, History(zero + 1, *(zero,) * 7)).remainders[4]
+        found = expansion_of(signal_of(law), sums, sums, History(zero + 1, *(zero,) * 8)).remainders[4]
         a = law.values - (law.chance * law.values).sum(-1, keepdim=True)
         kappa3 = (law.chance * (a**3 + 3 * a * law.values.square())).sum(-1)
         blur = 1e-12 * law.values.abs().amax((1, 3))[:, :1] ** 3
@@ -164,25 +164,24 @@ VARIED = ("mean", "noise", "spread", "kappa3", "whole", "all", "extra")
 def costs(law: Varied, **parts: Tensor) -> dict[int, float]:
     """The remainders that a history adds, where only some of its parts vary."""
     zero = torch.zeros((), dtype=torch.float64)
-    sized = {name: law.size(parts.get(name, zero)) for name in ("third_sum", "quartic_sum", "c_abs", "fourths")}
+    sized = {name: law.size(parts.get(name, zero)) for name in ("third_sum", "quartic_sum", "fourths")}
+    c_abs, squares = (law.size(parts.get(name, zero)) for name in ("c_abs", "squares"))
     varied = {name: law.deviation(parts.get(name, zero * law.chance)) for name in VARIED}
     remainders = dict.fromkeys(range(3, 9), zero)
-    _with_history(
-        remainders,
-        History(
-            varied["mean"],
-            varied["noise"],
-            varied["spread"],
-            zero,
-            varied["whole"],
-            varied["all"],
-            varied["extra"],
-            zero,
-        ),
-        varied["kappa3"],
-        law.mean(parts.get("kappa3", zero * law.chance)).abs(),
-        tuple(sized.values()),  # type: ignore[arg-type]
+    history = History(
+        mean=varied["mean"],
+        noise=varied["noise"],
+        spread=varied["spread"],
+        spread_norm4=zero,
+        spread_low4=zero,
+        whole=varied["whole"],
+        deviation=varied["all"],
+        extra=varied["extra"],
+        extra_norm4=zero,
     )
+    third = law.mean(parts.get("kappa3", zero * law.chance)).abs()
+    _with_history(remainders, history, varied["kappa3"], third, tuple(sized.values()))  # type: ignore[arg-type]
+    _with_history_of_squares(remainders, history, c_abs, squares)
     return {order: float(value) for order, value in remainders.items()}
 
 
@@ -200,9 +199,11 @@ PRODUCTS: dict[str, tuple[int, tuple[str, str], Product]] = {
     "mean of s and covariance": (5, ("spread", "c_abs"), lambda y, d, c: y.mean(d * c) / 4),
     "mean of s and third moments": (5, ("spread", "third_sum"), lambda y, d, k: y.mean(d * k / 6) / 2),
     "fourth cumulant and mean of m": (5, ("fourths", "mean"), lambda y, q, m: y.mean(q * m)),
+    "square of s and mean of m": (5, ("squares", "mean"), lambda y, q, m: y.mean(q * m) / 8),
     "third cumulant and variance of m": (5, ("kappa3", "noise"), lambda y, k, v: y.mean(k * v / 2) / 6),
     "mean of s and fourth moments": (6, ("spread", "quartic_sum"), lambda y, d, c: y.mean(d * c / 24) / 2),
     "fourth cumulant and variance of m": (6, ("fourths", "noise"), lambda y, q, v: y.mean(q * v / 2)),
+    "square of s and variance of m": (6, ("squares", "noise"), lambda y, q, v: y.mean(q * v / 2) / 8),
 }
 
 

@@ -65,8 +65,8 @@ def test_planes_in_means_and_spreads_hold_on_boxes(name: str) -> None:
     weighted = Weighted(weights, below, weights.power(below.signal.mean.magnitude, 1) + weights.bias.abs())
     rows, beta = records.normal(1, 6, weights.n_out, seed=8), records.normal(1, 6, weights.n_out, seed=9)
     beta[:, 0], beta[:, 1], rows[:, 1] = beta[:, 0].abs(), -beta[:, 1].abs(), 0.0
-    found, constant = weighted.lower(DenseRows(rows), DenseRows(beta), torch.zeros(1, 6, dtype=torch.float64))
-    matrix = found.dense().values[0]
+    found = weighted.lower(DenseRows(rows), DenseRows(beta), torch.zeros(1, 6, dtype=torch.float64))
+    matrix, constant = found.rows.dense().values[0], found.constant
     for z in points(box, 40, 0):
         mean, covariance = records.law(layer, z.reshape(shape))
         truth = rows[0] @ mean + beta[0] @ covariance.diagonal()

@@ -1,4 +1,4 @@
-r"""The mean of a hidden layer given the layer before it, taken apart (docs/theory.md, section 4).
+r"""The mean of a hidden layer given the layer before it, taken apart (docs/theory.md, section 4.12).
 
 :math:`h_i=g(m_i,\sqrt{s_i})` is written with constants :math:`p_i,\psi_i,\kappa_i,s_{0,i}` and the centre :math:`M_i`
 of the range of the mean as
@@ -230,7 +230,7 @@ def _spread_rest(before: PreActivation, mean: Interval) -> tuple[Tensor, Tensor]
 def _noise(before: PreActivation, mean: Interval, latent: Latent) -> Interval:
     r"""Bounds of E v(m, s), :math:`v(m,s)=\operatorname{Var}\mathrm{ReLU}(N(m,s))`, at the ends of M and S.
 
-    v increases in m and s; :math:`|\partial_m^2v|\le0.2877`, :math:`0\le\partial_sv\le1` (docs/theory.md, section 4).
+    v increases in m and s; :math:`|\partial_m^2v|\le0.2877`, :math:`0\le\partial_sv\le1` (docs/theory.md, section 4.9).
     """
     curved = _VARIANCE_CURVATURE * before.mean_variance
     s0, s1 = before.spread.upper.clamp_min(TINY), before.spread.lower.clamp_min(TINY)

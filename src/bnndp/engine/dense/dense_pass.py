@@ -21,6 +21,7 @@ from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, movab
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
 
@@ -98,6 +99,10 @@ class DensePass:
         """By the law of total variance over the last hidden layer."""
         return row_variance(self._rows(rows), self.layers, self.given, self.linears[-1].n_out)
 
+    def covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """By the variance of the sum: 4 Cov(a, b) = Var(a + b) - Var(a - b)."""
+        return 0.25 * self.variance(left + right)
+
     def output_variance(self) -> Interval:
         """The better of both passes from above; the general one from below."""
         found = self._general.output_variance()
@@ -152,8 +157,8 @@ class DensePass:
         """Cells (batch,) that provably hold no x."""
         return self.layers.empty
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> DensePass:
-        """The pass on cells of the boxes ``owner``."""
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> DensePass:
+        """The pass on cells of the boxes ``owner``; it bounds what a cut leaves out as well."""
         return DensePass(self.linears, self.box[owner], signs)
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:

@@ -241,7 +241,7 @@ def _cross(low: Moments, high: Moments, at: Ranges) -> Interval:
     :math:`\partial_mC=\operatorname{Cov}(\mathbf 1_{z>0},z^2)+2\operatorname{Cov}(z,z)\ge0`. By the heat equation, with
     s = r^2 and g, Phi, phi at u = m/r, :math:`\partial_sC=\partial_s(\mathbb Ez^3-g\,\mathbb Ez^2)
     =(3-\Phi)g-\tfrac12(\varphi/r)\mathbb Ez^2\ge g`: for r = 1, :math:`\varphi\,\mathbb Ez^2\le\tfrac54g`
-    (docs/theory.md, section 2, step 1).
+    (docs/theory.md, section 4.9).
     """
     slack_low = ELEMENTARY * (at.m.lower.clamp_min(0) + at.r.lower) * at.r.lower.square()
     slack_high = ELEMENTARY * (at.m.upper.clamp_min(0) + at.r.upper) * at.r.upper.square()

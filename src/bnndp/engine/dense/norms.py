@@ -1,4 +1,4 @@
-r"""Eighth moments of the means of the third hidden layer, whose inputs are correlated (docs/theory.md, section 4).
+r"""Eighth moments of the means of the third hidden layer, whose inputs are correlated (docs/theory.md, section 4.14).
 
 :math:`T_i=m_i-\mathbb Em_i=A_i+F_i` with :math:`A_i=\sum_j\mu_{ij}(z_j-h_j)`, which given the first layer y is a
 function of the Gaussians of the second layer, and :math:`F_i=\sum_j\mu_{ij}(h_j(y)-\mathbb Eh_j)`, one of those of the

@@ -1,7 +1,7 @@
 r"""Bounds of E ReLU(X) for a hidden layer whose input is random, and their affine relaxation in the mean of X.
 
 Given z, X is Gaussian with mean m(z) and variance s(z); M = E m, S = E s. Four steps lead from E g(m, sqrt s) to g(M,
-rho), each with a bounded error (docs/theory.md, section 2):
+rho), each with a bounded error (docs/theory.md, sections 4.2 to 4.5):
 
 1. s is replaced by a constant s0: by a Taylor step of second order in s, whose first order is a covariance that may
    be negative, or by Scarf's bound on E(s - s0)_+;
@@ -159,7 +159,7 @@ def _covariance(
 
     With C_j = Cov(z_j, z_j^2) the covariance is within :func:`_rest` of :math:`\mathbb Ef'(m)\operatorname{Cov}(m,s)`,
     :math:`\operatorname{Cov}(m,s)=\sum_j\mu_j\sigma_j^2C_j`, and at most
-    :math:`\sup|f'|\sum_j|\mu_j|\sigma_j^2C_j` on both sides (proofs: docs/theory.md, section 2, step 1).
+    :math:`\sup|f'|\sum_j|\mu_j|\sigma_j^2C_j` on both sides (proofs: docs/theory.md, section 4.3).
     """
     slope, c = _mixed(before, mean, s0, replacement), cross.covariance
     corners = torch.stack([sign * a * b for a in (slope.lower, slope.upper) for b in (c.lower, c.upper)]).amax(0)

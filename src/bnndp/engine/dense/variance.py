@@ -1,4 +1,4 @@
-r"""Variances through layers whose coordinates are correlated (docs/theory.md, section 4).
+r"""Variances through layers whose coordinates are correlated (docs/theory.md, section 4.12).
 
 For rows u, by the law of total variance over the layer before, :math:`\operatorname{Var}(u\cdot
 z_k)=\sum_iu_i^2\,\mathbb E\operatorname{Var}(z_{k,i}\mid z_{k-1})+\operatorname{Var}(u\cdot h)`, and h is taken apart

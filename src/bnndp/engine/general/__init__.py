@@ -1,1 +1,1 @@
-"""The general moment pass, for networks of any layers (docs/layers.md)."""
+"""The general moment pass, for networks of any layers (docs/theory.md)."""

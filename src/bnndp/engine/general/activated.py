@@ -10,7 +10,7 @@ z is taken apart as :math:`p_iX_i+\rho_i` with a constant slope p; ``remainders.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,10 +19,11 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range
 from bnndp.engine.general.expectation import Around, fluctuation
-from bnndp.engine.general.given import given_input
+from bnndp.engine.general.given import Given, given_input
+from bnndp.engine.general.powers import Powers, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
-from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre, Signal
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP
 
@@ -101,7 +102,9 @@ def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linear
 
 def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[Signal, Linearised]:
     """X is Gaussian given y: averages over y of its moments after the activation."""
-    shape, given, total = phi.shape, given_input(phi, x), variance_of(phi, x, near)
+    shape, given, total, raw = phi.shape, given_input(phi, x), variance_of(phi, x, near), powers(phi, x)
+    if raw is not None:
+        given = _given_powers(given, raw)
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
     s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
     root, steep, sd = s0.sqrt(), shape.steepest, x.mean_variance.sqrt()
@@ -136,12 +139,15 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         noise_deviation=given.noise_deviation,
         third=given.third,
         third_deviation=given.third_deviation,
-        noise_fourth=Interval(torch.zeros_like(given.fourth), given.fourth),
+        noise_fourth=Interval(noise.lower.clamp_min(0).square() / UP, given.fourth),
         fixed=False,
         source=False,
         convex=phi.shape.convex,
     )
     line = _square_line(phi, x, signal, square * UP, given.fourths)
+    line = line if raw is None else _with_powers(line, signal, raw)
+    size, norm4 = line.deviations[..., 0].square(), line.given_norms[..., 0]
+    signal = replace(signal, squares=SquareNoise(line.given.square() * UP, size * UP, norm4))
     return signal, Linearised(steep, slope, noise.upper, rest, line)
 
 
@@ -191,6 +197,33 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
         norms * UP,
         given_norms * UP,
         deviations * UP,
+    )
+
+
+def _given_powers(given: Given, raw: Powers) -> Given:
+    """Moments of z less its mean given y, from those of z: no larger if z is not negative, else by ``CENTRED``."""
+    factor = 1.0 if raw.positive else CENTRED[0] ** 4
+    norms = torch.cat([given.norms[..., :1], torch.fmin(given.norms[..., 1:], raw.centred_norms)], -1)
+    return replace(
+        given,
+        fourth_mean=torch.fmin(given.fourth_mean, factor * raw.fourth * UP),
+        fourth=torch.fmin(given.fourth, factor * raw.fourth_norms[..., 0] * UP),
+        norms=norms,
+    )
+
+
+def _with_powers(line: SquareLine, z: Signal, raw: Powers) -> SquareLine:
+    r"""The same with raw moments of z.
+
+    :math:`\mathbb E\operatorname{Var}(z^2\mid y)\le\mathbb Ez^4-(\mathbb Ez^2)^2`. A variable that is not negative
+    has norms no smaller than those of its centred part: with mean one, :math:`|y-1|^q+y-1\le y^q` for y >= 0, q >= 2.
+    """
+    least = (raw.fourth - z.second.lower.square() / UP).clamp_min(0)
+    return replace(
+        line,
+        given=torch.fmin(line.given, least.sqrt() * UP),
+        given_norms=torch.fmin(line.given_norms, raw.norms.square() * UP),
+        deviations=torch.fmin(line.deviations, raw.fourth_norms.sqrt() * UP),
     )
 
 

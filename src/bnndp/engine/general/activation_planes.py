@@ -9,6 +9,7 @@ the ends suffice above, and below the tangent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from bnndp.engine.general.signal import Pre
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
-__all__ = ["Planes", "planes", "planes_of_exact", "planes_of_fixed"]
+__all__ = ["Plane", "Planes", "better_plane", "grid_plane", "made", "planes", "planes_of_exact"]
 
 _STEPS = 8  # steps of the grid in m
 _STEPS_S = 2  # and in s
@@ -28,11 +29,15 @@ _CLEAR = 1e-12  # by which a line must be better to be taken for another
 _SLOPE = 1e-9  # error granted to the slope of a convex activation
 
 
+Plane = tuple[Tensor, Tensor, Tensor]
+"""Slopes in m and in s, and the constant: (batch, n) each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """``alpha M + beta s + offset`` below and above E phi(X) on the box, and its range: (batch, n) each.
+    """``alpha M + beta T + offset`` below and above E phi(X) on the box, and its range: (batch, n) each.
 
-    ``beta`` is zero but for a layer whose input is a function of x.
+    T = S + N is the mean variance that smooths the activation: s itself where the input is a function of x.
     """
 
     lower_alpha: Tensor
@@ -42,17 +47,28 @@ class Planes:
     upper_beta: Tensor
     upper_offset: Tensor
     range: Interval  # of E phi(X)
-    size: Tensor  # |alpha M| + |beta s| + |offset| is at most this: the scale of rounding errors
+    size: Tensor  # |alpha M| + |beta T| + |offset| is at most this: the scale of rounding errors
+
+    @property
+    def tilted(self) -> bool:
+        """Whether any plane has a slope in T."""
+        return bool((self.lower_beta != 0).any() | (self.upper_beta != 0).any())
 
 
 def planes(phi: Activation, x: Pre, near: Around) -> Planes:
-    """Planes in M alone."""
+    """Planes in M alone, or in (M, T) where that is better at the middle."""
     low = _line_below(phi, x.mean, near.lower_rho)
     high = _line_above(phi, x.mean, near.upper_rho)
     zero = torch.zeros_like(low[0])
-    least, most = low[2] - near.lower_error, high[2] + near.upper_error
-    offset_low, offset_high = low[1] - near.lower_error, high[1] + near.upper_error
-    return _made(x, (low[0], zero, offset_low), (high[0], zero, offset_high), Interval(least, most))
+    ends = Interval(low[2] - near.lower_error, high[2] + near.upper_error)
+    flat = (low[0], zero, low[1] - near.lower_error), (high[0], zero, high[1] + near.upper_error)
+    along = near.along
+    if along is None or not bool((along.total.upper > along.total.lower).any()):
+        return made(x.mean, x.spread, *flat, ends)
+    below, above = _tilted(phi, x.mean, along.total)
+    tilted = (*below[:2], below[2] - along.lower_error), (*above[:2], above[2] + along.upper_error)
+    better = [better_plane(x.mean, along.total, a, b, sign) for a, b, sign in zip(flat, tilted, (-1, 1), strict=True)]
+    return made(x.mean, along.total, better[0], better[1], ends)
 
 
 def planes_of_exact(phi: Activation, x: Pre) -> Planes:
@@ -66,30 +82,21 @@ def planes_of_exact(phi: Activation, x: Pre) -> Planes:
         low, high = (_kinked_line(phi, x.mean, sign) for sign in (-1, 1))
     else:
         low, high = _line_below(phi, x.mean, zero), _line_above(phi, x.mean, zero)
-    return _made(x, (low[0], zero, low[1]), (high[0], zero, high[1]), Interval(low[2], high[2]))
+    return made(x.mean, x.spread, (low[0], zero, low[1]), (high[0], zero, high[1]), Interval(low[2], high[2]))
 
 
-def planes_of_fixed(phi: Activation, x: Pre, near: Around) -> Planes:
-    """Planes in (m, s) for a Gaussian X of mean m(x) and variance s(x); in m alone where that is not worse."""
-    flat = planes(phi, x, near)
-    width = x.spread.upper - x.spread.lower
-    if not bool((width > 0).any()):
-        return flat
-    tilted = _tilted(phi, x)
-    m = 0.5 * (x.mean.lower + x.mean.upper)
-    s = 0.5 * (x.spread.lower + x.spread.upper)
-
-    def better(side: str, sign: int) -> tuple[Tensor, Tensor, Tensor]:
-        a, b = (tuple(getattr(p, f"{side}_{part}") for part in ("alpha", "beta", "offset")) for p in (flat, tilted))
-        clear = _CLEAR * ((a[0] * m).abs() + (a[1] * s).abs() + a[2].abs())
-        take = sign * (b[0] * m + b[1] * s + b[2]) < sign * (a[0] * m + a[1] * s + a[2]) - clear  # false for NaN
-        return tuple(torch.where(take, q, p) for p, q in zip(a, b, strict=True))  # type: ignore[return-value]
-
-    return _made(x, better("lower", -1), better("upper", 1), flat.range)
+def better_plane(m: Interval, s: Interval, a: Plane, b: Plane, sign: int) -> Plane:
+    """The second of two planes above (``sign`` 1) or below (-1) where it is better in the middle of the rectangle."""
+    at_m, at_s = 0.5 * (m.lower + m.upper), 0.5 * (s.lower + s.upper)
+    clear = _CLEAR * ((a[0] * at_m).abs() + (a[1] * at_s).abs() + a[2].abs())
+    heights = [sign * (plane[0] * at_m + plane[1] * at_s + plane[2]) for plane in (a, b)]
+    take = heights[1] < heights[0] - clear  # false for NaN
+    return tuple(torch.where(take, q, p) for p, q in zip(a, b, strict=True))  # type: ignore[return-value]
 
 
-def _made(x: Pre, low: tuple[Tensor, Tensor, Tensor], high: tuple[Tensor, Tensor, Tensor], ends: Interval) -> Planes:
-    size = torch.maximum(*(a.abs() * x.mean.magnitude + b.abs() * x.spread.upper + c.abs() for a, b, c in (low, high)))
+def made(m: Interval, s: Interval, low: Plane, high: Plane, ends: Interval) -> Planes:
+    """The planes with the rounding of their evaluation on the rectangle."""
+    size = torch.maximum(*(a.abs() * m.magnitude + b.abs() * s.upper + c.abs() for a, b, c in (low, high)))
     slack = ELEMENTARY * (size * UP) + TINY
     return Planes(low[0], low[1], low[2] - slack, high[0], high[1], high[2] + slack, ends, size * UP)
 
@@ -124,7 +131,7 @@ def _line_below(phi: Activation, m: Interval, rho: Tensor) -> tuple[Tensor, Tens
 def _grid_line(phi: Activation, m: Interval, rho: Tensor, sign: int) -> tuple[Tensor, Tensor, Tensor]:
     """A line above (``sign`` 1) or below (-1) G(., rho), from a grid and the curvature between its points."""
     a, b = m.lower, m.upper
-    points = [a + (b - a) * (i / _STEPS) for i in range(_STEPS)] + [b]
+    points = _grid(m, _STEPS)
     down, up = phi.shape.curvature(rho)
     bump = _bump(phi, down if sign > 0 else up, (b - a) / _STEPS * UP)
     return _best_line(phi, points, rho, bump, sign)
@@ -170,36 +177,48 @@ def _bump(phi: Activation, curvature: Tensor, step: Tensor) -> Tensor:
     return torch.fmin(smooth, phi.shape.swing * step)  # smooth is no number where the square of a step underflows
 
 
-def _tilted(phi: Activation, x: Pre) -> Planes:
-    """Planes with a slope in s, from a grid on the rectangle of (m, s)."""
-    m, s = x.mean, x.spread
-    ms = [m.lower + (m.upper - m.lower) * (i / _STEPS) for i in range(_STEPS)] + [m.upper]
-    ss = [s.lower + (s.upper - s.lower) * (i / _STEPS_S) for i in range(_STEPS_S)] + [s.upper]
+def _tilted(phi: Activation, m: Interval, s: Interval) -> tuple[Plane, Plane]:
+    """Planes below and above G(m, sqrt(s)) with a slope in s, from a grid on the rectangle."""
+    ms, ss = _grid(m, _STEPS), _grid(s, _STEPS_S)
     roots = [t.sqrt() for t in ss]
-    value = [[phi.mean(t, r) for r in roots] for t in ms]
-    error = torch.stack([phi.error(t, r) for t in (m.lower, m.upper) for r in (roots[0], roots[-1])]).amax(0)
+    values = [[phi.mean(t, r) for r in roots] for t in ms]
+    error = torch.stack([phi.error(t, r) for t in ms for r in roots]).amax(0)
     middle, centre = ms[_STEPS // 2], roots[_STEPS_S // 2]
-    beta = (value[_STEPS // 2][-1] - value[_STEPS // 2][0]) / (s.upper - s.lower).clamp_min(TINY)
+    beta = (values[_STEPS // 2][-1] - values[_STEPS // 2][0]) / (s.upper - s.lower).clamp_min(TINY)
     least = s.lower.sqrt()
     down, up = phi.shape.curvature(least)
+    beta = torch.maximum(torch.minimum(beta, 0.5 * up), -0.5 * down)  # G_s = G_mm / 2
     in_s = 0.25 * phi.shape.derivative(4, least)  # |G_ss|
     step_m, step_s = (m.upper - m.lower) / _STEPS * UP, (s.upper - s.lower) / _STEPS_S * UP
-    bump_s = torch.where(step_s == 0, 0.0, in_s * step_s.square() / 8)
-    chord = (value[-1][_STEPS_S // 2] - value[0][_STEPS_S // 2]) / (m.upper - m.lower).clamp_min(TINY)
-    tangent = phi.slope(middle, centre)
+    bump_s = torch.where(step_s == 0, 0.0, in_s * step_s.square() / 8) + error
+    chord = (values[-1][_STEPS_S // 2] - values[0][_STEPS_S // 2]) / (m.upper - m.lower).clamp_min(TINY)
+    slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(middle, centre))]
+    bumps = [_bump(phi, curvature, step_m) + bump_s for curvature in (up, down)]
+    return grid_plane(ms, ss, values, slopes, beta, bumps[0], -1), grid_plane(ms, ss, values, slopes, beta, bumps[1], 1)
 
-    def side(sign: int) -> tuple[Tensor, Tensor, Tensor]:
-        bump = _bump(phi, down if sign > 0 else up, step_m) + bump_s + error
-        found: list[tuple[Tensor, Tensor]] = []
-        for slope in (chord.clamp(*phi.shape.slopes), tangent.clamp(*phi.shape.slopes)):
-            gaps = torch.stack(
-                [sign * (value[i][j] - slope * t - beta * q) for i, t in enumerate(ms) for j, q in enumerate(ss)]
-            )
-            found.append((slope, sign * (gaps.amax(0) + bump)))
-        (a, c), (b, d) = found
-        take = sign * (b * middle + d) < sign * (a * middle + c) - _CLEAR * ((a * middle).abs() + c.abs())
-        return torch.where(take, b, a), beta, torch.where(take, d, c)
 
-    zero = torch.zeros_like(beta)
-    low, high = side(-1), side(1)
-    return Planes(*low, *high, Interval(zero, zero), zero)
+def _grid(x: Interval, steps: int) -> list[Tensor]:
+    """Equally spaced points of the interval, its ends among them."""
+    return [x.lower + (x.upper - x.lower) * (i / steps) for i in range(steps)] + [x.upper]
+
+
+def grid_plane(  # noqa: PLR0913 (the parts of one formula)
+    ms: list[Tensor],
+    ss: list[Tensor],
+    values: list[list[Tensor]],
+    slopes: list[Tensor],
+    beta: Tensor,
+    bump: Tensor,
+    sign: int,
+) -> Plane:
+    """A plane above (``sign`` 1) or below (-1) a function with these values at the points of a grid.
+
+    Between them the function less the plane exceeds its values by at most ``bump``. Of the slopes in m the best one in
+    the middle is taken.
+    """
+    found: list[Plane] = []
+    for slope in slopes:
+        gaps = [sign * (values[i][j] - slope * t - beta * q) for i, t in enumerate(ms) for j, q in enumerate(ss)]
+        found.append((slope, beta, sign * (torch.stack(gaps).amax(0) + bump)))
+    m, s = Interval(ms[0], ms[-1]), Interval(ss[0], ss[-1])
+    return reduce(lambda a, b: better_plane(m, s, a, b, sign), found)

@@ -34,9 +34,10 @@ from bnndp.engine.general.signal import GAUSSIAN
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["central_range"]
+__all__ = ["BENDS", "central_range", "variance_range"]
 
-_BENDS = ((4.0, 6.6), (17.2, 23.4), (51.5, 81.9))  # second derivatives in m and r over L^n r^(n-2), n = 2, 3, 4
+_AT_ONCE = 2**16  # moments that are computed together
+BENDS = ((4.0, 6.6), (17.2, 23.4), (51.5, 81.9))  # second derivatives in m and r over L^n r^(n-2), n = 2, 3, 4
 _SLOPES = (2.0, 5.1962, 15.492)  # first derivatives over (L r)^(n-1) times min(w, cr) or L: 2, 3 sqrt 3, 4 sqrt 15
 
 
@@ -58,37 +59,47 @@ def central_range(phi: Activation, m: Interval, r: Interval) -> Central:  # (bat
     return Central(joined("variance"), joined("third"), joined("fourth"), norm8, norm16)
 
 
+def variance_range(phi: Activation, m: Interval, r: Interval) -> Interval:  # (batch, n) each
+    """The range of the variance alone: if it is monotone in m, its ends are enough."""
+    found = _in_steps(phi, m, r, 1) if _monotone(phi) else central_range(phi, m, r)
+    return found.variance
+
+
 def _at(x: Interval, index: Tensor) -> Interval:
     return Interval(x.lower[index], x.upper[index])
 
 
 def _in_steps(phi: Activation, m: Interval, r: Interval, count: int) -> Central:
     """With the range of m cut into ``count`` steps."""
-    corners = [(m.lower, r.lower)]
+    corners = (m.lower[None], r.lower[None])
     wide_m, wide_r = (m.upper - m.lower) * UP, (r.upper - r.lower) * UP
     if bool((wide_m > 0).any()) or bool((wide_r > 0).any()):
-        points = [m.lower + (m.upper - m.lower) * (i / count) for i in range(count)] + [m.upper]
-        wide_m = torch.stack(points).diff(dim=0).amax(0) * UP  # of one step
-        corners = [(a, b) for a in points for b in (r.lower, r.upper)]
-    found = [phi.central(a, b) for a, b in corners]
+        points = torch.stack(
+            [m.lower + (m.upper - m.lower) * (i / count) for i in range(count)] + [m.upper]
+        )  # (points, batch, n)
+        wide_m = points.diff(dim=0).amax(0) * UP  # of one step
+        ends = [r.lower, r.upper] if bool((wide_r > 0).any()) else [r.lower]
+        corners = (points.repeat(len(ends), 1, 1), torch.stack(ends).repeat_interleave(len(points), 0))
+    step = max(1, _AT_ONCE // m.lower.numel())
+    found = [phi.central(a, b) for a, b in zip(*(part.split(step) for part in corners), strict=True)]
     steep, most = phi.shape.steepest, r.upper
     bend = max(phi.shape.bend_up, phi.shape.bend_down)
     change = torch.full_like(most, phi.shape.swing) if bend == math.inf else (bend * most).clamp_max(phi.shape.swing)
     intervals = []
     for n, name in ((2, "variance"), (3, "third"), (4, "fourth")):
-        bend_m, bend_r = _BENDS[n - 2]
+        bend_m, bend_r = BENDS[n - 2]
         wide = torch.zeros_like(wide_m) if n == 2 and _monotone(phi) else wide_m
         second = steep**n * most ** (n - 2) * (bend_m * wide.square() + bend_r * wide_r.square()) / 8
         first = _SLOPES[n - 2] * (steep * most) ** (n - 1) * (change * wide + steep * wide_r) / 2
         off = torch.minimum(first, second) * UP
         parts = [getattr(central, name) for central in found]
-        low = torch.stack([part.lower for part in parts]).amin(0) - off
-        intervals.append(Interval(low, torch.stack([part.upper for part in parts]).amax(0) + off))
+        low = torch.cat([part.lower for part in parts]).amin(0) - off
+        intervals.append(Interval(low, torch.cat([part.upper for part in parts]).amax(0) + off))
     intervals[0], intervals[2] = (Interval(i.lower.clamp_min(0), i.upper) for i in (intervals[0], intervals[2]))
     norms = []
     for k, name in ((1, "norm8"), (2, "norm16")):
         moved = steep * (wide_m + GAUSSIAN[k] * wide_r)  # half the widths, and centring at most doubles
-        value = torch.stack([getattr(central, name) for central in found]).amax(0) + moved
+        value = torch.cat([getattr(central, name) for central in found]).amax(0) + moved
         norms.append(torch.minimum(value, steep * GAUSSIAN[k] * most) * UP)
     return Central(intervals[0], intervals[1], intervals[2], *norms)
 

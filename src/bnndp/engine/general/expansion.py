@@ -47,9 +47,19 @@ blocks before count. (Given a random history this is not used.)
 the quadratic one :math:`\tfrac14\beta\chi+\tfrac18\chi^2` goes into :math:`R_4\lVert G_4\rVert`. Then
 :math:`\kappa_4` is without :math:`3\operatorname{Var}\chi`.
 
-*Moments of* :math:`\delta=s-S`. s is a sum of independent :math:`Y_k\ge0`, and :math:`e^{-y}\le1-y+\tfrac12y^2`, so
-:math:`\mathbb P(S-s>t)\le e^{-t^2/2W}` with :math:`W=\sum_k\mathbb EY_k^2`, so that :math:`\mathbb E(S-s)_+^4\le8W^2`,
-and :math:`\mathbb E|\delta|^3=\sum_k\mathbb E\beta_k^3+2\mathbb E(S-s)_+^3`.
+*To first order in s* the terms of the quadratic part, ``quadratic``, are not needed, and :math:`R_s` is what the first
+order leaves.
+
+*Moments of* :math:`\delta=s-S`. It is a sum of centred :math:`Y_k`, and :math:`d_k=-Y_k` is at most the mean of the
+k-th term of s, as that is not negative. For a centred d independent of a, :math:`\mathbb E(a+d)_+^4\le\mathbb
+Ea_+^4+6\mathbb Ea_+^2\mathbb Ed^2+4\mathbb Ea_+\mathbb Ed_+^3+\mathbb Ed_+^4`: the third derivative of
+:math:`x_+^4` is not negative, so for d < 0 the second order is enough. With :math:`\mathbb Ea_+\le\tfrac12
+\operatorname{sd}a`, one term after the other, :math:`\mathbb E\delta_-^4\le3V^2+2\sqrt V\sum_k\lVert d_{k+}\rVert_4^3
++\sum_k\lVert d_{k+}\rVert_4^4`, V = Var s. Terms of heavy tails count with :math:`\lVert d_{k+}\rVert_4` instead
+(Minkowski). And :math:`\mathbb E|\delta|^3=\sum_k\mathbb EY_k^3+2\mathbb E\delta_-^3`. Given a random history V is of
+order two. As :math:`s\ge0`, of the lower side of every part only :math:`\min(S,\cdot)` counts: for
+:math:`\mathbb E[s\mid Y]`, also if that is of the squares alone, its norm in L4 is at most the root of S times the
+standard deviation.
 """
 
 from __future__ import annotations
@@ -62,7 +72,7 @@ from torch import Tensor
 
 from bnndp.engine.general.independent import norm_of_moments
 from bnndp.engine.general.intervals import BLUR, minus, plus, square, times
-from bnndp.engine.general.signal import GAUSSIAN, POWERS, Expansion, Pieces, Signal
+from bnndp.engine.general.signal import GAUSSIAN, POWERS, Expansion, Pieces, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import blocks_of
 from bnndp.maths.rounding import SMALL, UP
@@ -70,7 +80,7 @@ from bnndp.maths.rounding import SMALL, UP
 __all__ = ["History", "Products", "Sums", "expansion_of", "norms_of_sum", "sums_of"]
 
 _GAUSS_5 = 6.3831  # E |xi|^5 = 8 sqrt(2 / pi), rounded up
-_LOW_4 = 1.6818  # 8^(1/4), rounded up: the norm in L4 of the lower side of a sub-Gaussian variable
+_HEAVY = (torch.inf, 20.0, 2.0)  # a term is heavy if its variance is above this times the square of its mean
 
 Sums = Callable[[Tensor, int, int], Tensor]
 """(batch, n_in), powers a, b of the mean and of the variance of a weight -> (batch, n_out): sums over the terms.
@@ -109,6 +119,7 @@ class History:
     noise: Tensor  # of Var(m | Y)
     spread: Tensor  # of E[s | Y]
     spread_norm4: Tensor  # its norm in L4
+    spread_low4: Tensor  # and that of its lower side
     whole: Tensor  # standard deviation of m
     deviation: Tensor  # of s
     extra: Tensor  # of what is no square in s
@@ -130,43 +141,46 @@ def expansion_of(
     the products of two terms add.
     """
     terms = _terms(z, mean)
+    terms = terms if z.squares is None or mean is not None else _with_squares(terms, z.squares)
     pieces = _pieces(terms, sums, signed) if history is None else None
     third_sum, quartic_sum = sums(terms.step3, 3, 0), sums(terms.step4, 4, 0)
     c_sum, c_abs = sums(terms.cross_size, 1, 1), sums(terms.second.sqrt() * terms.squares_size.sqrt(), 1, 1)
-    d_sum, spread = sums(terms.both_size, 2, 1), sums(terms.squares_size, 0, 2)  # Var s given Y
-    r5 = sums(terms.triple / 12 + terms.cross_size * terms.second / 4, 3, 1) + sums(terms.pair / 8, 1, 2)
-    r6 = (
-        third_sum * c_sum / 12
-        + sums(terms.both_size * terms.second / 8, 4, 1)
-        + c_abs.square() / 8
-        + sums(terms.second * terms.squares_size / 16, 2, 2)
-    )
-    fourths = d_sum / 4 + spread / 8  # sizes of what is multiplied with means of G_4
+    spread = sums(terms.squares_size, 0, 2)  # Var s given Y
+    fourths = sums(terms.both_size, 2, 1) / 4  # sizes of what is multiplied with means of G_4
+    zero = torch.zeros_like(spread)
+    remainders = dict.fromkeys(range(3, 9), zero)
+    remainders[5] = sums(terms.triple / 12 + terms.cross_size * terms.second / 4, 3, 1)
+    remainders[6] = third_sum * c_sum / 12 + sums(terms.both_size * terms.second / 8, 4, 1)
+    remainders[7] = quartic_sum * c_sum / 48
     if pieces is None:
         own = _steps_of(terms, sums, signed, torch.ones_like(terms.second))
-        r5, r6, fourths = r5 + own.fifth, r6 + third_sum.square() / 72 + own.sixth, fourths + own.excess
+        fourths = fourths + own.excess
+        remainders[5] = remainders[5] + own.fifth
+        remainders[6] = remainders[6] + third_sum.square() / 72 + own.sixth
+        remainders[7] = remainders[7] + quartic_sum * third_sum / 144
     kappa3 = _signed(((terms.third, 3, 0, 1.0), (terms.cross, 1, 1, 3.0)), sums, signed)
     linear4 = _signed(((terms.excess, 4, 0, 1.0), (terms.both, 2, 1, 6.0)), sums, signed)
     kappa4 = plus(linear4, _signed(((terms.squares, 0, 2, 3.0),), sums, signed))
-    remainders = {3: torch.zeros_like(spread), 4: torch.zeros_like(spread), 5: r5, 6: r6}
-    remainders[7] = third_sum * fourths / 6 + quartic_sum * c_sum / 48
-    if pieces is None:
-        remainders[7] = remainders[7] + quartic_sum * third_sum / 144
-    remainders[8] = quartic_sum * fourths / 24
+    quadratic = dict.fromkeys(range(4, 9), zero)  # of the square of s - S
+    quadratic[5] = sums(terms.pair / 8, 1, 2)
+    quadratic[6] = c_abs.square() / 8 + sums(terms.second * terms.squares_size / 16, 2, 2)
+    for parts, size in ((remainders, fourths), (quadratic, spread / 8)):
+        parts[7], parts[8] = parts[7] + third_sum * size / 6, parts[8] + quartic_sum * size / 24
     found = _independent_spread(terms, spread, sums)
     if history is not None:
         change = sums(terms.third_change, 3, 0) + 3 * sums(terms.cross_change, 1, 1)
-        _with_history(remainders, history, change, kappa3.magnitude, (third_sum, quartic_sum, c_abs, fourths))
-        found = found.plus(history.spread_norm4 + history.extra_norm4)
+        _with_history(remainders, history, change, kappa3.magnitude, (third_sum, quartic_sum, fourths))
+        _with_history_of_squares(quadratic, history, c_abs, spread)
+        found = found.plus(history.spread_norm4 + history.extra_norm4, history.spread_low4 + history.extra_norm4)
     if products is not None:
         both = (found.variance * products.variance).sqrt()
-        remainders[4] = remainders[4] + 0.25 * both + products.variance / 8
+        quadratic[4] = quadratic[4] + 0.25 * both + products.variance / 8
         remainders[5], remainders[6] = remainders[5] + 0.5 * products.fifth, remainders[6] + 0.5 * products.sixth
         remainders[7] = remainders[7] + third_sum * products.size / 12
         remainders[8] = remainders[8] + quartic_sum * products.size / 48
         added = Interval(12 * products.cross.lower, 12 * products.cross.upper)
         linear4, kappa4 = plus(linear4, added), plus(kappa4, added)
-        found = replace(found.plus(products.norm4), variance=found.variance + products.variance)
+        found = replace(found.plus(products.norm4, products.norm4), variance=found.variance + products.variance)
     spread8 = _eighth_norm(terms, sums) if history is None else torch.full_like(spread, torch.inf)
     if products is not None:
         spread8 = spread8 + products.norm8
@@ -175,6 +189,7 @@ def expansion_of(
         kappa4,
         linear4,
         {order: part * UP for order, part in remainders.items()},
+        {order: part * UP for order, part in quadratic.items()},
         pieces,
         found.variance * UP,
         found.third * UP,
@@ -252,23 +267,32 @@ class _Spread:
     fourth: Tensor
     low: Tensor  # E (S - s)_+^4
 
-    def plus(self, norm4: Tensor) -> _Spread:
-        """With one more part, of this norm in L4."""
-        fourth, low = ((part**0.25 + norm4) ** 4 for part in (self.fourth, self.low))
+    def plus(self, norm4: Tensor, below: Tensor) -> _Spread:
+        """With one more part, of this norm in L4, and that of its lower side."""
+        fourth, low = (self.fourth**0.25 + norm4) ** 4, (self.low**0.25 + below) ** 4
         return _Spread((self.variance.sqrt() + norm4).square(), (self.third ** (1 / 3) + norm4) ** 3, fourth, low)
 
 
 def _independent_spread(terms: _Terms, spread: Tensor, sums: Sums) -> _Spread:
     spread4 = sums(terms.wide.square().square(), 0, 4) + 3 * spread.square()
-    # Below, terms of heavy tails by their second moments, the others by their central ones.
-    heavy = terms.wide > terms.second_raw
-    proxy = sums(torch.where(heavy, terms.squares_size + terms.second_raw.square(), SMALL**4), 0, 2)
-    light4 = sums(torch.where(heavy, SMALL**8, terms.wide.square().square()), 0, 4)
-    light4 = light4 + 3 * sums(torch.where(heavy, SMALL**4, terms.squares_size), 0, 2).square()
-    low4 = torch.minimum((_LOW_4 * proxy.sqrt() + light4.sqrt().sqrt()) ** 4, spread4)
+    low = torch.minimum(_below(terms, sums), spread4.sqrt().sqrt())
+    low4 = low.square().square()
     cubes = sums(terms.squares_size.sqrt() * terms.wide.square(), 0, 3)
-    spread3 = torch.minimum((spread * spread4).sqrt(), cubes + 2 * low4**0.75)
+    spread3 = torch.minimum((spread * spread4).sqrt(), cubes + 2 * low**3)
     return _Spread(spread, spread3, spread4, low4)
+
+
+def _below(terms: _Terms, sums: Sums) -> Tensor:
+    """The norm in L4 of the lower side of the sum of the terms of s, at most."""
+    low = torch.minimum(terms.wide, terms.second_raw)  # ||(E z^2 - z^2)_+||_4
+    found = []
+    for ratio in _HEAVY:
+        heavy = terms.squares_size > ratio * terms.second_raw.square()
+        variance = sums(torch.where(heavy, SMALL**4, terms.squares_size), 0, 2)
+        light = torch.where(heavy, SMALL**2, low)
+        fourth = 3 * variance.square() + 2 * variance.sqrt() * sums(light**3, 0, 3) + sums(light**4, 0, 4)
+        found.append(sums(torch.where(heavy, low, SMALL**2), 0, 1) + fourth.sqrt().sqrt())
+    return torch.stack(found).amin(0)
 
 
 def _with_history(
@@ -276,16 +300,22 @@ def _with_history(
     y: History,
     change: Tensor,
     third: Tensor,
-    sizes: tuple[Tensor, Tensor, Tensor, Tensor],
+    sizes: tuple[Tensor, Tensor, Tensor],
 ) -> None:
     """Add what a random history costs; ``change`` is the standard deviation of kappa_3 given Y, ``third`` its mean."""
-    third_sum, quartic_sum, c_abs, fourths = sizes
+    third_sum, quartic_sum, fourths = sizes
     remainders[3] = remainders[3] + 0.5 * (y.spread * y.mean + y.extra * y.whole)
-    remainders[4] = remainders[4] + 0.25 * y.extra * y.deviation + y.extra.square() / 8
-    remainders[4] = remainders[4] + y.spread.square() / 8 + 0.25 * y.spread * y.noise + change * y.mean / 6
-    remainders[5] = remainders[5] + 0.25 * y.spread * c_abs + y.spread * third_sum / 12 + fourths * y.mean
+    remainders[4] = remainders[4] + 0.25 * y.spread * y.noise + change * y.mean / 6
+    remainders[5] = remainders[5] + y.spread * third_sum / 12 + fourths * y.mean
     remainders[5] = remainders[5] + (change * y.noise + third * (y.mean.square() + y.noise)) / 12
     remainders[6] = remainders[6] + y.spread * quartic_sum / 48 + 0.5 * fourths * y.noise
+
+
+def _with_history_of_squares(quadratic: dict[int, Tensor], y: History, c_abs: Tensor, spread: Tensor) -> None:
+    """Add what it costs in the square of s - S; ``spread`` is the size of Var s given Y."""
+    quadratic[4] = quadratic[4] + 0.25 * y.extra * y.deviation + (y.extra.square() + y.spread.square()) / 8
+    quadratic[5] = quadratic[5] + 0.25 * y.spread * c_abs + spread * y.mean / 8
+    quadratic[6] = quadratic[6] + spread * y.noise / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +391,7 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         cross_size = 2 * (size * second + moved * four4) + k3_size
         both_size = 2 * (size * k3_size + moved * sixteenth**3) + fourth1
         squares_size = (2 * size * second.sqrt() + 2 * moved8 * deviation8 + fourth1.sqrt()).square()
-        sizes = (cross_size, both_size, squares_size, fourth1, 2 * fourth1)
+        sizes = (cross_size, both_size, squares_size, fourth1, fourth1 + second_square)  # v^2 <= E A^4
         gauss5 = fifth  # v^(5/2) and v |A|^3 are at most |A|^5 in the mean
         triple = 2 * (size * fourth1 + fifth + moved * eighth**4)
         pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
@@ -399,6 +429,17 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         size.square() + second if z.source else (size + moved8 + deviation8).square(),
         k3_change,
         c_change,
+    )
+
+
+def _with_squares(terms: _Terms, known: SquareNoise) -> _Terms:
+    """With what is known of the squares of z given Y."""
+    highest = torch.fmin(terms.squares.upper, known.variance.clamp_min(SMALL**4))
+    return replace(
+        terms,
+        squares=Interval(terms.squares.lower, highest),
+        squares_size=torch.fmin(terms.squares_size, known.size.clamp_min(SMALL**4)),
+        wide=torch.fmin(terms.wide, known.norm4.clamp_min(SMALL**2)),
     )
 
 

@@ -1,4 +1,4 @@
-r"""Bounds of :math:`\mathbb E\varphi(X)` around :math:`G(M,\rho)`, X Gaussian given a random input (docs/layers.md).
+r"""Bounds of :math:`\mathbb E\varphi(X)` around :math:`G(M,\rho)`, X Gaussian given a random input (docs/theory.md).
 
 :math:`\mathbb E\varphi(X)=\mathbb EG(m,\sqrt s)`. Three ways to a constant :math:`\rho`, each with an error below and
 one above; the better of them is taken for each neuron and side:
@@ -14,7 +14,7 @@ one above; the better of them is taken for each neuron and side:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import torch
@@ -31,13 +31,15 @@ from bnndp.maths.tails import (
     BEND_THREE,
     MEAN_ABOVE,
     MEAN_BELOW,
+    MEAN_LOCAL_ABOVE,
+    MEAN_LOCAL_BELOW,
     SECOND_CURVATURE,
     STEP_FOUR_ABOVE,
     STEP_FOUR_BELOW,
     STEP_THREE,
 )
 
-__all__ = ["Around", "around", "fluctuation", "replaced"]
+__all__ = ["Along", "Around", "around", "fluctuation", "replaced"]
 
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 
@@ -50,26 +52,54 @@ class Around:
     lower_error: Tensor
     upper_rho: Tensor
     upper_error: Tensor
+    along: Along | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """``G(M, rho) - lower_error <= E phi(X) <= G(M, rho) + upper_error`` with rho^2 = S + N, all at the same x.
+
+    (batch, n) each; ``total`` is the range of S + N on the box.
+    """
+
+    total: Interval
+    lower_error: Tensor
+    upper_error: Tensor
+
+    def at_one_spread(self, shape: Shape) -> Around:
+        """The same with one rho for the whole box."""
+        lower_rho, upper_rho, low, high = _one_spread(shape, self.total)
+        return Around(lower_rho, self.lower_error + low * UP, upper_rho, self.upper_error + high * UP, self)
 
 
 def around(phi: Smoothed, x: Pre) -> Around:
     """The best of the three at the middle of the means."""
     middle = 0.5 * (x.mean.lower + x.mean.upper)
-    return reduce(partial(_better, phi, middle), _candidates(phi, x))
+    along = _along(phi, x)
+    found = reduce(partial(_better, phi, middle), _candidates(phi, x, along))
+    return replace(found, along=along)
 
 
-def replaced(phi: Smoothed, x: Pre) -> Around:
+def replaced(phi: Smoothed, x: Pre) -> Along:
     """The best of those around G(M, rho) with rho^2 = S + N."""
     found = _replacement(phi.shape, x)
     if x.expansion is None:
         return found
     finer = _expanded(phi, x, x.expansion)
-    return Around(
-        found.lower_rho,
+    return Along(
+        found.total,
         torch.fmin(found.lower_error, finer.lower_error),
-        found.upper_rho,
         torch.fmin(found.upper_error, finer.upper_error),
     )
+
+
+def _along(phi: Smoothed, x: Pre) -> Along | None:
+    """The same where it says anything; exact for a Gaussian X."""
+    if x.fixed:
+        zero = torch.zeros_like(x.mean.lower)
+        return Along(x.spread, zero, zero)
+    known = x.expansion is not None or bool((x.noise.upper > 2 * SMALL**2).any())
+    return replaced(phi, x) if known else None
 
 
 def _better(phi: Smoothed, middle: Tensor, a: Around, b: Around) -> Around:
@@ -83,15 +113,13 @@ def _better(phi: Smoothed, middle: Tensor, a: Around, b: Around) -> Around:
     )
 
 
-def _candidates(phi: Smoothed, x: Pre) -> list[Around]:
+def _candidates(phi: Smoothed, x: Pre, along: Along | None) -> list[Around]:
     shape = phi.shape
     found = [_plain(shape, x)]
     if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
         found.append(_curvature(shape, x))
-    if not x.fixed and bool((x.noise.upper > 2 * SMALL**2).any()):
-        found.append(_replacement(shape, x))
-    if x.expansion is not None:
-        found.append(_expanded(phi, x, x.expansion))
+    if along is not None and not x.fixed:
+        found.append(along.at_one_spread(shape))
     return found
 
 
@@ -140,7 +168,8 @@ def _curvature(shape: Shape, x: Pre) -> Around:
     lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, x.spread)
     r = x.spread.lower.sqrt()
     down, up = shape.curvature(r)
-    sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt())
+    below = None if x.expansion is None else x.expansion.spread_low
+    sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt(), below)
     variance = x.mean_variance
     return Around(
         lower_rho,
@@ -150,16 +179,16 @@ def _curvature(shape: Shape, x: Pre) -> Around:
     )
 
 
-def _replacement(shape: Shape, x: Pre) -> Around:
-    total = Interval(x.spread.lower + x.noise.lower, x.spread.upper + x.noise.upper)
-    lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, total)
-    sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt())
+def _replacement(shape: Shape, x: Pre) -> Along:
+    total = x.smoothing
+    below = None if x.expansion is None else x.expansion.spread_low
+    sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt(), below)
     swap = _swap(shape, x)
-    low, high = sway_low + apart_low + swap, sway_high + apart_high + swap
+    low, high = sway_low + swap, sway_high + swap
     if not x.source:
         more_low, more_high = _history(shape, x, total)
         low, high = low + more_low, high + more_high
-    return Around(lower_rho, low * UP, upper_rho, high * UP)
+    return Along(total, low * UP, high * UP)
 
 
 def _history(shape: Shape, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
@@ -169,30 +198,31 @@ def _history(shape: Shape, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
     return low + 0.5 * _times(down, x.central), high + 0.5 * _times(up, x.central)
 
 
-def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Around:
+def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
     """To fourth order with signs (``expansion.py``), in s to the second order with its value, or to the first."""
     shape, least = phi.shape, x.spread.lower
-    total = Interval(x.spread.lower + x.noise.lower, x.spread.upper + x.noise.upper)
-    lower_rho, upper_rho, apart_low, apart_high = _one_spread(shape, total)
+    total = x.smoothing
     third, fourth = third_and_fourth(phi, x.mean, Interval(total.lower.sqrt(), total.upper.sqrt()))
     r = least.sqrt()
-    rest = sum((_times(shape.derivative(p, r), q) for p, q in terms.remainders.items()), torch.zeros_like(r))
+    rest, quadratic = (
+        sum((_times(shape.derivative(p, r), q) for p, q in parts.items()), torch.zeros_like(r))
+        for parts in (terms.remainders, terms.quadratic)
+    )
     if terms.pieces is not None:
         rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
     more = _history(shape, x, total) if not x.source else (torch.zeros_like(r),) * 2
     cubic, lower, upper = _ends(terms.third, third), [], []
-    for kappa4, steps in (
-        (terms.fourth, _third_step(shape, terms, least)),
-        (terms.linear_fourth, _second_step(shape, least, x.spread_deviation)),
+    for kappa4, more_rest, steps in (
+        (terms.fourth, quadratic, _third_step(shape, terms, least)),
+        (terms.linear_fourth, 0.0, _second_step(shape, least, x.spread_deviation, terms.spread_low)),
     ):
         quartic = _ends(kappa4, fourth)
         slack = 1e-10 * (cubic.magnitude + quartic.magnitude)
         low, high = (getattr(cubic, end) / 6 + getattr(quartic, end) / 24 for end in ("lower", "upper"))
-        lower.append((rest + steps[0] + more[0] + apart_low) * UP - low + slack)
-        upper.append((rest + steps[1] + more[1] + apart_high) * UP + high + slack)
+        lower.append((rest + more_rest + steps[0] + more[0]) * UP - low + slack)
+        upper.append((rest + more_rest + steps[1] + more[1]) * UP + high + slack)
     errors = (torch.fmin(*e).nan_to_num(*(torch.inf,) * 3) for e in (lower, upper))  # no number bounds nothing
-    lower_error, upper_error = errors
-    return Around(lower_rho, lower_error, upper_rho, upper_error)
+    return Along(total, *errors)
 
 
 def _of_pieces(shape: Shape, least: Tensor, pieces: Pieces, sizes: dict[int, Tensor]) -> Tensor:
@@ -281,7 +311,9 @@ def _one_spread(shape: Shape, spread: Interval) -> tuple[Tensor, Tensor, Tensor,
     return found[0], found[1], errors[0], errors[1]
 
 
-def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def _fluctuation(
+    shape: Shape, least: Tensor, deviation: Tensor, other: Tensor, below: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     r"""Errors below and above of replacing a random s by its mean S >= ``least``; ``other`` is the deviation of m.
 
     First order: :math:`\mathbb E(s-S)_\pm\le\tfrac12\operatorname{sd}s`, and below S the curvature counts at most twice
@@ -298,7 +330,7 @@ def _fluctuation(shape: Shape, least: Tensor, deviation: Tensor, other: Tensor) 
     first_low = _times(down, quarter) + _times(up_less, quarter)
     first_high = _times(up, quarter) + _times(down_less, quarter)
     mixed = 0.5 * _times(_times(shape.derivative(3, r), other), deviation)
-    low, high = (side + mixed for side in _second_step(shape, least, deviation))
+    low, high = (side + mixed for side in _second_step(shape, least, deviation, below))
     none = deviation == 0
     return (
         torch.where(none, 0.0, torch.minimum(first_low, low)),
@@ -311,19 +343,31 @@ def fluctuation(shape: Shape, least: Tensor, deviation: Tensor) -> Tensor:
     return torch.maximum(*_second_step(shape, least, deviation))
 
 
-def _second_step(shape: Shape, least: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """What it leaves is at most these factors of (s - S)^2, below and above, times its mean ``deviation**2``."""
+def _second_step(shape: Shape, least: Tensor, deviation: Tensor, below: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""Errors below and above of the Taylor polynomial of first order in s, from sd s and :math:`\mathbb E(S-s)_+^4`.
+
+    For a hinge what it leaves is within ``-MEAN_BELOW`` and ``MEAN_ABOVE`` times :math:`\delta^2S^{-3/2}`,
+    :math:`\delta=s-S`: the worst is s = 0. With :math:`x=\delta_-/S` it is also at least
+    :math:`-\tfrac12\varphi(0)(\sqrt s-\sqrt S)^2S^{-1/2}`, so at least
+    :math:`-\tfrac12\varphi(0)(\tfrac14+\tfrac18x+\tfrac58x^2)\delta^2S^{-3/2}`, and at most
+    :math:`(c+ax+bx^2)\delta^2S^{-3/2}` with the factors of the third step (docs/theory.md, section 4.3).
+    """
     square = deviation.square()
-    scale = square / (least * least.sqrt()).clamp_min(TINY)
+    unit = (least * least.sqrt()).clamp_min(TINY)
+    low, high = MEAN_BELOW * square / unit, MEAN_ABOVE * square / unit
+    if below is not None:
+        cubic = torch.minimum(below**0.75, deviation * below.sqrt()) / least.clamp_min(TINY)
+        quartic = below / least.square().clamp_min(TINY)
+        finer = MEAN_LOCAL_BELOW * square + STEP_THREE * cubic + STEP_FOUR_BELOW * quartic
+        low = torch.fmin(low, finer / unit)
+        finer = MEAN_LOCAL_ABOVE * square + STEP_THREE * cubic + STEP_FOUR_ABOVE * quartic
+        high = torch.fmin(high, finer / unit)
     bent = _mass(0.5 * shape.variation, SECOND_CURVATURE * square / least.clamp_min(TINY))
     smooth = torch.fmin(_mass(shape.fourth, square) / 8, bent)
-    low = _weighted(shape.rise, MEAN_BELOW, shape.fall, MEAN_ABOVE, scale)
-    return torch.fmin(low, smooth), torch.fmin(_weighted(shape.rise, MEAN_ABOVE, shape.fall, MEAN_BELOW, scale), smooth)
-
-
-def _weighted(a: float, x: float, b: float, y: float, scale: Tensor) -> Tensor:
-    factor = a * x + b * y
-    return _times(torch.full_like(scale, factor), scale)
+    return (
+        torch.fmin(_mass(shape.rise, low) + _mass(shape.fall, high), smooth),
+        torch.fmin(_mass(shape.rise, high) + _mass(shape.fall, low), smooth),
+    )
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """The general moment pass: any chain of layers, forward for moments, backward for the ranges of means.
 
 At each layer with weights the range of its means is found by carrying its rows down to x; then come the moments, the
-expectation of its activation and the planes (docs/layers.md). What is random is bounded over the whole posterior.
+expectation of its activation and the planes (docs/theory.md). What is random is bounded over the whole posterior.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -17,12 +17,14 @@ from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.activated import Linearised, activated, activated_signal
-from bnndp.engine.general.activation_planes import planes, planes_of_exact, planes_of_fixed
+from bnndp.engine.general.activation_planes import planes, planes_of_exact
+from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import hinge_of
 from bnndp.engine.general.laws.residual import added
 from bnndp.engine.general.nodes import (
     Activated,
+    Bound,
     Input,
     Node,
     Weighted,
@@ -40,16 +42,18 @@ from bnndp.engine.general.rows import DenseRows, minimum
 from bnndp.engine.general.signal import Signal, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
+from bnndp.engine.general.variance_planes import variance_planes
 from bnndp.engine.general.weights import Weights, weights_of
 from bnndp.engine.general.weights import row_variance as noise_of_rows
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
 from bnndp.layers import WEIGHTED, Residual
 from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 from bnndp.network import Layer, is_activation
 
-__all__ = ["Passed", "activations_of", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
+__all__ = ["Passed", "Region", "activations_of", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
 
 _NUMBERS = 2**23  # entries of the matrices of rows held at a time
 _WEIGHTED = (*WEIGHTED, StackedLinear)
@@ -69,21 +73,31 @@ class Passed:
         return self.chain[-1]
 
 
-def hidden_layers(
-    layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], box: Box, signs: Sequence[Tensor] = ()
-) -> Passed:
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The x that a pass is about: those of the boxes, or of cells of them.
+
+    ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation after
+    weights have these signs; ``cut`` leaves those of a half-space.
+    """
+
+    box: Box
+    signs: Sequence[Tensor] = ()
+    cut: HalfSpace | None = None
+
+
+def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], region: Region) -> Passed:
     """The pass up to the last layer with weights, of the layers of a network or of stacked ones.
 
-    ``shapes`` are those before each layer. ``signs[k]`` (batch, n_k) of -1, 0 and 1 restrict the box to the cell of
-    those x on which the means that go into the k-th activation after weights have these signs.
+    ``shapes`` are those before each layer.
     """
     last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
-    chain: list[Node] = [Input(of_box(box))]
-    weighted = _walk(layers[: last + 1], shapes, chain, box, signs)
+    chain: list[Node] = [Input(of_box(region.box))]
+    weighted = _walk(layers[: last + 1], shapes, chain, region)
     if weighted is None:
         kinds = " ".join(layer.kind for layer in layers)
         raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
-    return Passed(chain, weighted, box)
+    return Passed(chain, weighted, region.box)
 
 
 def activations_of(chain: Sequence[Node]) -> dict[int, Activated]:
@@ -92,11 +106,7 @@ def activations_of(chain: Sequence[Node]) -> dict[int, Activated]:
 
 
 def _walk(
-    layers: Sequence[Layer],
-    shapes: Sequence[tuple[int, ...]],
-    chain: list[Node],
-    box: Box,
-    signs: Sequence[Tensor] = (),
+    layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: list[Node], region: Region
 ) -> Weighted | None:
     """Append the nodes of the layers to the chain; a last layer with weights is given back instead."""
     weighted: Weighted | None = None
@@ -104,15 +114,15 @@ def _walk(
         if weighted is not None:
             pending, weighted = weighted, None
             count = len(activations_of(chain))
-            sign = signs[count] if count < len(signs) else None
+            sign = region.signs[count] if count < len(region.signs) else None
             if is_activation(layer):
-                chain.append(_activated(layer, chain, pending, box, sign))
+                chain.append(_activated(layer, chain, pending, region, sign))
                 continue
-            chain.append(_activated(Identity(), chain, pending, box, sign))
+            chain.append(_activated(Identity(), chain, pending, region, sign))
         if isinstance(layer, _WEIGHTED):
             weighted = _weighted(weights_of(layer, shape), chain[-1])
         elif isinstance(layer, Residual):
-            chain.append(_block(layer, shape, chain, box))
+            chain.append(_block(layer, shape, chain, replace(region, signs=())))
         elif is_activation(layer):
             if not isinstance(layer, Identity):
                 chain.append(_on_signal(layer, chain))
@@ -123,21 +133,21 @@ def _walk(
     return weighted
 
 
-def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], box: Box) -> Node:
+def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], region: Region) -> Node:
     """The node of a residual block: its own nodes go on from the chain, and end in it."""
     grown = list(chain)
-    weighted = _walk(block.layers, block.shapes(shape), grown, box)
+    weighted = _walk(block.layers, block.shapes(shape), grown, region)
     if weighted is not None:
-        grown.append(_activated(Identity(), grown, weighted, box))
+        grown.append(_activated(Identity(), grown, weighted, region))
     inner = grown[len(chain) :]
     return added(inner, chain[-1]) if inner else added([_on_signal(Identity(), chain)], chain[-1])
 
 
 def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
     """Affine functions of x below ``rows . E f(x)``: (batch, rows)."""
-    found, constant = passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
-    found, constant = lower_bound(passed.chain, found, constant)
-    return Affine(found.dense().values, constant)
+    bound = passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+    bound = lower_bound(passed.chain, bound)
+    return Affine(bound.rows.dense().values, bound.constant)
 
 
 def interval_rows(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
@@ -167,19 +177,25 @@ def _weighted(weights: Weights, below: Node) -> Weighted:
 
 
 def _activated(
-    phi: Activation, chain: list[Node], weighted: Weighted, box: Box, sign: Tensor | None = None
+    phi: Activation, chain: list[Node], weighted: Weighted, region: Region, sign: Tensor | None = None
 ) -> Node:  # sign (batch, n)
     weights, below = weighted.weights, weighted.below
-    mean = _range(chain, weighted, box)
+    mean = _range(chain, weighted, region)
     mean = mean if sign is None else mean.where_sign(sign)
     if below.signal.fixed and not weights.random:
         return _exact(phi, mean, weighted)
     x = pre_of_weights(weights, below.signal, mean, lambda: _through(weighted))
     near = around(phi, x)
-    found = planes_of_fixed(phi, x, near) if x.fixed else planes(phi, x, near)
+    found = planes(phi, x, near)
     independent = weights.groups == weights.n_out
     moments = partial(activated, phi, x, near, found, independent=independent)
-    return Activated(found, x, moments, weighted, below, hinge_of(phi, x, near))
+    variances = partial(variance_planes, phi, x, near)
+
+    def slopes() -> MeanSlopes | None:
+        known = not weights.coupled or weights.spread_rest(below.signal) is not None
+        return mean_slopes(phi, x, squares=known)
+
+    return Activated(found, x, moments, variances, slopes, weighted, below, hinge_of(phi, x, near))
 
 
 def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
@@ -192,28 +208,29 @@ def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
         rest = Rests(zero, zero, signal.norms, signal.norms)
         return signal, Linearised(phi.shape.steepest, zero, zero, rest, None)
 
-    return Activated(found, x, moments, weighted, weighted.below, hinge_of(phi, x, near))
+    return Activated(found, x, moments, None, None, weighted, weighted.below, hinge_of(phi, x, near))
 
 
 def _on_signal(phi: Activation, chain: list[Node]) -> Node:
     z = chain[-1].signal
     x = pre_of_signal(z)
     found = planes(phi, x, around(phi, x))
-    return Activated(found, x, partial(activated_signal, phi, z, x, found), None, chain[-1])
+    return Activated(found, x, partial(activated_signal, phi, z, x, found), None, None, None, chain[-1])
 
 
-def _range(chain: list[Node], weighted: Weighted, box: Box) -> Interval:
-    """Range of E X over the box: rows carried down to x, in pieces, intersected with interval arithmetic."""
-    weights = weighted.weights
+def _range(chain: list[Node], weighted: Weighted, region: Region) -> Interval:
+    """Range of E X over the region: rows carried down to x, in pieces, intersected with interval arithmetic."""
+    weights, box, cut = weighted.weights, region.box, region.cut
     coarse = interval_means(weights, weighted.below.mean, weighted.scale)
-    if len(chain) == 1 and box.within is None:  # the input itself: interval arithmetic is exact
+    if len(chain) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
         return coarse
     low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
     for part, rows in weights.own_rows(device_size(_NUMBERS, box.lower.device) // box.batch):
         for sign, end in ((1, low), (-1, high)):
             own = rows if sign > 0 else rows.map(torch.neg)
             start = weights.bias[..., part] * sign - gamma(8) * weighted.scale[:, part] - TINY
-            end[:, part] = sign * minimum(*lower_bound(chain, own, start), box)
+            bound = lower_bound(chain, Bound(own, start))
+            end[:, part] = sign * minimum(bound.rows, bound.constant, box, cut)
     return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
 
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.forward import Passed, activations_of, hidden_layers, interval_rows, mean_rows, row_variance
+from bnndp.engine.general.forward import (
+    Passed,
+    Region,
+    activations_of,
+    hidden_layers,
+    interval_rows,
+    mean_rows,
+    row_variance,
+)
 from bnndp.engine.general.nodes import Activated, Bound, vanished
+from bnndp.engine.general.reach import reached_covariance
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import SMALL, UP, gamma
 from bnndp.network import BayesianNetwork, Layer
 
@@ -25,7 +35,7 @@ __all__ = ["GeneralPass"]
 
 @dataclass(frozen=True, eq=False)
 class GeneralPass:
-    """Bounds of a chain of any layers on the boxes (docs/layers.md)."""
+    """Bounds of a chain of any layers on the boxes (docs/theory.md)."""
 
     name: ClassVar[str] = "moment"
     moments: ClassVar[bool] = True
@@ -36,6 +46,7 @@ class GeneralPass:
     shapes: Sequence[tuple[int, ...]]
     box: Box
     signs: tuple[Tensor, ...] = ()  # (batch, n) of -1, 0 and 1 for each activation after weights, or none
+    cut: HalfSpace | None = None  # x outside of it are not asked about
 
     @classmethod
     def of(cls, network: BayesianNetwork, box: Box) -> GeneralPass:
@@ -45,7 +56,7 @@ class GeneralPass:
     @cached_property
     def passed(self) -> Passed:
         """All layers but the last on the boxes."""
-        return hidden_layers(self.layers, self.shapes, self.box, self.signs)
+        return hidden_layers(self.layers, self.shapes, Region(self.box, self.signs, self.cut))
 
     @property
     def random(self) -> bool:
@@ -73,13 +84,21 @@ class GeneralPass:
         return self.affine(rows).least
 
     def _least(self, found: Affine, rows: Tensor) -> Tensor:
-        planes = self.box.minimum(found.matrix, found.offset)
+        box, cut, plane = self.box, self.cut, (found.matrix, found.offset)
+        planes = box.minimum(*plane) if cut is None else cut.minimum(box, *plane)
         return known(torch.maximum(planes, interval_rows(self.passed, rows)))
 
     def variance(self, rows: Tensor) -> Tensor:
         """By the noise of the last layer and the deviation of what is below."""
         found = row_variance(self.passed, self._of_boxes(rows))
         return torch.where(found.isfinite(), found, torch.inf)
+
+    def covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """By the form of the features where they are functions of x; else by the variance of the sum."""
+        left, right = self._of_boxes(left), self._of_boxes(right)
+        found = reached_covariance(self.passed.output, self.passed.last, left, right)
+        most = 0.25 * self.variance(left + right) if found is None else found
+        return torch.where(most.isfinite(), most, torch.inf)
 
     def output_variance(self) -> Interval:
         """From below by the noise given the history: the law of total variance, see ``questions/variance.py``."""
@@ -119,22 +138,22 @@ class GeneralPass:
     def affine_at(self, rows: Tensor, slopes: Slopes) -> Affine:
         """Functions of x below the rows, with these slopes."""
         bound = self._carried(self._of_boxes(rows), slopes, [])
-        return Affine(bound[0].dense().values, bound[1])
+        return Affine(bound.rows.dense().values, bound.constant)
 
     def _carried(self, rows: Tensor, slopes: Slopes, met: list[Tensor]) -> Bound:
         """The rows (batch, rows, outputs) in terms of x; ``met`` gets the coefficients at activations, last first."""
         tangents, multipliers = list(slopes.tangents), list(slopes.multipliers)
-        bound: Bound = self.passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+        bound = self.passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
         for index in range(len(self.passed.chain) - 1, -1, -1):
             node = self._activations.get(index)
             if node is None:
-                bound = self.passed.chain[index].lower(*bound)
+                bound = self.passed.chain[index].lower(bound)
                 continue
-            values = bound[0].dense().values
+            values = bound.rows.dense().values
             met.append(values)
             points = tangents.pop() if node.hinge is not None else None
             signed = multipliers.pop().clamp_min(0) * self.signs[len(multipliers)][:, None] if multipliers else None
-            bound = _through(node, values, bound[1], points, signed)
+            bound = _through(node, bound, values, points, signed)
         return bound
 
     @property
@@ -148,13 +167,13 @@ class GeneralPass:
         means = [node.pre.mean for node in self._activations.values()]
         return torch.stack([(mean.lower > mean.upper).any(-1) for mean in means]).any(0)
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...]) -> GeneralPass:
+    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> GeneralPass:
         """The pass on cells of the boxes ``owner``; of stacked members as many of each, one member after the other."""
         layers = [
             layer.on_boxes(owner.shape[0] // layer.weight.shape[0]) if isinstance(layer, StackedLinear) else layer
             for layer in self.layers
         ]
-        return GeneralPass(layers, self.shapes, self.box[owner], signs)
+        return GeneralPass(layers, self.shapes, self.box[owner], signs, cut)
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
         """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero."""
@@ -181,7 +200,7 @@ class GeneralPass:
 
 def _gap(node: Activated) -> Tensor:  # (batch, n)
     """How far the upper plane is above the lower one at a mean of zero; below, a hinge may touch anywhere."""
-    planes, hinge, spread = node.planes, node.hinge, node.pre.spread.upper
+    planes, hinge, spread = node.planes, node.hinge, node.pre.smoothing.upper
     above = planes.upper_offset + planes.upper_beta * spread
     if hinge is None:
         return (above - planes.lower_offset - planes.lower_beta * spread).clamp_min(0)
@@ -191,8 +210,8 @@ def _gap(node: Activated) -> Tensor:  # (batch, n)
 
 def _through(
     node: Activated,
-    values: Tensor,  # (batch, rows, n)
-    constant: Tensor,  # (batch, rows)
+    bound: Bound,
+    values: Tensor,  # (batch, rows, n): the rows of the bound
     points: Tensor | None,  # (batch, rows, n)
     signed: Tensor | None,  # (batch, rows, n)
 ) -> Bound:
@@ -201,12 +220,10 @@ def _through(
     Where :math:`\pm M_i(x)\ge0`, a lower bound of :math:`f-\beta_i(\pm M_i)`, :math:`\beta_i\ge0`, is one of f
     (Lagrange; Wang et al. 2021, beta-CROWN).
     """
-    planes, hinge, weighted = node.planes, node.hinge, node.weighted
-    if weighted is None:
-        return node.lower(DenseRows(values), constant)
+    planes, hinge, constant = node.planes, node.hinge, bound.constant
     positive, negative = values.clamp_min(0), values.clamp_max(0)
     slope, tilt, level = planes.lower_alpha[:, None], planes.lower_beta[:, None], planes.lower_offset[:, None]
-    size, sloped = planes.size, bool((planes.lower_beta != 0).any() | (planes.upper_beta != 0).any())
+    size, sloped = planes.size, planes.tilted
     if hinge is not None and points is not None:
         slope, tilt, level = hinge.at(points)
         size, sloped = torch.maximum(size, hinge.size), bool((hinge.tilt != 0).any() | (planes.upper_beta != 0).any())
@@ -215,4 +232,5 @@ def _through(
     lost = DenseRows(values.abs()).dot(size) + constant.abs()
     constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - vanished(node.pre.mean)
     beta = DenseRows(positive * tilt + negative * planes.upper_beta[:, None]) if sloped else None
-    return weighted.lower(DenseRows(alpha if signed is None else alpha - signed), beta, constant)
+    coefficients = DenseRows(alpha if signed is None else alpha - signed)
+    return node.lower_in_planes(coefficients, beta, replace(bound, constant=constant))

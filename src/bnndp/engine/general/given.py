@@ -13,6 +13,8 @@ curvature, :math:`r=\sqrt s` and (m_0, s_0) the middle of the ranges of (E m, E 
   :math:`|\partial_mc_4|\le4\lVert z-\mathbb E z\rVert_6^3` times the deviation of the slope,
   :math:`|\partial_m^2c_4|\le51.5L^4r^2`; norms of z - h move by at most :math:`w|m-m_0|` and
   :math:`L\lVert\xi\rVert_q|r-r_0|`, times ``CENTRED``.
+* For a hinge with its kink at zero the changes of v and :math:`\kappa_3` are known to second order
+  (``hinge_drift.py``).
 * What is affine but for kinks is a line :math:`pX` plus B, small where the kinks are far (``remainders.past_kinks``):
   the moments are those of a Gaussian up to :math:`\lVert B\rVert_2` and :math:`\lVert B\rVert_4` (Minkowski).
 """
@@ -20,12 +22,13 @@ curvature, :math:`r=\sqrt s` and (m_0, s_0) the middle of the ranges of (E m, E 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation, Central
+from bnndp.engine.general.hinge_drift import Drift, hinge_drift
 from bnndp.engine.general.remainders import past_kinks
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre
 from bnndp.geometry.bounds import Interval
@@ -56,20 +59,36 @@ class Given:
 
 def given_input(phi: Activation, x: Pre) -> Given:
     """By the moments at the middle of the box; and where kinks are far, by those of a line."""
-    near = _near(phi, x)
-    return _lesser(near, _far(phi, x)) if phi.shape.kinks else near
-
-
-def _near(phi: Activation, x: Pre) -> Given:
-    shape = phi.shape
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
+    at = phi.central(middle, s0.sqrt())
+    near = _near(phi, x, at, middle, s0)
+    near = _lesser(near, _far(phi, x)) if phi.shape.kinks else near
+    drift = hinge_drift(phi, x)
+    return near if drift is None else _drifted(near, at, drift)
+
+
+def _drifted(found: Given, at: Central, drift: Drift) -> Given:
+    """With how far the moments of a hinge are off those at the middle."""
+    noise, third = (
+        Interval(torch.fmax(known.lower, value.lower - off), torch.fmin(known.upper, (value.upper + off) * UP))
+        for known, value, off in ((found.noise, at.variance, drift.variance), (found.third, at.third, drift.third))
+    )
+    return replace(
+        found,
+        noise=noise,
+        noise_deviation=torch.fmin(found.noise_deviation, drift.variance_deviation),
+        third=third,
+        third_deviation=torch.fmin(found.third_deviation, drift.third_deviation),
+    )
+
+
+def _near(phi: Activation, x: Pre, at: Central, middle: Tensor, s0: Tensor) -> Given:
+    shape, half = phi.shape, 0.5 * (x.mean.upper - x.mean.lower) * UP
     root, wide = s0.sqrt(), 0.5 * (x.spread.upper - x.spread.lower) * UP
     steep, bend = shape.steepest, max(shape.bend_up, shape.bend_down)
     turned = torch.full_like(root, shape.swing) if bend == math.inf else (bend * root).clamp_max(shape.swing)
     local = _slope_deviation(phi, middle, root, turned)  # of phi' at the middle; ``turned`` anywhere
-    at = phi.central(middle, root)
     away, away_s = half + x.mean_variance.sqrt(), wide + x.spread_deviation  # ||m - m_0||_2, ||s - s_0||_2
     bent = 2 * steep**2 * (half + x.norms[..., 0]).square()
     drift = torch.minimum(2 * steep * root * turned * away, 2 * at.variance.upper.sqrt() * local * away + bent)

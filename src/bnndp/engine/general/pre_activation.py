@@ -70,6 +70,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
             noise=noise_deviation,
             spread=squares.central,
             spread_norm4=squares.central_norm4,
+            spread_low4=torch.minimum(squares.central_norm4, (spread.upper * squares.central).sqrt() * UP),
             whole=(noise.upper + central).sqrt(),
             deviation=squares.deviation,
             extra=squares.extra,

@@ -16,6 +16,7 @@ the triangle inequality gives :math:`\sum_ig_i|R_{\cdot i}|`. The spectral norm 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 
 import torch
@@ -27,7 +28,7 @@ from bnndp.engine.general.nodes import Activated, Node, Weighted
 from bnndp.engine.general.rows import DenseRows
 from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 
-__all__ = ["reached_variance"]
+__all__ = ["reached_covariance", "reached_variance"]
 
 _LARGEST = 2**24  # numbers in the matrices of one box
 _HELD = 2**23  # and of those that are formed at a time
@@ -40,6 +41,37 @@ def reached_variance(output: Weighted, last: Node, rows: Tensor) -> Tensor | Non
 
     The features after the node ``last`` are functions of x.
     """
+
+    def root(part: slice) -> Tensor | None:
+        covariance = row_covariance(output.weights, rows[part])
+        return None if covariance is None else _root(*covariance)
+
+    found = _reached(output, last, rows, root)
+    return None if found is None else found.square() * UP + SMALL**2
+
+
+def reached_covariance(output: Weighted, last: Node, left: Tensor, right: Tensor) -> Tensor | None:
+    r"""Upper bounds (batch, rows) of ``Cov(left . f(x), right . f(x))``, rows (batch, rows, n_out) both, or None.
+
+    As a form of the features it is a quarter of the difference of the variances of the sum and of the difference. It is
+    at most its positive part, :math:`\tilde z^\top Q_+\tilde z=|R\tilde z|^2`.
+    """
+
+    def root(part: slice) -> Tensor | None:
+        forms = [row_covariance(output.weights, left[part] + sign * right[part]) for sign in (1, -1)]
+        if forms[0] is None or forms[1] is None:
+            return None
+        (plus, size), (minus, more) = forms[0], forms[1]
+        return _positive_root(0.25 * (plus - minus), 0.25 * (size + more))
+
+    found = _reached(output, last, left, root)
+    return None if found is None else found.square() * UP + SMALL**2
+
+
+def _reached(
+    output: Weighted, last: Node, rows: Tensor, root: Callable[[slice], Tensor | None]
+) -> Tensor | None:  # (batch, rows)
+    """The largest norms of ``root (z, 1)``, a few boxes at a time."""
     batch, count, n = *rows.shape[:2], output.weights.n_in + 1
     if not last.signal.fixed or count * n * max(n, last.signal.variance.shape[-1]) > _LARGEST:
         return None
@@ -48,11 +80,11 @@ def reached_variance(output: Weighted, last: Node, rows: Tensor) -> Tensor | Non
     found = []
     for start in range(0, batch, step):
         part = slice(start, min(start + step, batch))
-        covariance = row_covariance(output.weights, rows[part])
-        if covariance is None:
+        matrix = root(part)
+        if matrix is None:
             return None
-        found.append(_largest_norm(_root(*covariance), last, part))
-    return torch.cat(found).square() * UP + SMALL**2
+        found.append(_largest_norm(matrix, last, part))
+    return torch.cat(found)
 
 
 @singledispatch
@@ -94,6 +126,14 @@ def _root(covariance: Tensor, size: Tensor) -> Tensor:
     unit = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     found, failed = torch.linalg.cholesky_ex(covariance + blur[..., None, None] * unit)
     return torch.where((failed == 0)[..., None, None], found.mT, torch.nan)
+
+
+def _positive_root(form: Tensor, size: Tensor) -> Tensor:
+    r"""R (batch, rows, n, n) with :math:`R^\top R` at least the symmetric form; NaN where that is no number."""
+    fine = form.isfinite().all(-1).all(-1) & size.isfinite()
+    values, vectors = torch.linalg.eigh(torch.where(fine[..., None, None], form, 0.0))
+    root = (values.clamp_min(0) + (_BLUR * size + TINY)[..., None]).sqrt()[..., None] * vectors.mT
+    return torch.where(fine[..., None, None], root, torch.nan)
 
 
 def _largest_norm(root: Tensor, last: Node, part: slice) -> Tensor:

@@ -31,7 +31,7 @@ from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 __all__ = ["Rests", "moved_by_spread", "past_kinks", "rests", "rests_on_signal"]
 
 _SLOPE = 2e-9  # error granted to two slopes
-_SLOPE_ROOT = 5e-5  # root of twice the error 1e-9 granted to a slope
+_SLOPE_ROOT = 5e-5  # root of twice the error 1e-9 granted to a slope of at most one
 _SHARES = (0.25, 0.5, 0.75, 0.95)  # reaches tried: of the distance to a kink
 _TIMES = (1.0, 2.0, 4.0)  # and, for smooth activations, of ||T||_4
 _DOUBLE = (105**0.125 * UP, 2027025**0.0625 * UP, 191898783962510625 ** (1 / 32) * UP)  # ||xi||_2q
@@ -186,7 +186,8 @@ def _deviation(  # noqa: PLR0913 (the parts of one formula)
     best = torch.minimum(best, smooth + tilt * sd)
     if root is not None and phi.shape.slope_known:  # and the third derivative
         third = phi.shape.derivative(3, x.spread.lower.sqrt())
-        local = second(phi, 0.5 * (x.mean.lower + x.mean.upper), root) * (0.5 * norms[..., 0].square() + half * sd)
+        square = (norms[..., 0] ** 4 - x.noise.lower.square() / UP).clamp_min(0).sqrt()  # deviation of T^2
+        local = second(phi, 0.5 * (x.mean.lower + x.mean.upper), root) * (0.5 * square + half * sd)
         local = local + third * (half + norms[..., 0]) * (half + norms[..., 1]).square() / 6
         best = torch.fmin(best, local + tilt * sd)
     if root is None and phi.shape.kinks:
@@ -215,6 +216,12 @@ def _norms(  # noqa: PLR0913
     for i in range(len(POWERS) - 1):
         smooth = _times(curvature, 0.5 * norms[..., i + 1].square() + half * norms[..., i])
         best[i] = torch.minimum(best[i], smooth + tilt * norms[..., i])
+    if phi.shape.slope_known and root is not None:  # for q = 4 also with the third derivative
+        third = phi.shape.derivative(3, x.spread.lower.sqrt())
+        square = 0.5 * norms[..., 1].square() + half * norms[..., 0]
+        local = second(phi, 0.5 * (x.mean.lower + x.mean.upper), root) * square + tilt * norms[..., 0]
+        local = local + third * (half + norms[..., 1]) * (half + norms[..., 2]).square() / 6
+        best[0] = torch.fmin(best[0], local)
     if root is None and phi.shape.kinks:
         for i, q in enumerate(POWERS[:-1]):
             best[i] = torch.fmin(best[i], tilt * norms[..., i] + past_kinks(phi, x, norms, q))
@@ -287,7 +294,7 @@ def _given(phi: Activation, x: Pre, p: Tensor, half: Tensor) -> Tensor:
 def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     r"""Deviation and norms of rho for a Gaussian X, whose mean and variance are functions of the input.
 
-    The norms of smooth activations, already centred: docs/layers.md, section 5.
+    The norms of smooth activations, already centred: docs/theory.md, section 4.10.
 
     At the middle (m, r) of the box the deviation is :math:`\sqrt{v-p^2s}` (Stein: p is E phi'); moving (m, r) costs at
     most :math:`r\min(2w,c\,\text{half})+2w|r-r_0|`.
@@ -297,7 +304,9 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
     s0 = 0.5 * (x.spread.lower + x.spread.upper)
     root = s0.sqrt()
     bend = _bend(phi)  # infinite: the exact deviation is not used either
-    exact = (variance - p.square() * s0 / UP).clamp_min(0).sqrt() + _SLOPE_ROOT * root
+    exact = (variance - p.square() * s0 / UP).clamp_min(0).sqrt() + _SLOPE_ROOT * math.sqrt(
+        max(1.0, shape.steepest)
+    ) * root
     turned = 2 * shape.swing * root if bend == math.inf else (bend * half).clamp_max(2 * shape.swing) * root
     best = torch.minimum(widest * top, exact + turned + 2 * shape.swing * (top - x.spread.lower.sqrt()))
     norms = [widest * top * g for g in GAUSSIAN]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bnndp.geometry.box import Box, apply_rows
+from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import TINY, gamma
 
 __all__ = ["DenseRows", "LocalRows", "Rows", "minimum", "pieces_of"]
@@ -208,8 +209,10 @@ class LocalRows:
 Rows = DenseRows | LocalRows
 
 
-def minimum(rows: Rows, constant: Tensor, box: Box) -> Tensor:  # constant (batch, rows)
-    """Lower bound of ``rows . x + constant`` over the region, rounded down: (batch, rows)."""
+def minimum(rows: Rows, constant: Tensor, box: Box, cut: HalfSpace | None = None) -> Tensor:  # constant (batch, rows)
+    """Lower bound of ``rows . x + constant`` over the boxes, or what ``cut`` leaves of them: (batch, rows)."""
+    if cut is not None:
+        return cut.minimum(box, rows.dense().values.expand(box.batch, -1, -1), constant)
     if isinstance(rows, DenseRows) or box.within is not None:
         return box.minimum(rows.dense().values.expand(box.batch, -1, -1), constant)
     low = rows.map(lambda v: v.clamp_min(0)).dot(box.lower) + rows.map(lambda v: v.clamp_max(0)).dot(box.upper)

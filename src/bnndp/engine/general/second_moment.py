@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation, Shape
-from bnndp.engine.general.central_range import central_range
-from bnndp.engine.general.expectation import Around, replaced
+from bnndp.engine.general.central_range import variance_range
+from bnndp.engine.general.expectation import Along, Around, replaced
 from bnndp.engine.general.signal import Pre
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import UP
 
-__all__ = ["second_moment", "variance_of"]
+__all__ = ["second_moment", "variance_error", "variance_of"]
 
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 
@@ -55,10 +55,10 @@ def second_moment(phi: Activation, m: Tensor, r: Tensor) -> Interval:
 
 def variance_of(phi: Activation, x: Pre, near: Around) -> Interval:
     """Range of Var z over the box; ``near`` are the bounds of E z. No number where nothing is known."""
-    second = replaced(_Squared(phi), x)
+    second = replaced(_Squared(phi), x).at_one_spread(phi.square)
     ends = []
     for rho, error in ((second.lower_rho, second.lower_error), (second.upper_rho, second.upper_error)):
-        at = central_range(phi, x.mean, Interval(rho, rho)).variance
+        at = variance_range(phi, x.mean, Interval(rho, rho))
         largest = torch.maximum(*(phi.mean(m, rho).abs() + phi.error(m, rho) for m in (x.mean.lower, x.mean.upper)))
         largest = largest + phi.shape.steepest * (x.mean.upper - x.mean.lower)
         away = torch.maximum(
@@ -68,6 +68,23 @@ def variance_of(phi: Activation, x: Pre, near: Around) -> Interval:
         ends.append((at, (error + 2 * largest * away + away.square()) * UP))
     (low, below), (high, above) = ends
     return Interval((low.lower - below).clamp_min(0), (high.upper + above) * UP)
+
+
+def variance_error(phi: Activation, x: Pre, along: Along) -> tuple[Tensor, Tensor]:
+    r"""What Var z may be below and above v(M, rho) at any x of the box, rho^2 = S + N at the same x.
+
+    With :math:`\delta=\mathbb Ez-G` it is :math:`v+(\mathbb Ez^2-F)-2G\delta-\delta^2`.
+    """
+    second, r = replaced(_Squared(phi), x), Interval(along.total.lower.sqrt(), along.total.upper.sqrt())
+    m, half = 0.5 * (x.mean.lower + x.mean.upper), 0.5 * (x.mean.upper - x.mean.lower)
+    moved = phi.shape.steepest * (half + _FIRST_ABSOLUTE * (r.upper - r.lower)) * UP
+    at, moved = phi.mean(m, r.upper), moved + phi.error(m, r.upper)
+    products = torch.stack(
+        [2 * g * d for g in (at - moved, at + moved) for d in (-along.lower_error, along.upper_error)]
+    )
+    slack = 1e-10 * products.abs().amax(0)
+    square = torch.maximum(along.lower_error.square(), along.upper_error.square())
+    return second.lower_error + products.amax(0) + slack + square * UP, second.upper_error - products.amin(0) + slack
 
 
 def _apart(phi: Activation, m: Interval, a: Tensor, b: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ independent. Where given nothing less than z the coordinates are independent, Y 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +15,21 @@ from torch import Tensor
 
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
-from bnndp.maths.rounding import UP
+from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["CENTRED", "GAUSSIAN", "POWERS", "RIO", "Expansion", "Pieces", "Pre", "Signal", "fixed", "of_box"]
+__all__ = [
+    "CENTRED",
+    "GAUSSIAN",
+    "POWERS",
+    "RIO",
+    "Expansion",
+    "Pieces",
+    "Pre",
+    "Signal",
+    "SquareNoise",
+    "fixed",
+    "of_box",
+]
 
 POWERS = (4, 8, 16)
 """The q of the norms ||.||_q that are carried along; the last axis of every ``norms``."""
@@ -29,6 +42,35 @@ CENTRED = (1.2116, 1.4776, 1.6772)
 
 RIO = (3**0.5 * UP, 7**0.5 * UP, 15**0.5 * UP)
 """sqrt(q - 1): ||sum of X_k||_q^2 <= (q - 1) sum of ||X_k||_q^2 for martingale differences X_k (Rio 2009)."""
+
+
+def with_gaussian(norms: Tensor, deviations: Tensor) -> Tensor:  # (..., q) each
+    r"""Norms of :math:`a+b\xi` in Lq, at most, from those of a and b; :math:`\xi` a Gaussian independent of both.
+
+    For even q the odd moments of :math:`\xi` vanish, and :math:`\mathbb Ea^jb^{q-j}\le\lVert a\rVert_q^j\lVert
+    b\rVert_q^{q-j}` (Hoelder): :math:`\mathbb E(a+b\xi)^q\le\sum_{j\text{ even}}\binom qj\lVert a\rVert_q^j\lVert
+    b\rVert_q^{q-j}\mathbb E\xi^{q-j}`.
+    """
+    scale = torch.maximum(norms, deviations).clamp_min(TINY)
+    found = []
+    for q, a, b in zip(
+        POWERS, (norms / scale).square().unbind(-1), (deviations / scale).square().unbind(-1), strict=False
+    ):
+        total, moment = a ** (q // 2), 1.0
+        for j in range(q - 2, -1, -2):
+            moment *= q - j - 1  # E xi^(q - j)
+            total = total + math.comb(q, j) * moment * a ** (j // 2) * b ** ((q - j) // 2)
+        found.append(total ** (1 / q))
+    return torch.where(scale.isinf(), torch.inf, scale * torch.stack(found, -1) * UP)
+
+
+@dataclass(frozen=True, slots=True)
+class SquareNoise:
+    """How the squares z_j^2 vary given Y, with Q = E[z_j^2 | Y]: (batch, n) each, upper bounds."""
+
+    variance: Tensor  # E Var(z_j^2 | Y)
+    size: Tensor  # the norm in L2 of Var(z_j^2 | Y)
+    norm4: Tensor  # ||z_j^2 - Q||_4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +92,7 @@ class Signal:
     noise_fourth: Interval  # E (z_j - E[z_j | Y])^4; from above of order two over Y, under the same condition
     fixed: bool
     source: bool
+    squares: SquareNoise | None = None  # if more is known than follows from the other moments
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
@@ -130,6 +173,7 @@ class Expansion:
     fourth: Interval  # kappa_4, up to 24 R_4
     linear_fourth: Interval  # the same without Var s
     remainders: dict[int, Tensor]  # R_p, by p
+    quadratic: dict[int, Tensor]  # more of them, if s is expanded to second order
     pieces: Pieces | None  # more of them, with more smoothing
     spread_variance: Tensor  # Var s
     spread_third: Tensor  # E |s - S|^3
@@ -175,11 +219,23 @@ class Pre:
         return self.mean_variance + self.spread.upper
 
     @property
+    def smoothing(self) -> Interval:
+        """T = S + N."""
+        return Interval(self.spread.lower + self.noise.lower, self.spread.upper + self.noise.upper)
+
+    @property
     def spread_square(self) -> Tensor:
         """E s^2, at most."""
         return (self.spread.upper.square() + self.spread_deviation.square()) * UP
 
     @property
     def total_norms(self) -> Tensor:
-        """||X - E X||_q, at most: (batch, n, q); X - m is Gaussian given z."""
-        return (self.norms + self.spread_norms * self.norms.new_tensor(GAUSSIAN)) * UP
+        r"""||X - E X||_q, at most: (batch, n, q); X - m is Gaussian given z.
+
+        With T = m - M, :math:`\mathbb E(X-M)^4=\mathbb ET^4+6\mathbb ET^2s+3\mathbb Es^2`, and :math:`\mathbb ET^2s\le
+        \operatorname{Var}m\,S+\lVert T\rVert_4^2\operatorname{sd}s`.
+        """
+        found, square = with_gaussian(self.norms, self.spread_norms), self.norms[..., 0].square()
+        mixed = self.mean_variance * self.spread.upper + square * self.spread_deviation
+        fourth = (square.square() + 6 * mixed + 3 * self.spread_square).sqrt().sqrt() * UP
+        return torch.cat([torch.fmin(found[..., :1], fourth[..., None]), found[..., 1:]], -1)

@@ -19,7 +19,7 @@ from bnndp.maths.normal import pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["Smoothed", "second", "third_and_fourth"]
+__all__ = ["Smoothed", "second", "second_at", "third_and_fourth"]
 
 _SLOPE = 1e-9  # error granted to a slope
 _STEP = 0.03  # of the differences, times the scale on which G varies
@@ -61,17 +61,23 @@ def third_and_fourth(phi: Smoothed, m: Interval, r: Interval) -> tuple[Interval,
 
 def second(phi: Smoothed, m: Tensor, r: Tensor) -> Tensor:  # (batch, n) each
     """The size of the second derivative at (m, r), at most."""
+    value, error = second_at(phi, m, r)
+    return torch.fmin(value.abs() + error, torch.maximum(*phi.shape.curvature(r)))
+
+
+def second_at(phi: Smoothed, m: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:  # (batch, n) each
+    """The second derivative at (m, r), and what it may be off."""
     most = torch.maximum(*phi.shape.curvature(r))
     if phi.shape.kinks:
         total = torch.zeros_like(m)
         for where, jump in phi.shape.kinks:
             total = total + jump * pdf(ratio(m - where, r)) / r.clamp_min(TINY)
-        return torch.fmin(total.abs() + _ROUNDING * most, most)
+        return total, _ROUNDING * most
     if not phi.shape.slope_known:
-        return most
+        return torch.zeros_like(m), most
     h = 0.05 * (0.2 + r)
-    value = 0.5 * (phi.slope(m + h, r) - phi.slope(m - h, r)).abs() / h
-    return torch.fmin(value + _SLOPE / h * UP + h.square() / 6 * phi.shape.derivative(4, r), most)
+    value = 0.5 * (phi.slope(m + h, r) - phi.slope(m - h, r)) / h
+    return value, _SLOPE / h * UP + h.square() / 6 * phi.shape.derivative(4, r)
 
 
 def _at(phi: Smoothed, m: Tensor, r: Tensor, sup: dict[int, Tensor]) -> list[tuple[Tensor, Tensor]]:

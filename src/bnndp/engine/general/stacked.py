@@ -113,6 +113,16 @@ class StackedLinear:
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
         return self.pull(rows).map(torch.zeros_like)
 
+    @property
+    def coupled(self) -> bool:
+        return False
+
+    def variance_pull(self, rows: Rows) -> Rows:
+        return self.pull(rows).map(torch.zeros_like)
+
+    def power_pull(self, rows: Rows, exponent: int) -> Rows:
+        return DenseRows(self._product(rows.dense().values, self.weight.abs() ** exponent))
+
     def spread_excess(self, radius: Tensor) -> Tensor:
         return self._none(radius)
 

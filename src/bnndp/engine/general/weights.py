@@ -106,6 +106,19 @@ class Weights(Protocol):
         """sum_i rows_i grad s_i(z)."""
         ...
 
+    @property
+    def coupled(self) -> bool:
+        """Whether s_i(z) may have products of two coordinates: then Sigma_i is not diagonal."""
+        ...
+
+    def variance_pull(self, rows: Rows) -> Rows:
+        """sum_i rows_i Sigma_i,jj."""
+        ...
+
+    def power_pull(self, rows: Rows, exponent: int) -> Rows:
+        """sum_i rows_i |mu_ij|^exponent."""
+        ...
+
     def spread_excess(self, radius: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)
         """Sup of d Sigma_i d over |d| <= radius, at most."""
         ...

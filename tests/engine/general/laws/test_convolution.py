@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from bnndp.activations import Identity, Relu, Tanh
 from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.general.nodes import Bound
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.weights import weights_of
 from bnndp.geometry.box import Box
@@ -103,9 +104,13 @@ def test_local_rows_are_the_dense_ones(batch: int) -> None:
                 assert torch.allclose(one, other, rtol=1e-9, atol=1e-14)
             assert torch.allclose(below.norms(rows), below.norms(whole), rtol=1e-9, atol=1e-14)
             constant = torch.zeros(batch, rows.count, dtype=torch.float64)
-            low, dense = below.lower(rows, constant), below.lower(whole, constant)
-            assert torch.allclose(low[0].dense().values, dense[0].dense().values, atol=1e-12)
-            assert torch.allclose(low[1], dense[1], rtol=1e-9, atol=1e-12)
+            for variances in ((None, None), (rows, whole)):
+                low, dense = (below.lower(Bound(r, constant, v)) for r, v in zip((rows, whole), variances, strict=True))
+                assert torch.allclose(low.rows.dense().values, dense.rows.dense().values, atol=1e-12)
+                assert torch.allclose(low.constant, dense.constant, rtol=1e-9, atol=1e-12)
+                assert (low.variances is None) == (dense.variances is None)
+                if low.variances is not None and dense.variances is not None:
+                    assert torch.allclose(low.variances.dense().values, dense.variances.dense().values, atol=1e-12)
 
 
 def test_a_shared_kernel_is_one_noise_for_all_positions() -> None:

@@ -98,7 +98,17 @@ class Convolution:
         return self.spread(z)
 
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
-        return self._transpose(rows, self._variance).times(2 * z)
+        return self.variance_pull(rows).times(2 * z)
+
+    @property
+    def coupled(self) -> bool:
+        return False
+
+    def variance_pull(self, rows: Rows) -> Rows:
+        return self._transpose(rows, self._variance)
+
+    def power_pull(self, rows: Rows, exponent: int) -> Rows:
+        return self._transpose(rows, self.layer.weight_mean.abs() ** exponent)
 
     def spread_excess(self, radius: Tensor) -> Tensor:
         return self._convolve(radius.square(), self._variance) * UP

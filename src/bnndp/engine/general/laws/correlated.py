@@ -62,6 +62,13 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
         each = 2 * torch.einsum("biq,ijq->bij", self._loadings(z), self.layer.factor[:, :-1])
         return DenseRows(plain + u @ each)
 
+    @property
+    def coupled(self) -> bool:
+        return True
+
+    def variance_pull(self, rows: Rows) -> Rows:
+        return DenseRows(rows.dense().values @ self._diagonal)
+
     def spread_excess(self, radius: Tensor) -> Tensor:
         reach = self._excess(radius[..., None])[..., 0]
         return (self._plain(radius.square(), 0.0) + reach.square()) * UP

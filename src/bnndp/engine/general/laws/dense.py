@@ -48,7 +48,14 @@ class Dense(MeanMatrix[Linear]):
         return self.spread(z)
 
     def spread_pull(self, rows: Rows, z: Tensor) -> Rows:
-        return DenseRows((rows.dense().values @ self._variance) * (2 * z[:, None]))
+        return self.variance_pull(rows).times(2 * z)
+
+    @property
+    def coupled(self) -> bool:
+        return False
+
+    def variance_pull(self, rows: Rows) -> DenseRows:
+        return DenseRows(rows.dense().values @ self._variance)
 
     def spread_excess(self, radius: Tensor) -> Tensor:
         return radius.square() @ self._variance.mT * UP

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.intervals import plus, square, times
-from bnndp.engine.general.nodes import Bound, Node, deviation
+from bnndp.engine.general.nodes import Bound, Node, deviation, vanished
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import GAUSSIAN, Signal
 from bnndp.engine.general.steps import step
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Dropout
-from bnndp.maths.rounding import UNIT, UP
+from bnndp.maths.rounding import SMALL, UNIT, UP, gamma
 
 __all__ = ["Dropped"]
 
@@ -29,6 +29,7 @@ _SUB_GAUSSIAN = (2.0 * UP, 768**0.125 * UP, 20643840**0.0625 * UP)
 """(q 2^(q/2) Gamma(q/2))^(1/q): the norm in Lq of a sub-Gaussian variable with the constant 1, at most."""
 
 _EVEN = 1e-3  # odds nearer to one: the best constant is taken as 1/4, which it does not exceed
+_ROUNDED_ALPHA = 1e-9  # relative: ``alpha`` is rounded up by 1e-10, and the sums over coordinates are rounded
 _ROUNDED = 1e-11  # relative to the terms of a sum: more than float64 loses in one of 1e4 terms
 
 
@@ -46,8 +47,20 @@ class Dropped:
     def mean(self) -> Interval:
         return self.signal.mean
 
-    def lower(self, rows: Rows, constant: Tensor) -> Bound:
-        return rows, constant
+    def lower(self, bound: Bound) -> Bound:
+        """Var(z B) = (1 + alpha) Var z + alpha (E z)^2; the square is between a tangent and that plus radius^2."""
+        own, z = bound.variances, self.below.signal
+        if own is None:
+            return bound
+        middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower) * UP
+        square = own.map(lambda v: v.clamp_max(0)).dot(radius.square()) * UP - own.dot(middle.square())
+        size = 4 * z.mean.magnitude.square() + z.variance + SMALL**2  # terms may underflow
+        lost = _ROUNDED_ALPHA * (1 + self.alpha) * own.abs().dot(size) + gamma(8) * bound.constant.abs()
+        return Bound(
+            bound.rows.plus(own.times(2 * self.alpha * middle)),  # type: ignore[arg-type]
+            bound.constant + self.alpha * square - lost - vanished(z.mean) - vanished(Interval(size, size)),
+            None if z.fixed else own.map(lambda v: v * (1 + self.alpha)),
+        )
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         z = self.below.signal

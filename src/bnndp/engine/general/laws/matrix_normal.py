@@ -58,6 +58,13 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
         weight = (rows.dense().values * self._rows).sum(-1, keepdim=True)  # (batch, rows, 1)
         return DenseRows(weight * (2 * self._loadings(z) @ self.layer.column_factor[:-1].mT)[:, None])
 
+    @property
+    def coupled(self) -> bool:
+        return True
+
+    def variance_pull(self, rows: Rows) -> Rows:
+        return DenseRows(rows.dense().values @ self._diagonal)
+
     def spread_excess(self, radius: Tensor) -> Tensor:
         return self._rows * (radius @ self.layer.column_factor[:-1].abs()).square().sum(-1, keepdim=True) * UP
 

@@ -46,5 +46,8 @@ class MeanMatrix(Generic[_Layer]):
     def pull(self, rows: Rows) -> Rows:
         return DenseRows(rows.dense().values @ self.layer.weight_mean)
 
+    def power_pull(self, rows: Rows, exponent: int) -> Rows:
+        return DenseRows(rows.dense().values @ self.layer.weight_mean.abs() ** exponent)
+
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return pieces_of(self.layer.weight_mean, numbers)

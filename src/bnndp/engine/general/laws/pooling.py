@@ -64,8 +64,17 @@ class Averaged:
     def mean(self) -> Interval:
         return self.signal.mean
 
-    def lower(self, rows: Rows, constant: Tensor) -> Bound:
-        return self._pull(rows), constant - gamma(16) * constant.abs() - self._lost(rows)
+    def lower(self, bound: Bound) -> Bound:
+        variances, z = bound.variances, self.below.signal
+        if variances is not None and z.source and not z.fixed:  # Var of a mean of independent values
+            size, count = self.windows.split(z.variance).mean(-1), self.windows.count
+            lost = gamma(count + 16) * variances.abs().dot(size) + vanished(Interval(z.variance, z.variance))
+            bound = Bound(bound.rows, bound.constant - lost)
+            variances = self._pull(variances).map(lambda v: v / count)
+        else:
+            bound, variances = bound.without_variances(self.signal), None
+        constant = bound.constant - gamma(16) * bound.constant.abs() - self._lost(bound.rows)
+        return Bound(self._pull(bound.rows), constant, variances)
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         pulled = self._pull(rows)
@@ -110,14 +119,15 @@ class Largest:
     def mean(self) -> Interval:
         return self.signal.mean
 
-    def lower(self, rows: Rows, constant: Tensor) -> Bound:
-        matrix = rows.dense().values
+    def lower(self, bound: Bound) -> Bound:
+        bound = bound.without_variances(self.signal)
+        matrix, constant = bound.rows.dense().values, bound.constant
         positive, negative = matrix.clamp_min(0), matrix.clamp_max(0)
         parts = positive[..., None] * self.chosen[:, None] + negative[..., None] * self.upper[:, None]
         size = 4 * self.windows.count * self.windows.split(self.below.signal.mean.magnitude).amax(-1)
         lost = apply_rows(matrix.abs(), size + self.offset.abs()) + constant.abs()
         lost = gamma(4 * matrix.shape[-1] + 16) * lost + vanished(self.below.signal.mean)
-        return DenseRows(self.windows.collect(parts)), constant + apply_rows(negative, self.offset) - lost
+        return Bound(DenseRows(self.windows.collect(parts)), constant + apply_rows(negative, self.offset) - lost)
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         pulled = self._pull(rows)

@@ -28,13 +28,14 @@ class Added:
     def mean(self) -> Interval:
         return self.signal.mean
 
-    def lower(self, rows: Rows, constant: Tensor) -> Bound:
-        own = rows.dense()
-        through, constant = lower_bound(self.inner, own, constant)
-        inside = through.dense()
+    def lower(self, bound: Bound) -> Bound:
+        bound = bound.without_variances(self.signal)
+        own = bound.rows.dense()
+        through = lower_bound(self.inner, Bound(own, bound.constant))
+        inside, constant = through.rows.dense(), through.constant
         size = self.below.signal.mean.magnitude
         lost = own.abs().dot(size) + inside.abs().dot(size) + constant.abs()
-        return DenseRows(own.values + inside.values), constant - gamma(8) * lost - TINY
+        return Bound(DenseRows(own.values + inside.values), constant - gamma(8) * lost - TINY, through.variances)
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         both = deviation(self.inner[-1], rows) + deviation(self.below, rows)
