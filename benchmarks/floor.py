@@ -94,16 +94,19 @@ def on_paper(sizes: Sequence[int]) -> float:
     """Operations of one ball of a dense network with hidden layers, in the products that carry rows to the input.
 
     The means of hidden layer k > 1 are bounded by 2 n_k rows, which go through every layer below it, the margins by one
-    row per class; the first layer takes two products, one with the means and one with the variances of its weights.
+    row per class, through the last layer too. A layer takes one product with the means of its weights; the first one
+    takes another with their variances. The other hidden layers take three more where their planes have a slope in the
+    variance: with the variances of the weights for the tangent of s and for the variances of the inputs, and with the
+    squares of the means for the latter. That is counted for all of them, but may be left out beyond the second.
     """
     n_in, first, *above = sizes
     total = 0
     for k, rows in enumerate(above):
         last = k + 1 == len(above)
-        count = rows if last else 2 * rows
         below = [first, *above[:k]]
-        inner = sum(a * b for a, b in zip(below[1:], below, strict=False))
-        total += 2 * count * (inner + 2 * first * n_in)
+        inner = 4 * sum(a * b for a, b in zip(below[1:], below, strict=False))
+        total += 2 * (rows if last else 2 * rows) * (inner + 2 * first * n_in)
+        total += 2 * rows * rows * below[-1] if last else 0
     return float(total)
 
 

@@ -90,7 +90,7 @@ def test_imports_run_one_way(module: str) -> None:
         ("maths/normal.py", "from bnndp.layers import Linear"),
         ("geometry/box.py", "from bnndp.network import Ensemble"),
         ("network/network.py", "def f():\n    from bnndp.files.posterior import load"),
-        ("engine/dense/forward.py", "from bnndp.paper.layers import Layer"),
+        ("engine/general/forward.py", "from bnndp.paper.layers import Layer"),
         ("engine/mixture.py", "from bnndp.tighten.pass_choice import chunked"),
         ("questions/certify.py", "import bnndp.cli.main"),
         ("questions/certify.py", "import bnndp"),
@@ -190,7 +190,7 @@ def test_support_benchmarks_and_tests_import_one_way(file: str) -> None:
         ("tests/engine/test_mixture.py", "import benchmarks.fuzz.layers", 1),
         ("tests/benchmarks/test_floor.py", "import benchmarks.floor\nimport support.dice\nimport tests.paper", 0),
         ("benchmarks/fuzz/layers.py", "import benchmarks.pool\nimport support.dice\nimport bnndp", 0),
-        ("tests/engine/test_mixture.py", "import support.dice\nimport tests.engine.dense.truth", 0),
+        ("tests/engine/test_mixture.py", "import support.dice\nimport tests.engine.truth", 0),
     ],
 )
 def test_a_wrong_import_beside_the_package_is_found(file: str, source: str, faults: int) -> None:

@@ -17,7 +17,8 @@ from benchmarks.tightness.sources import ALL, Breakdown, Source, broken_down, so
 from benchmarks.tightness.substitute import Substituted
 from benchmarks.tightness.truth import Truth, draw, sample
 from bnndp.attack import decision_rows
-from bnndp.engine.dense.output import OutputRows, output_rows
+from bnndp.engine.general.rows import DenseRows
+from bnndp.engine.general.weights import row_variance
 from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.protocol import Margins
 from bnndp.engine.tails.tails import useful_tails
@@ -78,7 +79,6 @@ class _Judge:
     truth: Truth
     rows: Tensor  # (batch, rows, classes)
     margins: Tensor  # (batch, classes, classes): rows of the margins of the label
-    law: OutputRows  # of these rows
     draws: Tensor  # (batch, draws, classes): margins D_j of the label at x*
     tails: Tensor  # (batch, classes)
 
@@ -86,22 +86,24 @@ class _Judge:
     def make(cls, network: BayesianNetwork, claim: Claim, truth: Truth) -> _Judge:
         rows = decision_rows(claim.label, network.n_out)[0]
         margins = margin_rows(claim.label[:, None], network.n_out)
-        law = output_rows(network.linears[-1], margins)
         own = truth.draws.gather(-1, claim.label[:, None, None].expand(-1, truth.draws.shape[1], 1))
-        plain = cls(network, claim, truth, rows, margins, law, own - truth.draws, torch.ones_like(truth.output))
+        plain = cls(network, claim, truth, rows, margins, own - truth.draws, torch.ones_like(truth.output))
         return replace(plain, tails=_exponential(network, claim, plain.moments(())))
 
     def moments(self, sources: Collection[Source]) -> Margins:
         """Mean (at least) and variance (at most) of the margins: (batch, 1, classes)."""
-        bounds = Substituted(self.network.linears, self.claim.box, truth=self.truth, sources=sources)
-        mean, variance, law = bounds.least(self.margins), bounds.variance(self.margins), self.law
-        spread = apply_rows(law.variance, bounds.layers.latents[-1].second.upper) + law.bias_variance
-        through = (variance - spread).clamp_min(0)
+        last, rows = self.network.linears[-1], self.margins
+        bounds = Substituted(
+            self.network.layers, self.network.shapes, self.claim.box, truth=self.truth, sources=sources
+        )
+        spread = row_variance(bounds.passed.output.weights, DenseRows(rows), bounds.passed.last.signal)
+        through = (bounds.variance(rows) - spread).clamp_min(0)
         if Source.SECOND in sources:
-            spread = apply_rows(law.variance, self.truth.z_second) + law.bias_variance
+            second = self.truth.z_second @ last.weight_std.square().T + last.bias_std.square()
+            spread = apply_rows(rows.square(), second)
         if Source.MEAN_VARIANCE in sources:
-            through = (self.truth.z @ law.weight.mT).var(1, correction=0)
-        return by_class(mean, spread + through, self.claim.label[:, None])
+            through = (self.truth.z @ (rows @ last.weight_mean).mT).var(1, correction=0)
+        return by_class(bounds.least(rows), spread + through, self.claim.label[:, None])
 
     def lead(self, sources: Collection[Source]) -> Tensor:
         """The least row (batch,) with the true values of the sources."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.tightness import classification, layers, regression
-from benchmarks.tightness.sources import Breakdown, Source
+from benchmarks.tightness.sources import Breakdown
 from benchmarks.tightness.suite import ClassificationCase, RegressionCase, inputs, posterior
 from bnndp import Options, certify
 from bnndp.attack import AttackBudget, evade
@@ -66,10 +66,7 @@ def _regression(case: RegressionCase, size: Size) -> dict[str, Any]:
         point = certify(network, Box(centres, centres), Options(method="moment")).width.mean()
     some, found = slice(0, size.broken_down), float(inside.width.mean())
     part = Inside(*(getattr(inside, name)[some] for name in inside.__dataclass_fields__))
-    if network.depth == 1:
-        broken = regression.break_down(network, box[some], part, draws=size.draws)
-    else:  # not by the dense pass, whose sources are known: only the gap at single points is told apart
-        broken = Breakdown(float(width), found, {Source.REGION.value: found + float(point)})
+    broken = regression.break_down(network, box[some], part, draws=size.draws)
     return {
         "width": float(width),
         "inside": found,

@@ -64,5 +64,9 @@ def _widths(
 
 def interval(network: BayesianNetwork, box: Box, truth: Truth, sources: Collection[Source]) -> Interval:
     """Bounds (batch, outputs) of the mean output by the pass in which ``sources`` are true values at x*."""
-    found = Substituted(network.linears, box, truth=truth, sources=sources).affine(both_signs(network.n_out, box)).least
+    found = (
+        Substituted(network.layers, network.shapes, box, truth=truth, sources=sources)
+        .affine(both_signs(network.n_out, box))
+        .least
+    )
     return Interval(found[:, : network.n_out], -found[:, network.n_out :])

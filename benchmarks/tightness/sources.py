@@ -9,7 +9,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-__all__ = ["ALL", "POINT_SOURCES", "Breakdown", "Source", "broken_down", "planes", "sources_of"]
+__all__ = ["ALL", "Breakdown", "Source", "broken_down", "planes_source", "remainder_source", "sources_of"]
 
 ALL = "all"
 """The key of the result with every source replaced: what is left then is explained by none of them."""
@@ -25,41 +25,34 @@ class Source(Enum):
     SECOND = "second moments"
     MEAN_VARIANCE = "var of cond. mean"
     SPREAD_VARIANCE = "var of cond. var"
-    REPLACEMENT = "replacement"
-    VARIANCE_STEP = "step in the var"
-    COVARIANCE = "its covariance"
-    CURVATURE = "its 2nd order"
-    JENSEN = "Jensen side"
+    HIGHER_ORDER = "higher order"
+    REMAINDER_2 = "remainder 2"
+    REMAINDER_3 = "remainder 3"
     EXPONENT = "exp. moments"
     TAILS = "tails"
     UNION = "union"
 
 
-POINT_SOURCES = (
-    Source.SECOND,
-    Source.MEAN_VARIANCE,
-    Source.SPREAD_VARIANCE,
-    Source.REPLACEMENT,
-    Source.VARIANCE_STEP,
-    Source.COVARIANCE,
-    Source.CURVATURE,
-    Source.JENSEN,
-)
-"""Those of the hidden layers after the first that are there at a single point, too."""
-
 _PLANES = (Source.PLANES_1, Source.PLANES_2, Source.PLANES_3)
+_REMAINDERS = (None, Source.REMAINDER_2, Source.REMAINDER_3)
 
 
-def planes(k: int) -> Source | None:
-    """The source of the affine relaxation of hidden layer k, counted from zero; None beyond the third."""
+def planes_source(k: int) -> Source | None:
+    """The source of the planes of hidden layer k, counted from zero; None beyond the third."""
     return _PLANES[k] if k < len(_PLANES) else None
+
+
+def remainder_source(k: int) -> Source | None:
+    """That of E phi(X) beside G(M, sqrt(T)); None at the first hidden layer, where X is Gaussian, and so beyond."""
+    return _REMAINDERS[k] if k < len(_REMAINDERS) else None
 
 
 def sources_of(depth: int, *, classification: bool, point: bool = False) -> tuple[Source, ...]:
     """The sources that a network of this depth has, in the order of the tables; ``point``: those of a single input."""
     found = [] if point else [Source.REGION, *_PLANES[:depth]]
     if depth > 1:
-        found += POINT_SOURCES if depth > 2 else [s for s in POINT_SOURCES if s is not Source.JENSEN]
+        found += [Source.SECOND, Source.MEAN_VARIANCE, Source.SPREAD_VARIANCE, Source.HIGHER_ORDER]
+        found += [source for source in _REMAINDERS[:depth] if source is not None]
     elif classification:
         found += [Source.SECOND, Source.MEAN_VARIANCE]  # of the margins
     if classification:

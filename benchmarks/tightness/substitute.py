@@ -1,198 +1,144 @@
-"""The pass of the moment method with some of its bounds replaced by true values at x*: a diagnosis, never a bound.
+"""The pass in which some bounds are true values at x*: a diagnosis, never a bound.
 
-The loop is that of ``bnndp.engine.dense.forward.hidden_layers``; without sources it gives the same numbers (tested).
-The bounds of the single steps are those of ``bnndp.engine.dense.relax``: two of its inner functions are used here.
+The pass is that of the package; of each activation after random weights it takes the moments, the bounds of the
+expectation and the planes from here. Without sources these are its own (tested).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from benchmarks.tightness.sources import Source, planes
-from benchmarks.tightness.truth import FirstTruth, LayerTruth, Steps, Truth
-from bnndp.engine.dense.backward import Ground
-from bnndp.engine.dense.conditional import Layers, conditional
-from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.dense.first import FirstLayer, first_layer
-from bnndp.engine.dense.forward import Hidden, HiddenLayers, interval_means, mean_ranges
-from bnndp.engine.dense.pre_activation import pre_activation
-from bnndp.engine.dense.records import PreActivation, Relaxation
-from bnndp.engine.dense.relax import _taylor_in_s, _taylor_in_v, relax
+from benchmarks.tightness.sources import Source, planes_source, remainder_source
+from benchmarks.tightness.truth import LayerTruth, Truth, norms
+from bnndp.activations.activation import Activation
+from bnndp.engine.general.activation_planes import Plane, Planes, better_plane, made, planes
+from bnndp.engine.general.expectation import Along, Around, around
+from bnndp.engine.general.forward import Passed, Region, Relaxed, hidden_layers, through_layers
+from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.general.hinge import hinge_of
+from bnndp.engine.general.nodes import Weighted
+from bnndp.engine.general.pre_activation import Squares, Through, pre_of_weights
+from bnndp.engine.general.signal import POWERS, Pre
+from bnndp.engine.general.smoothed import second_at
 from bnndp.geometry.bounds import Interval
-from bnndp.geometry.box import Box, apply_rows
-from bnndp.layers import Linear
-from bnndp.maths.normal import cdf
-from bnndp.maths.rectified import expected_relu, ratio
-from bnndp.maths.rounding import TINY
-from bnndp.maths.tails import HALF_PEAK, MEAN_ABOVE, MEAN_BELOW, PEAK, excess, shortfall
 
 __all__ = ["Substituted"]
 
-Sources = Collection[Source]
-_STEPS = frozenset({Source.REPLACEMENT, Source.VARIANCE_STEP, Source.COVARIANCE, Source.CURVATURE, Source.JENSEN})
-
 
 @dataclass(frozen=True, eq=False)
-class Substituted(DensePass):
+class Substituted(GeneralPass):
     """The pass in which the bounds named by ``sources`` are true values at x*; without sources the usual one."""
 
-    truth: Truth | None = None
-    sources: Sources = ()
+    truth: Truth = field(kw_only=True)
+    sources: Collection[Source] = ()
 
     @cached_property
-    def layers(self) -> HiddenLayers:
+    def passed(self) -> Passed:
         """The hidden layers on the boxes."""
-        if self.truth is None:
-            return super().layers
-        return _hidden_layers(self.linears[:-1], self.box, self.truth, self.sources)
+        return hidden_layers(self.layers, self.shapes, Region(self.box, relax=self._relaxed))
+
+    def _relaxed(self, index: int, phi: Activation, weighted: Weighted, mean: Interval) -> Relaxed:
+        true = self.truth.hidden[index]
+        x = pre_of_weights(weighted.weights, weighted.below.signal, mean, lambda: self._through(weighted, true))
+        x = x if x.fixed else self._moments(x, true)
+        near = around(phi, x)
+        known = _true_expectation(phi, near, true) if remainder_source(index) in self.sources else near
+        hinge = hinge_of(phi, x, known)
+        found = planes(phi, x, known, hinge)
+        if planes_source(index) in self.sources:
+            found = _tangents(phi, found, known, weighted, true)
+        return Relaxed(x, near, found, hinge)
+
+    def _through(self, weighted: Weighted, true: LayerTruth) -> Through:
+        """With the moments of rows through the layers below that are sources."""
+        found = through_layers(weighted)
+        if Source.MEAN_VARIANCE in self.sources:
+            found = replace(found, central=true.central, norms=true.mean_norms(POWERS))
+        if Source.SPREAD_VARIANCE in self.sources and found.spread is not None:
+            found = replace(found, spread=_squares(true))
+        return found
+
+    def _moments(self, x: Pre, true: LayerTruth) -> Pre:
+        """With the moments of X that are sources."""
+        if Source.SECOND in self.sources:
+            x = replace(x, spread=Interval(true.spread, true.spread), noise=Interval(true.noise, true.noise))
+        if Source.MEAN_VARIANCE in self.sources:
+            x = replace(x, central=true.central, norms=true.mean_norms(POWERS))
+        if Source.HIGHER_ORDER in self.sources and x.expansion is not None:
+            x = replace(x, expansion=replace(x.expansion, remainders={}, quadratic={}, in_pieces=None))
+        return _with_true_spreads(x, true) if Source.SPREAD_VARIANCE in self.sources else x
 
 
-def _hidden_layers(layers: Sequence[Linear], box: Box, truth: Truth, sources: Sources) -> HiddenLayers:
-    first = first_layer(layers[0], box)
-    if Source.PLANES_1 in sources:
-        first = _touching(first, truth.first)
-    ground = Ground.of(first, box)
-    chain: list[Hidden] = []
-    given: Layers = []
-    for k, layer in enumerate(layers[1:], start=1):
-        true = truth.hidden[k - 1]
-        latents = [first.latent, *(h.latent for h in chain)]
-        before = _with_true_moments(pre_activation(layer, first, latents, given), true, sources)
-        scale = apply_rows(layer.weight_mean.abs(), latents[-1].mean.upper) + layer.bias_mean.abs()
-        mean = mean_ranges(before, interval_means(layer, latents[-1].mean, scale), chain, ground)
-        relaxation, latent = relax(before, mean)
-        if planes(k) in sources:
-            relaxation = _tangent_planes(before, true, sources)
-        else:
-            relaxation = _with_true_steps(relaxation, before, mean, true, sources)
-        if k + 1 < len(layers):
-            below = None if chain else first.sources
-            given.append((before, conditional(before, mean, latent, latents[-1], below)))
-        chain.append(Hidden(before, mean, relaxation, latent, scale))
-    return HiddenLayers(chain, given, ground)
+def _squares(true: LayerTruth) -> Squares:
+    """How s varies; given independent weights it is a sum of squares."""
+    inner, zero = true.e - true.spread[:, None], torch.zeros_like(true.spread)
+    central, norm4 = norms(inner, (2, 4)).unbind(-1)
+    return Squares(true.spread_deviation, central, norm4, true.spread_norms(POWERS[:2]), zero, zero)
 
 
-def _touching(first: FirstLayer, true: FirstTruth) -> FirstLayer:
-    """Both planes of the first layer are the tangent plane of g(m(x), r(x)) at x*.
-
-    The lower plane of the pass is that tangent plane at the centre of the box; it is asked for with x* as the centre.
-    """
-    ranges = replace(first.ranges, m_centre=true.mean, r_centre=true.std)
-    moved = replace(first, centre=true.x, ranges=ranges, tangent=ratio(true.mean, true.std))
-    return replace(moved, upper=moved.lower)
-
-
-def _with_true_moments(before: PreActivation, true: LayerTruth, sources: Sources) -> PreActivation:
-    """The record with the moments of the sources at x*."""
-    if Source.SECOND in sources:
-        spread, noise = true.spread, true.noise
-        before = replace(before, spread=Interval(spread, spread), noise=Interval(noise, noise))
-    if Source.MEAN_VARIANCE in sources:
-        before = replace(before, central=true.central, fourth=true.norm(4) ** 4)
-        if before.tail is None:  # a layer after the second: there the eighth moment is used
-            before = replace(before, norm8=true.norm(8))
-    if Source.SPREAD_VARIANCE in sources:
-        before = replace(
-            before,
-            spread_variance=true.spread_variance,
-            spread_fourth=true.spread_norm4(),
-            noise_variance=true.noise_variance,
+def _with_true_spreads(x: Pre, true: LayerTruth) -> Pre:
+    """With the true fluctuation of s and of Var(m | y)."""
+    root, (third, fourth, eighth) = true.s.sqrt(), true.spread_norms((3, 4, 8)).unbind(-1)
+    expansion = x.expansion
+    if expansion is not None:
+        expansion = replace(
+            expansion,
+            spread_variance=true.spread_deviation.square(),
+            spread_third=third**3,
+            spread_fourth=fourth**4,
+            spread_norm8=eighth,
+            spread_low=(true.spread[:, None] - true.s).clamp_min(0).pow(4).mean(1),
         )
-    if Source.REPLACEMENT in sources:
-        low = true.steps(before.spread.lower, before.noise.lower).replacement.abs()
-        high = true.steps(before.spread.upper, before.noise.upper).replacement.abs()
-        before = replace(before, replacement=Interval(low, high))
-    return before
-
-
-def _tangent_planes(before: PreActivation, true: LayerTruth, sources: Sources) -> Relaxation:
-    """Both bounds of E z as functions of M are replaced by their tangents at M* = M(x*): no chord, no other point."""
-    point = Interval(true.mean, true.mean)
-    found = _with_true_steps(relax(before, point)[0], before, point, true, sources)
-    value = found.upper_slope * true.mean + found.upper_offset  # of the upper bound at M*
-    slope = cdf(ratio(true.mean, (before.spread.upper + before.noise.upper).sqrt()))
-    return replace(found, upper_slope=slope, upper_offset=value - slope * true.mean)
-
-
-def _with_true_steps(
-    relaxation: Relaxation, before: PreActivation, mean: Interval, true: LayerTruth, sources: Sources
-) -> Relaxation:
-    """One more candidate on each side: the four steps of the proof, with the true errors of the sources' steps."""
-    if not _STEPS & set(sources):
-        return relaxation
-    rho, loss = _steps_below(before, mean, true, sources)
-    middle = 0.5 * (mean.lower + mean.upper)
-    gain = expected_relu(middle, rho) - loss > expected_relu(middle, relaxation.rho) - relaxation.loss
-    rho, loss = torch.where(gain, rho, relaxation.rho), torch.where(gain, loss, relaxation.loss)
-    root, add = _steps_above(before, mean, true, sources)
-    low, high = (expected_relu(end, root) + add for end in (mean.lower, mean.upper))
-    slope = ((high - low) / (mean.upper - mean.lower).clamp_min(TINY)).clamp(0, 1)
-    offset = torch.maximum(low - slope * mean.lower, high - slope * mean.upper)
-    gain = slope * middle + offset < relaxation.upper_slope * middle + relaxation.upper_offset
     return replace(
-        relaxation,
-        tangent=ratio(middle, rho),
-        rho=rho,
-        loss=loss,
-        upper_slope=torch.where(gain, slope, relaxation.upper_slope),
-        upper_offset=torch.where(gain, offset, relaxation.upper_offset),
+        x,
+        spread_deviation=true.spread_deviation,
+        noise_deviation=true.v.std(1, correction=0),
+        spread_norms=norms(root, POWERS),
+        spread_away=norms(root - true.spread.sqrt()[:, None], POWERS),
+        spread_deltas=torch.stack([fourth, eighth], -1),
+        expansion=expansion,
     )
 
 
-def _steps_below(before: PreActivation, mean: Interval, true: LayerTruth, sources: Sources) -> tuple[Tensor, Tensor]:
-    """``g(M, rho) - loss`` below E z, at the lower ends of E s and E Var(m | y): (batch, n) each."""
-    s1, n1 = before.spread.lower.clamp_min(TINY), before.noise.lower
-    errors = true.steps(s1, n1)
-    if Source.VARIANCE_STEP in sources:
-        variance = -(errors.spread + errors.noise)
-    else:
-        scarf = PEAK * shortfall(before.spread.lower, before.spread_variance, s1) / s1.sqrt()
-        taylor = _taylor_in_s(before, mean, s1, before.replacement.lower, MEAN_BELOW, -1)
-        in_s, in_v = _parts(before, (s1, s1 + n1), (taylor, MEAN_BELOW), (errors, -1), sources)
-        variance = torch.minimum(in_s, scarf) + in_v
-    replacement = -errors.replacement if Source.REPLACEMENT in sources else before.replacement.lower
-    jensen = -errors.jensen if Source.JENSEN in sources else torch.zeros_like(variance)
-    return (s1 + n1).sqrt(), variance + replacement + jensen
+def _true_expectation(phi: Activation, near: Around, true: LayerTruth) -> Around:
+    """Both bounds of E phi(X), as functions of its mean, go through the true value at x*."""
+
+    def excess(rho: Tensor) -> Tensor:
+        return phi.mean(true.mean, rho) - true.output
+
+    along, more = near.along, excess(true.total.sqrt())
+    along = along if along is None else Along(along.total, more, -more)
+    return Around(near.lower_rho, excess(near.lower_rho), near.upper_rho, -excess(near.upper_rho), along)
 
 
-def _steps_above(before: PreActivation, mean: Interval, true: LayerTruth, sources: Sources) -> tuple[Tensor, Tensor]:
-    """``g(M, rho) + add`` above E z, at the upper ends of E s and E Var(m | y): (batch, n) each."""
-    s0, n0 = before.spread.upper.clamp_min(TINY), before.noise.upper
-    level = s0 + n0
-    errors = true.steps(s0, n0)
-    if Source.VARIANCE_STEP in sources:
-        variance = errors.spread + errors.noise
-    else:
-        scarf = HALF_PEAK * excess(before.spread.upper, before.spread_variance, s0) / s0.sqrt()
-        taylor = _taylor_in_s(before, mean, s0, before.replacement.upper, MEAN_ABOVE, 1)
-        in_s, in_v = _parts(before, (s0, level), (taylor, MEAN_ABOVE), (errors, 1), sources)
-        variance = torch.minimum(in_s, scarf) + in_v
-    replacement = errors.replacement if Source.REPLACEMENT in sources else before.replacement.upper
-    jensen = errors.jensen if Source.JENSEN in sources else HALF_PEAK * before.central / level.sqrt()
-    return level.sqrt(), variance + replacement + jensen
+def _tangents(phi: Activation, found: Planes, near: Around, weighted: Weighted, true: LayerTruth) -> Planes:
+    """Both bounds of E phi(X), as functions of M and T, are replaced by their tangents at x*.
 
+    Below the planes T becomes an affine function (``Weighted``): in it s(E z) is its tangent at the middle of the range
+    of E z, and from above that plus the excess on the range. What it is off at x* goes into the constants.
+    """
+    weights, below, along = weighted.weights, weighted.below.mean, near.along
+    mean, total = Interval(true.mean, true.mean), Interval(true.total, true.total)
+    off = weights.spread_excess((true.below - 0.5 * (below.lower + below.upper)).abs())
+    excess = weights.spread_excess(0.5 * (below.upper - below.lower))
 
-def _parts(
-    before: PreActivation,
-    levels: tuple[Tensor, Tensor],  # s0 and s0 + n0, (batch, n) each
-    bounds: tuple[Tensor, float],  # the bound of step 1 by Taylor's formula (batch, n), the constant of its 2nd order
-    errors: tuple[Steps, int],  # true errors, and 1 above or -1 below
-    sources: Sources,
-) -> tuple[Tensor, Tensor]:
-    """Steps 1 and 3 by Taylor's formula, with true values for the parts that are sources: (batch, n) each."""
-    (s0, level), (taylor_s, constant), (true, sign) = levels, bounds, errors
-    square_s = before.spread_variance + (before.spread.upper - before.spread.lower).square()
-    square_v = before.noise_variance + (before.noise.upper - before.noise.lower).square()
-    curved_s, curved_v = constant * square_s / s0**1.5, constant * square_v / level**1.5
-    linear_s, linear_v = taylor_s - curved_s, _taylor_in_v(before, level, constant) - curved_v
-    if Source.COVARIANCE in sources:
-        linear_s, linear_v = sign * true.spread_linear, sign * true.noise_linear
-    if Source.CURVATURE in sources:
-        curved_s = sign * (true.spread - true.spread_linear)
-        curved_v = sign * (true.noise - true.noise_linear)
-    return linear_s + curved_s, linear_v + curved_v
+    def tangent(rho: Tensor, error: Tensor, *, tilted: bool) -> Plane:
+        slope, bend = phi.slope(true.mean, rho), second_at(phi, true.mean, rho)[0]
+        tilt = 0.5 * bend if tilted else torch.zeros_like(slope)
+        return slope, tilt, phi.mean(true.mean, rho) + error - slope * true.mean - tilt * true.total
+
+    def touching(sign: int, rho: Tensor, error: Tensor, other: Tensor) -> Plane:  # sign 1 above, -1 below
+        plane = tangent(rho, sign * error, tilted=False)
+        if along is None or torch.equal(along.total.lower, along.total.upper):
+            return plane
+        plane = better_plane(mean, total, plane, tangent(true.total.sqrt(), sign * other, tilted=True), sign)
+        return *plane[:2], plane[2] + plane[1] * torch.where(sign * plane[1] > 0, off - excess, off)
+
+    errors = (near.lower_error, near.upper_error) if along is None else (along.lower_error, along.upper_error)
+    lower = touching(-1, near.lower_rho, near.lower_error, errors[0])
+    return made(mean, total, lower, touching(1, near.upper_rho, near.upper_error, errors[1]), found.range)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -15,9 +16,9 @@ from benchmarks.pool import call, mapped
 from benchmarks.tightness import classification, layers, regression, substitute
 from benchmarks.tightness.__main__ import main
 from benchmarks.tightness.report import markdown, sections
-from benchmarks.tightness.sources import ALL, Breakdown, Source, sources_of
+from benchmarks.tightness.sources import ALL, Breakdown, Source, planes_source, remainder_source, sources_of
 from benchmarks.tightness.suite import CLASSIFICATION, QUICK, REGRESSION
-from benchmarks.tightness.truth import draw, mean_relu, sample
+from benchmarks.tightness.truth import draw, sample
 from benchmarks.tightness.widening import growth, predictive_std, random_posterior
 from support.dice import Dice
 from torch import Tensor
@@ -27,7 +28,10 @@ from bnndp.activations import Relu
 from bnndp.attack import decision_rows
 from bnndp.attack.inside import inside_range
 from bnndp.attack.noise import LayerNoise
-from bnndp.engine.dense.dense_pass import DensePass
+from bnndp.engine.general.forward import activations_of
+from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.general.nodes import Activated
+from bnndp.engine.general.signal import POWERS
 from bnndp.engine.margins import margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Linear
@@ -69,7 +73,7 @@ def test_without_sources_the_pass_is_that_of_the_package(sizes: tuple[int, ...])
     network, box = random_network(sizes), balls(sizes[0], 0.05)
     truth = sample(network.linears, box.centre, noise_of(network, 16))
     found, one = regression.interval(network, box, truth, ()), torch.eye(sizes[-1], dtype=torch.float64)
-    wanted = DensePass(network.linears, box)
+    wanted = GeneralPass.of(network, box)
     assert torch.allclose(found.lower, wanted.least(one), rtol=1e-12, atol=0)  # sums in another order
     assert torch.allclose(found.upper, -wanted.least(-one), rtol=1e-12, atol=0)
 
@@ -103,43 +107,41 @@ def quadrature(network: BayesianNetwork, x: Tensor) -> dict[str, Tensor]:
         return mean * torch.special.ndtr(u) + variance.sqrt() * density
 
     mean, spread = (m * weight).sum(0), (s * weight).sum(0)
-    noise = ((m - mean).square() * weight).sum(0)
     return {
         "mean": mean,
         "spread": spread,
-        "noise": noise,
-        "spread_variance": ((s - spread).square() * weight).sum(0),
+        "noise": ((m - mean).square() * weight).sum(0),
+        "spread_deviation": ((s - spread).square() * weight).sum(0).sqrt(),
         "output": (relu(m, s) * weight).sum(0),
-        "step": ((relu(m, s) - relu(m, spread.expand_as(m))) * weight).sum(0),
-        "replacement": (relu(m, spread.expand_as(m)) * weight).sum(0) - relu(mean, spread + noise),
     }
 
 
 def test_true_values_agree_with_quadrature() -> None:
     network = random_network((2, 1, 6, 1), std=0.8)
     x = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
-    true = sample(network.linears, x, noise_of(network, 2**15)).hidden[0]
+    true = sample(network.linears, x, noise_of(network, 2**15)).hidden[1]
     wanted = quadrature(network, x[0])
-    for name in ("mean", "spread", "noise", "spread_variance"):  # closed forms
+    for name in ("mean", "spread", "noise", "spread_deviation"):  # closed forms
         torch.testing.assert_close(getattr(true, name)[0], wanted[name], rtol=1e-6, atol=1e-9)
-    steps = true.steps(wanted["spread"][None], wanted["noise"][None])
-    sampled = ((true.output, "output"), (steps.spread, "step"), (steps.replacement, "replacement"))
-    for value, name in sampled:
-        torch.testing.assert_close(value[0], wanted[name], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(true.output[0], wanted["output"], rtol=1e-2, atol=1e-3)
+    assert bool((true.central == 0).all())  # nothing is random before the first layer
 
 
-def test_the_steps_add_up_to_the_mean() -> None:
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_true_moments_agree_with_draws_of_the_network(layer: int) -> None:
     network = random_network((2, 6, 5, 4, 1), std=0.8)
-    truth = sample(network.linears, balls(2, 0.0).centre, noise_of(network, 256))
-    for true in truth.hidden:
-        s0, n0 = 1.3 * true.spread, 0.7 * true.noise
-        steps = true.steps(s0, n0)
-        level = s0 + n0
-        u = true.mean / level.sqrt()
-        start = true.mean * torch.special.ndtr(u) + (level / (2 * math.pi)).sqrt() * torch.exp(-0.5 * u.square())
-        total = start + steps.spread + steps.replacement + steps.noise + steps.jensen
-        torch.testing.assert_close(total, true.output, rtol=1e-10, atol=1e-12)
-    assert bool((truth.hidden[1].steps(truth.hidden[1].spread, truth.hidden[1].noise).jensen >= 0).all())
+    x = balls(2, 0.0, count=1).centre
+    true = sample(network.linears, x, noise_of(network, 2**14)).hidden[layer]
+    generator = torch.Generator().manual_seed(5)
+    z = x.expand(2**16, -1)
+    for linear in network.linears[: layer + 1]:
+        m, s = z @ linear.weight_mean.T + linear.bias_mean, z.square() @ linear.weight_std.square().T
+        s = s + linear.bias_std.square()
+        below, z = z, (m + s.sqrt() * torch.randn(m.shape, generator=generator, dtype=m.dtype)).clamp_min(0)
+    found = (true.below, true.mean, true.spread, true.noise + true.central, true.spread_deviation, true.output)
+    drawn = (below.mean(0), m.mean(0), s.mean(0), m.var(0), s.std(0), z.mean(0))
+    for value, wanted in zip(found, drawn, strict=True):
+        torch.testing.assert_close(value[0], wanted, rtol=0.03, atol=0.01)
 
 
 @pytest.mark.parametrize("sizes", [(2, 8, 1), (2, 16, 12, 1), (2, 12, 12, 12, 1)])
@@ -164,22 +166,24 @@ def test_all_sources_together_close_the_gap_of_a_decision() -> None:
     assert broken.shares[ALL] == pytest.approx(1, abs=0.03)
 
 
-def test_with_all_steps_replaced_both_bounds_are_exact() -> None:
-    network, box = random_network((2, 8, 7, 6, 1), std=0.8), balls(2, 0.05)
+def activation(network: BayesianNetwork, box: Box, sources: Collection[Source | None], index: int) -> Activated:
+    """The activation of this index in the pass with the true values of the sources at the centre."""
     truth = sample(network.linears, box.centre, noise_of(network, 256))
-    chain = substitute.Substituted(network.linears, box, truth=truth).layers.chain
-    every = (Source.REPLACEMENT, Source.VARIANCE_STEP, Source.JENSEN)
-    parts = (Source.REPLACEMENT, Source.COVARIANCE, Source.CURVATURE, Source.JENSEN)
-    for layer, true in zip(chain, truth.hidden, strict=True):
-        for sources in (every, parts):
-            rho, loss = substitute._steps_below(layer.before, layer.mean, true, sources)
-            root, add = substitute._steps_above(layer.before, layer.mean, true, sources)
-            low, high = mean_relu(true.mean, rho.square()) - loss, mean_relu(true.mean, root.square()) + add
-            if sources is every:
-                torch.testing.assert_close(low, true.output, rtol=1e-9, atol=1e-9)
-                torch.testing.assert_close(high, true.output, rtol=1e-9, atol=1e-9)
-            assert bool((low >= true.output - 1e-9).all())  # Scarf's bound may be less than the true Taylor parts
-            assert bool((high <= true.output + 1e-9).all())
+    bounds = substitute.Substituted(network.layers, network.shapes, box, truth=truth, sources=sources)
+    return list(activations_of(bounds.passed.chain).values())[index]
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_with_the_true_remainder_both_bounds_are_exact(index: int) -> None:
+    network, box = random_network((2, 8, 7, 6, 1), std=0.8), balls(2, 0.05)
+    true = sample(network.linears, box.centre, noise_of(network, 256)).hidden[index]
+    sources = (remainder_source(index), planes_source(index), Source.SECOND)
+    planes = activation(network, box, sources, index).planes
+    low = planes.lower_alpha * true.mean + planes.lower_offset
+    high = planes.upper_alpha * true.mean + planes.upper_offset
+    assert not planes.tilted
+    torch.testing.assert_close(low, true.output, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(high, true.output, rtol=1e-9, atol=1e-9)
 
 
 def test_the_law_behind_tails_and_union_has_the_moments_of_the_pass() -> None:
@@ -191,16 +195,6 @@ def test_the_law_behind_tails_and_union_has_the_moments_of_the_pass() -> None:
     torch.testing.assert_close(law.var(1, correction=0), known.variance[:, 0], rtol=1e-9, atol=1e-9)
 
 
-def test_without_sources_the_steps_are_those_of_the_pass() -> None:
-    network, box = random_network((2, 24, 24, 1), std=0.1), balls(2, 1e-4)
-    truth = sample(network.linears, box.centre, noise_of(network, 16))
-    layer = substitute.Substituted(network.linears, box, truth=truth).layers.chain[0]
-    rho, loss = substitute._steps_below(layer.before, layer.mean, truth.hidden[0], ())
-    used = torch.isclose(rho, layer.relaxation.rho, rtol=1e-9, atol=0.0)  # elsewhere Jensen's bound is better
-    assert float(used.double().mean()) > 0.1
-    torch.testing.assert_close(loss[used], layer.relaxation.loss[used], rtol=1e-6, atol=1e-10)
-
-
 def test_exponential_moments_are_no_source_where_the_worst_input_is_calm() -> None:
     network = random_network((3, 8, 3), std=0.02, task="classification")
     judge = judge_of(network, Box.ball(balls(3, 0.0).centre, 0.5), 256)
@@ -209,32 +203,41 @@ def test_exponential_moments_are_no_source_where_the_worst_input_is_calm() -> No
         assert torch.equal(replace(judge, tails=tails)._exponent_loss(), torch.ones_like(tails))
 
 
-def test_a_plane_that_touches_is_exact_at_the_worst_input() -> None:
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_a_plane_that_touches_is_exact_at_the_worst_input(at: float) -> None:
     network, box = random_network((2, 8, 1)), balls(2, 0.1)
-    truth = sample(network.linears, box.upper, noise_of(network, 8))  # exact for one hidden layer
-    output = network.linears[-1]
-    first = substitute.Substituted(network.linears, box, truth=truth, sources=(Source.PLANES_1,)).layers.first
-    for plane in (first.lower, first.upper):
-        m = truth.first.mean
-        q = (first.centre * box.upper) @ network.linears[0].weight_std.square().T
-        found = (plane.alpha * m + plane.beta * q + plane.offset) @ output.weight_mean.T + output.bias_mean
-        torch.testing.assert_close(found, truth.output, rtol=1e-9, atol=1e-9)
+    x = box.centre + at * (box.upper - box.centre)
+    truth = sample(network.linears, x, noise_of(network, 8))  # exact for one hidden layer
+    bounds = substitute.Substituted(network.layers, network.shapes, box, truth=truth, sources=(Source.PLANES_1,))
+    rows = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    plane = bounds.affine(rows).affine(x)
+    torch.testing.assert_close(plane, truth.output @ rows.T, rtol=1e-9, atol=1e-9)
 
 
 def test_moments_are_replaced_one_at_a_time() -> None:
     network, box = random_network((2, 8, 7, 1)), balls(2, 0.05)
-    truth = sample(network.linears, box.centre, noise_of(network, 256))
-    plain, other = (
-        substitute.Substituted(network.linears, box, truth=truth, sources=sources).layers.chain[0].before
-        for sources in ((), (Source.SPREAD_VARIANCE,))
-    )
-    true = truth.hidden[0]
-    assert torch.equal(other.spread_variance, true.spread_variance)
-    assert bool((other.spread_variance < plain.spread_variance).all())  # exact at the centre, a bound on the box
-    for name in ("jensen", "central", "fourth"):
+    plain, other = (activation(network, box, sources, 1).pre for sources in ((), (Source.SPREAD_VARIANCE,)))
+    true = sample(network.linears, box.centre, noise_of(network, 256)).hidden[1]
+    assert torch.equal(other.spread_deviation, true.spread_deviation)
+    assert bool((other.spread_deviation < plain.spread_deviation).all())  # exact at the centre, a bound on the box
+    for name in ("central", "norms", "third", "quartic"):
         assert torch.equal(getattr(other, name), getattr(plain, name))
-    for name in ("spread", "noise", "replacement"):
+    for name in ("spread", "noise"):
         assert torch.equal(getattr(other, name).upper, getattr(plain, name).upper)
+
+
+def test_no_true_moment_is_above_its_bound() -> None:
+    network, box = random_network((2, 8, 7, 6, 1)), balls(2, 0.05)
+    truth = sample(network.linears, box.centre, noise_of(network, 2**12))
+    for index in (1, 2):
+        x, true = activation(network, box, (), index).pre, truth.hidden[index]
+        size, away, deviation = true.mean_norms(POWERS), true.spread_norms(POWERS[:2]), true.v.std(1, correction=0)
+        bounds = (x.central, x.norms, x.spread_deviation, x.spread_deltas, x.noise_deviation)
+        for bound, value in zip(bounds, (true.central, size, true.spread_deviation, away, deviation), strict=True):
+            assert bool((value <= 1.05 * bound + 1e-12).all())
+        for name in ("spread", "noise"):
+            found, value = getattr(x, name), getattr(true, name)
+            assert bool(((0.95 * found.lower <= value) & (value <= 1.05 * found.upper)).all())
 
 
 def test_shares_are_parts_of_the_gap() -> None:
@@ -254,12 +257,12 @@ def test_widening_compares_equal_predictive_deviations() -> None:
 
 def test_growth_names_the_source_that_grows() -> None:
     def row(width: int, gap: float, share: float) -> dict[str, object]:
-        shares = {"replacement": share, "step in the var": 1 - share, "all": 1.0}
+        shares = {"higher order": share, "remainder 2": 1 - share, "all": 1.0}
         return {"family": "f", "width": width, "std": 0.1, "point_gap": gap, "shares": shares, "gap_broken_down": gap}
 
     found = growth([row(512, 3.0, 0.9), row(64, 1.0, 0.5)])
     assert found["factor"] == pytest.approx(3)
-    assert found["grows_most"] == "replacement"
+    assert found["grows_most"] == "higher order"
     assert growth([row(64, 1.0, 0.5), row(512, 0.5, 0.9)])["grows_most"] is None
 
 
@@ -268,7 +271,7 @@ def test_tables_hold_every_network_and_leave_absent_sources_empty() -> None:
     broken = {"certified": 2.0, "inside": 1.0, "shares": shares, "leading": "planes 1"}
     row = {"name": "one", "eps": 0.01, "paper": None, "width": 2.0, "inside": 1.0, "inside_error": 0.0, "ratio": 2.0}
     row |= {"point_gap": 0.0, "boxes": 3, "breakdown": broken}
-    other = row | {"name": "two", "breakdown": broken | {"shares": shares | {"replacement": 0.5}}}
+    other = row | {"name": "two", "breakdown": broken | {"shares": shares | {"higher order": 0.5}}}
     results = {"command": "make tightness", "regression": [row, other]}
     text = markdown(results)
     assert len(sections(results)) == 2

@@ -14,14 +14,11 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.deadline import NEVER
-from bnndp.engine.certain import CertainPass
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.dense.linear_pass import LinearPass
-from bnndp.engine.dense.output import output_rows
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
 from bnndp.engine.protocol import Pass, Slopes, both_signs, finite, known
+from bnndp.engine.tails.tailed import Tailed
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -36,18 +33,15 @@ CERTAIN = tuple(Linear.fixed(layer.weight_mean, layer.bias_mean) for layer in RA
 LAST = (CERTAIN[0], RANDOM[1])  # only the last layer is random
 # Of which layers, and how the pass is made.
 PASSES: dict[str, tuple[tuple[Linear, ...], Callable[[BayesianNetwork, Box], Pass]]] = {
-    "dense": (RANDOM, lambda n, box: DensePass(n.linears, box)),
-    "dense, last layer": (LAST, lambda n, box: DensePass(n.linears, box)),
     "general": (RANDOM, GeneralPass.of),
     "general, last layer": (LAST, GeneralPass.of),
     "general, certain": (CERTAIN, GeneralPass.of),
-    "certain": (CERTAIN, lambda n, box: CertainPass(n.linears, box)),
-    "linear": (RANDOM[:1], lambda n, box: LinearPass(GeneralPass.of(n, box), n.linears[0])),
     "general, linear": (RANDOM[:1], GeneralPass.of),
+    "tailed": (RANDOM, lambda n, box: Tailed(GeneralPass.of(n, box), n.linears)),
     "partition": (RANDOM, lambda n, box: PaperPass(n, box, 0.9, 2)),
-    "sloped": (RANDOM, lambda n, box: Sloped(DensePass(n.linears, box), 5, NEVER)),
-    "best": (RANDOM, lambda n, box: Best(DensePass(n.linears, box), PaperPass(n, box, 0.9, 2))),
-    "shifted": (RANDOM, lambda n, box: Shifted(DensePass(n.linears, box.moved(SHIFT)), SHIFT, box)),
+    "sloped": (RANDOM, lambda n, box: Sloped(GeneralPass.of(n, box), 5, NEVER)),
+    "best": (RANDOM, lambda n, box: Best(GeneralPass.of(n, box), PaperPass(n, box, 0.9, 2))),
+    "shifted": (RANDOM, lambda n, box: Shifted(GeneralPass.of(n, box.moved(SHIFT)), SHIFT, box)),
 }
 
 
@@ -114,16 +108,6 @@ def test_output_variances_and_margins_hold(name: str) -> None:
         assert bool((known_margins.mean[b, 0] <= mean.amin(0) + 1e-12).all())
         assert bool((known_margins.variance[b, 0] >= variance.amax(0) * (1 - 1e-9) - 1e-15).all())
         assert known_margins.mean[b, 0, own] == known_margins.variance[b, 0, own] == 0
-
-
-def test_what_underflows_in_rows_of_the_last_layer_is_counted() -> None:
-    """1e-170 squared is no float64; and a mask of booleans times a tiny number is a float32: zero."""
-    one, tiny = torch.ones(2, 2, dtype=F64), torch.full((2, 2), 1e-170, dtype=F64)
-    rows = output_rows(Linear(one, tiny, one[0], tiny[0]), torch.tensor([[1.0, 0.0], [1e-320, -1.0]], dtype=F64))
-    assert bool((rows.bias_variance >= 1e-60).all())
-    assert rows.weight_error[0].tolist() == [0.0, 0.0]  # the row of a single output is exact
-    assert bool((rows.weight_error[1] > 2.2e-16).all() & (rows.bias_error[1] > 2.2e-16))
-    assert bool((output_rows(Linear.fixed(0 * one), rows.weight).bias_error > 0).all())
 
 
 def test_what_is_no_number_is_no_bound() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from flint import acb, arb, ctx
 
-from bnndp.maths.hinge import clipped_raw, hinge_raw, positive_moments, tail_norms
+from bnndp.maths.hinge import clipped_raw, hinge_raw, positive_moments, root_of, tail_norms
 from bnndp.maths.rounding import ELEMENTARY
 
 
@@ -85,3 +85,9 @@ def test_positive_moments(m: float, r: float) -> None:
             truth = integral(lines, j)
             granted = 1.1 ** min(j + 1, 4) if m < 0 else 1 + 1e-9
             assert float(truth) <= float(value) * (1 + 1e-14) <= float(truth) * granted, j
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 16])
+def test_roots(n: int) -> None:
+    x = torch.tensor([0.0, 1e-300, 1e-30, 0.3, 1.0, 7.0, 1e200], dtype=torch.float64)
+    assert torch.allclose(root_of(x, n), x ** (1 / n), rtol=1e-14, atol=0.0)

@@ -10,7 +10,7 @@ from flint import arb, ctx
 from support.oracles import above, below
 from torch import Tensor
 
-from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP, down, gamma, up
+from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, UP, down, gamma, power_of, up
 
 
 def exact_dot(a: list[float], b: list[float]) -> Fraction:
@@ -132,3 +132,13 @@ def test_one_factor_covers_many_operations() -> None:
     assert Fraction(gamma(400_000)) < Fraction(UP) - 1 < Fraction(gamma(500_000))
     assert (1 + Fraction(gamma(50_000))) ** 8 < Fraction(UP)
     assert (1 - Fraction(gamma(400_000))) * Fraction(UP) > 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 15, 16])
+def test_powers_by_products_are_off_by_a_few_units(n: int) -> None:
+    x = torch.tensor([-3.7, -1.0, -1e-3, 0.0, 1e-12, 0.3, 1.1, 1e15], dtype=torch.float64)
+    for value, found in zip(x.tolist(), power_of(x, n).tolist(), strict=True):
+        truth = Fraction(value) ** n
+        assert abs(Fraction(found) - truth) <= n * Fraction(UNIT) * abs(truth)
+    assert power_of(torch.tensor(1e-200, dtype=torch.float64), 2).item() == 0.0
+    assert power_of(torch.tensor(torch.nan), n).isnan()

@@ -302,10 +302,14 @@ def test_forms_that_are_nearly_the_same_have_bounds_that_hold(form: str, depth: 
     assert bool(((bounds.lower <= mean + slack) & (mean - slack <= bounds.upper)).all())
 
 
+@pytest.mark.parametrize("radius", [1e-3, 0.05])
+@pytest.mark.parametrize("task", ["regression", "classification"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("form", NEARLY)
-def test_forms_that_are_nearly_the_same_have_nearly_the_same_bounds(form: str, depth: int) -> None:
+def test_forms_that_are_nearly_the_same_have_nearly_the_same_bounds(
+    form: str, depth: int, task: str, radius: float
+) -> None:
     """Only the widths: that the bounds hold is tested above, at every depth."""
-    network, box = random_network((16,) * depth, "regression", 6), boxes(1e-3, 6)
+    network, box = random_network((16,) * depth, task, 6), boxes(radius, 6)
     plain, other = certify(network, box), certify(NEARLY[form](network), box)
     assert bool((other.width <= 1.02 * plain.width + 1e-9).all()), (other.width / plain.width).max()

@@ -101,7 +101,7 @@ def test_a_heavy_question_ends_in_time_and_holds(ask: str) -> None:
 
 def test_a_limit_that_is_not_reached_changes_nothing() -> None:
     with_limit, without = (certify(REGRESSION, BOX, Options(refine=4, time_limit=limit)) for limit in (1e6, None))
-    assert torch.equal(with_limit.lower, without.lower)
+    assert torch.allclose(with_limit.lower, without.lower, rtol=1e-12, atol=1e-12)  # other chunks: other orders of sums
     search = Search(attack=False)
     radii = [
         certified_radius(CLASSES, POINTS, search=search, options=Options(time_limit=t)).radius for t in (1e6, None)

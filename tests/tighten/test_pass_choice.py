@@ -13,11 +13,9 @@ from support.records import linear, normal
 
 from bnndp.activations import LeakyRelu, Tanh
 from bnndp.deadline import Deadline
-from bnndp.engine.certain import CertainPass
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.dense.linear_pass import LinearPass
 from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.tails.tailed import Tailed
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -35,14 +33,16 @@ TANH = BayesianNetwork((linear(4, 2, 1), Tanh(), linear(3, 4, 2)))
 @pytest.mark.parametrize(
     ("network", "options", "kinds"),
     [
-        (RANDOM, Options(), [DensePass]),
-        (RANDOM, Options(optimise=2), [Sloped, DensePass]),
+        (RANDOM, Options(), [Tailed, GeneralPass]),
+        (make_network((2, 4, 4, 3), 1), Options(), [Tailed, GeneralPass]),
+        (make_network((2, 4, 4, 4, 3), 1), Options(), [GeneralPass]),
+        (RANDOM, Options(optimise=2), [Tailed, Sloped, GeneralPass]),
         (RANDOM, Options(method="partition"), [PaperPass]),
-        (RANDOM, Options(method="best"), [Best, DensePass]),
-        (make_network((2, 3), 1), Options(), [LinearPass, GeneralPass]),
-        (certain_member((2, 4, 3), 1), Options(), [CertainPass]),
-        (certain_member((2, 4, 3), 1), Options(optimise=2), [Best, CertainPass]),
-        (certain_member((2, 4, 3), 1, shift=True), Options(), [Shifted, CertainPass]),
+        (RANDOM, Options(method="best"), [Best, Tailed, GeneralPass]),
+        (make_network((2, 3), 1), Options(), [GeneralPass]),
+        (certain_member((2, 4, 3), 1), Options(), [GeneralPass]),
+        (certain_member((2, 4, 3), 1), Options(optimise=2), [Sloped, GeneralPass]),
+        (certain_member((2, 4, 3), 1, shift=True), Options(), [Shifted, GeneralPass]),
         (TANH, Options(), [GeneralPass]),
         (TANH, Options(optimise=2), [Sloped, GeneralPass]),
     ],

@@ -16,7 +16,7 @@ from support import oracles
 from support.dice import Dice
 from support.networks import make_network
 from support.passes import holds
-from tests.engine.dense.truth import pre_activation, relu_mean
+from tests.engine.truth import pre_activation, relu_mean
 from tests.marks import slow_but
 from torch import Tensor
 

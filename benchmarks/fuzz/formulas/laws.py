@@ -1,25 +1,24 @@
-"""Bounds from moments alone, for laws on few atoms whose every mean is a finite sum; replacement by Gaussians."""
+"""Bounds from moments alone, for laws on few atoms whose every mean is a finite sum."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import torch
-from flint import acb, arb, ctx
-from support.oracles import PRECISION, cdf, down, expected_relu, pdf, rectified, up
+from flint import arb, ctx
+from support.oracles import PRECISION, cdf, down, pdf, rectified, up
 
 from benchmarks.fuzz.formulas.draws import Draw
 from benchmarks.fuzz.formulas.judge import Judge
 from benchmarks.fuzz.formulas.maths import rows
 from bnndp.maths import logistic as logistic_bounds
-from bnndp.maths import replacement as replaced
 from bnndp.maths import softmax as softmax_bounds
 from bnndp.maths import tails
+from bnndp.maths.joint_lead import joint_leads
 from bnndp.maths.lead import lead_bound, leads
 from bnndp.maths.rounding import UNIT
 
-__all__ = ["constants", "logistic", "probabilities", "replacement", "scarf", "skewness", "softmax"]
+__all__ = ["constants", "logistic", "probabilities", "scarf", "softmax"]
 
 _ROUNDED = 1 + 8 * arb(UNIT)  # what callers add is far more (8 ELEMENTARY)
 _LEAST = arb(1e-300)
@@ -66,18 +65,7 @@ def constants(judge: Judge, draw: Draw, n: int) -> None:
             judge.above("MEAN_ABOVE", (m, s0, s), tails.MEAN_ABOVE, remainder)
             judge.below("MEAN_BELOW", (m, s0, s), -tails.MEAN_BELOW, remainder)
             judge.above("SECOND_CURVATURE", (m, s0, s), tails.SECOND_CURVATURE, abs(second))
-            judge.above("MEAN_MIXED", (m, s0), tails.MEAN_MIXED * _ROUNDED, abs(u) * pdf(u) / 2)
             judge.above("HALF_PEAK", (m, s0), tails.HALF_PEAK * _ROUNDED, pdf(u) / 2)
-            judge.above("SECOND_MIXED", (m, s0), tails.SECOND_MIXED * _ROUNDED, pdf(u))
-
-
-def skewness(judge: Judge, draw: Draw, n: int) -> None:
-    """Third central moments of a rectified N(u, 1) are at most 0.5777 times the standard deviation."""
-    for (u,) in rows(draw.mixed(draw.uniform(n, -40, 40), draw.normal(n, 2))):
-        with ctx.workprec(2 * PRECISION):
-            at = rectified(u, 1.0)
-            third = at.third - 3 * at.mean * at.second + 2 * at.mean * at.mean * at.mean
-            judge.above("skewness", (u,), replaced._SKEWNESS * at.variance.sqrt(), third)
 
 
 def _sigmoid(x: arb) -> arb:
@@ -145,6 +133,11 @@ def softmax(judge: Judge, draw: Draw, n: int) -> None:
                 if k != int(reference[i]):
                     least = -math.inf if value == -1 else value  # minus one says nothing
                     judge.below(f"leads, {classes} classes", (classes, i, k), least, lead)
+        jointly = joint_leads(mean, variance, middle, high, reference, torch.full_like(mean, -math.inf))
+        for i, leading in enumerate(ahead):
+            for k, (value, lead) in enumerate(zip(jointly[i].tolist(), leading, strict=True)):
+                if k != int(reference[i]):
+                    judge.below(f"joint_leads, {classes} classes", (classes, i, k), value, lead)
 
 
 class _Law:
@@ -197,39 +190,3 @@ def probabilities(judge: Judge, draw: Draw, n: int) -> None:
             for p, a, b in zip(row, below, above, strict=True):
                 judge.below(f"consistent, {classes} classes", (a, b), a, p)
                 judge.above(f"consistent, {classes} classes", (a, b), b, p)
-
-
-def replacement(judge: Judge, draw: Draw, n: int) -> None:
-    """One rectified Gaussian in place of a Gaussian of its variance, inside a rectified mean: by an integral in Arb."""
-    u, base, weight = draw.uniform(n, -4, 6), draw.log_uniform(n, -2, 1.5), draw.signed(n, -1, 1)
-    mean = draw.normal(n, 2) * (base + weight * weight).sqrt()
-    for x, s0, w, m in rows(u, base, weight, mean):
-        with ctx.workprec(128):
-            at, root = rectified(x, 1.0), arb(s0).sqrt()
-            third = at.third - 3 * at.mean * at.second + 2 * at.mean * at.mean * at.mean
-            gaussian = expected_relu(arb(m), (arb(s0) + arb(w) * arb(w) * at.variance).sqrt())
-            atom = cdf(-arb(x)) * expected_relu(arb(m) - arb(w) * at.mean, root)
-            truth = abs(atom + _active(arb(x), arb(m) - arb(w) * at.mean, arb(w), root) - gaussian)
-        given = [torch.tensor([[y]], dtype=torch.float64) for y in (s0, w, down(at.variance), up(third))]
-        value = replaced.replacement_error(*given).item()
-        judge.above("replacement_error", (x, s0, w, m), value * _ROUNDED, truth)
-        cube = up(abs(arb(w)) ** 3 * at.variance.sqrt())
-        value = replaced.conditional_replacement_error(given[0], torch.tensor([[cube]], dtype=torch.float64)).item()
-        judge.above("conditional_replacement_error", (x, s0, w, m), value * _ROUNDED, truth)
-
-
-def _active(u: arb, m: arb, w: arb, root: arb) -> arb:
-    """E g(m + w z, root) 1{z > 0} for z = u + xi; what lies 12 standard deviations beyond goes into the radius."""
-    low = max(-u, arb(-12), key=float)
-    norm = (2 * acb.pi()).sqrt()
-
-    def integrand(z: acb, _: bool) -> acb:
-        t = (acb(m) + acb(w) * (acb(u) + z)) / acb(root)
-        mean = acb(root) * (t * (-t / acb(2).sqrt()).erfc() / 2 + (-t * t / 2).exp() / norm)
-        return mean * (-z * z / 2).exp() / norm
-
-    tolerance = arb(2) ** -50
-    cuts = [low, *(arb(c) for c in (-3, 0, 3) if arb(c) > low), arb(12)]
-    parts = [acb.integral(integrand, a, b, rel_tol=tolerance, abs_tol=tolerance).real for a, b in pairwise(cuts)]
-    beyond = (abs(m) + abs(w) * (abs(u) + 13) + root) * arb(1e-30)
-    return sum(parts, arb(0)) + arb(0, 1) * beyond

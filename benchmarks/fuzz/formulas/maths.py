@@ -15,12 +15,11 @@ from torch import Tensor
 
 from benchmarks.fuzz.formulas.draws import Draw
 from benchmarks.fuzz.formulas.judge import Judge
-from bnndp.maths import central, hinge, normal, normal_difference, rounding
+from bnndp.maths import hinge, normal, normal_difference, rounding
 from bnndp.maths import rectified as subject
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
 
 __all__ = [
-    "centrals",
     "clipped",
     "clipped_truth",
     "cut_moments",
@@ -128,12 +127,11 @@ def cut_moments(t: arb) -> list[arb]:
 
 
 def raw_moments(judge: Judge, draw: Draw, n: int) -> None:
-    """Raw moments of (xi - t)_+ and max(xi, -t), and the variance of max(u + xi, 0)."""
+    """Raw moments of (xi - t)_+ and max(xi, -t)."""
     t = draw.standard(n, 1e3).abs()
     low, high = subject.standard_raw(t, t < 0), subject.standard_raw(t, t >= 0)
-    u = t * torch.where(draw.uniform(n) < 0.5, -1.0, 1.0)
     granted = arb(ELEMENTARY) / 8
-    for x, y, variance, *values in rows(t, u, subject.standard_variance(u), *low, *high):
+    for x, *values in rows(t, *low, *high):
         with ctx.workprec(2 * PRECISION):
             at = rectified(-x, 1.0)
             below = [at.mean, at.second, at.third, at.fourth]
@@ -142,27 +140,6 @@ def raw_moments(judge: Judge, draw: Draw, n: int) -> None:
         for k, (value, truth) in enumerate(zip(values, below + above, strict=True)):
             name = f"E {'(xi - t)_+' if k < 4 else 'max(xi, -t)'}^{k % 4 + 1}"
             judge.near(name, (x,), value, granted, truth, _ONE)
-        judge.near("standard_variance", (y,), variance, ELEMENTARY, rectified(y, 1.0).variance, _ONE)
-
-
-def centrals(judge: Judge, draw: Draw, n: int) -> None:
-    """Third central moments over an interval and fourth ones up to a point."""
-    start = draw.standard(n, 1e3)
-    end = start + torch.where(draw.uniform(n) < 0.5, 0.0, draw.log_uniform(n, -6, 2))
-    inner = torch.minimum(start + draw.uniform(n) * (end - start), end)
-    inner = torch.where(
-        draw.uniform(n) < 0.2, torch.minimum(torch.maximum(torch.full_like(inner, 0.6), start), end), inner
-    )
-    found = central.third_central(start, end), central.fourth_central(end)
-    for a, b, x, third, fourth in rows(start, end, inner, *found):
-        with ctx.workprec(2 * PRECISION):
-            at = rectified(x, 1.0)
-            truth = at.third - 3 * at.mean * at.second + 2 * at.mean * at.mean * at.mean
-            square = at.mean * at.mean
-            truth4 = at.fourth - 4 * at.mean * at.third + 6 * square * at.second - 3 * square * square
-        tight = _ONE if a == b else None
-        judge.above("third_central", (a, b, x), third, truth, tight)
-        judge.above("fourth_central", (b, x), fourth, truth4, tight)
 
 
 def hinges(judge: Judge, draw: Draw, n: int) -> None:

@@ -18,7 +18,9 @@ The planes below and above G over ranges of m and s are made in ``engine/general
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import torch
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from bnndp.geometry.bounds import Interval
 from bnndp.layers.record import Weightless
-from bnndp.maths.rounding import TINY
+from bnndp.maths.rounding import TINY, power_of
 
 _PEAKS = (
     0.39894228040143276,
@@ -109,15 +111,28 @@ UNKNOWN = Shape(ANY_SLOPE, math.inf, math.inf, math.inf, math.inf, slope_known=F
 """The shape of a function of which nothing is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Central:
     """Central moments of ``phi(m + r xi)`` at a point (m, r), with all errors of their computation in the bounds."""
 
     variance: Interval
     third: Interval  # signed
     fourth: Interval
-    norm8: Tensor  # the norms of the centred value in L8 and L16, at most
-    norm16: Tensor
+    norms: Callable[[], tuple[Tensor, Tensor]]  # of the centred value in L8 and L16, at most: found where asked for
+
+    @cached_property
+    def _norms(self) -> tuple[Tensor, Tensor]:
+        return self.norms()
+
+    @property
+    def norm8(self) -> Tensor:
+        """The norm of the centred value in L8, at most."""
+        return self._norms[0]
+
+    @property
+    def norm16(self) -> Tensor:
+        """The norm of the centred value in L16, at most."""
+        return self._norms[1]
 
 
 class Activation(Protocol):
@@ -157,6 +172,10 @@ class Activation(Protocol):
         """Central moments at (m, r); never looser than those of ``r * steepest`` times a Gaussian."""
         ...
 
+    def variance(self, m: Tensor, r: Tensor) -> Interval:
+        """The first of them alone."""
+        ...
+
 
 class Elementwise(Weightless):
     """What all records of activations share: a function of each value by itself."""
@@ -167,11 +186,15 @@ class Elementwise(Weightless):
         """The same shape."""
         return shape
 
+    def variance(self: Activation, m: Tensor, r: Tensor) -> Interval:
+        """The variance at (m, r)."""
+        return self.central(m, r).variance
+
 
 def _least(r: Tensor, plain: float, smooth: float, power: int) -> Tensor:
     """``min(plain, smooth / r^power)``, rounded up; plain where r is below TINY."""
     if plain == 0 or smooth == 0:
         return torch.zeros_like(r)  # not 0 / 0 where the power of r underflows
-    bound = torch.full_like(r, math.inf) if smooth == math.inf else smooth / r.clamp_min(TINY) ** power
+    bound = torch.full_like(r, math.inf) if smooth == math.inf else smooth / power_of(r.clamp_min(TINY), power)
     found = bound.clamp_max(plain)
     return torch.where(r >= TINY, found, torch.full_like(r, plain)) * (1 + 1e-14)

@@ -59,4 +59,4 @@ class Identity(Elementwise):
         fourth = 3 * (s * s)
         within = Interval((fourth * (1 - 8 * UNIT) - TINY).clamp_min(0), fourth * (1 + 8 * UNIT) + TINY)
         known = lipschitz_central(r + 0 * m, 1.0)
-        return Central(variance, Interval(zero, zero), within, known.norm8, known.norm16)
+        return Central(variance, Interval(zero, zero), within, known.norms)

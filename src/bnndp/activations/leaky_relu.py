@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
-from bnndp.activations.moments import hinged_central
+from bnndp.activations.moments import hinged_central, hinged_variance
 from bnndp.activations.settings import finite
+from bnndp.geometry.bounds import Interval
 from bnndp.maths.rectified import expected_relu, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
@@ -77,6 +78,10 @@ class LeakyRelu(Elementwise):
     def central(self, m: Tensor, r: Tensor) -> Central:
         """Central moments in closed form."""
         return hinged_central(self.negative_slope, m, r)
+
+    def variance(self, m: Tensor, r: Tensor) -> Interval:
+        """The first of them."""
+        return hinged_variance(self.negative_slope, m, r)
 
 
 def _bend(mass: float) -> float:

@@ -21,9 +21,9 @@ from torch import Tensor
 from bnndp.activations.activation import Central
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
-from bnndp.maths.hinge import hinge_raw, tail_norms
+from bnndp.maths.hinge import hinge_raw, root_of, tail_norms
 from bnndp.maths.rectified import ratio
-from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT
+from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, power_of
 
 _Rule = Callable[[Tensor, Tensor], Tensor]
 
@@ -42,8 +42,12 @@ def lipschitz_central(r: Tensor, steepest: float, width: float = math.inf) -> Ce
     third = (_THIRD * (square * scale)).clamp_max(_THIRD_RANGE * width**3) * _SLACK + TINY
     fourth = (3 * (square * square)).clamp_max(width**4 / 12) * _SLACK + TINY
     zero = torch.zeros_like(r)
-    norms = [(norm * scale).clamp_max(width) * _SLACK for norm in _NORMS]
-    return Central(Interval(zero, variance), Interval(-third, third), Interval(zero, fourth), *norms)
+
+    def norms() -> tuple[Tensor, Tensor]:
+        norm8, norm16 = ((norm * scale).clamp_max(width) * _SLACK for norm in _NORMS)
+        return norm8, norm16
+
+    return Central(Interval(zero, variance), Interval(-third, third), Interval(zero, fourth), norms)
 
 
 def central_of(values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor, known: Central) -> Central:
@@ -52,11 +56,24 @@ def central_of(values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor, kn
     Each is a polynomial of the raw ones; with its coefficients made positive it bounds the effect of their errors,
     :math:`|p(y)-p(y')|\le\bar p(|y|+e)-\bar p(|y|)` for :math:`|y_k-y'_k|\le e_k`. NaN never replaces what is known.
     """
+    variance, third, fourth = _from_raw((_second, _third, _fourth), values, errors, r)
+    return Central(
+        Interval(_most(variance.lower, known.variance.lower), _least(variance.upper, known.variance.upper)),
+        Interval(_most(third.lower, known.third.lower), _least(third.upper, known.third.upper)),
+        Interval(_most(fourth.lower, known.fourth.lower), _least(fourth.upper, known.fourth.upper)),
+        known.norms,
+    )
+
+
+def _from_raw(
+    polynomials: Sequence[Callable[..., Tensor]], values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor
+) -> list[Interval]:
+    """Central moments from raw ones, up to as many."""
     size = [y.abs() for y in values]
     reach = [a + e for a, e in zip(size, errors, strict=True)]
     scale = r
     found = []
-    for polynomial in (_second, _third, _fourth):
+    for polynomial in polynomials:
         scale = scale * r
         most = polynomial(1, *reach)
         off = most - polynomial(1, *size) + 64 * UNIT * most
@@ -64,14 +81,7 @@ def central_of(values: Sequence[Tensor], errors: Sequence[Tensor], r: Tensor, kn
         below, above = value - off, value + off
         slack = 16 * UNIT * scale  # of the products with powers of r
         found.append(Interval(below * scale - slack * below.abs() - TINY, above * scale + slack * above.abs() + TINY))
-    variance, third, fourth = found
-    return Central(
-        Interval(_most(variance.lower, known.variance.lower), _least(variance.upper, known.variance.upper)),
-        Interval(_most(third.lower, known.third.lower), _least(third.upper, known.third.upper)),
-        Interval(_most(fourth.lower, known.fourth.lower), _least(fourth.upper, known.fourth.upper)),
-        known.norm8,
-        known.norm16,
-    )
+    return found
 
 
 def perturbed(units: Central, off: Tensor, r: Tensor, known: Central) -> Central:
@@ -97,8 +107,7 @@ def perturbed(units: Central, off: Tensor, r: Tensor, known: Central) -> Central
             _most((least * down - 2 * off).clamp_min(0) ** 4 * s * s * down * down - TINY, known.fourth.lower),
             _least((fourth + 2 * off) ** 4 * s * s * up * up + TINY, known.fourth.upper),
         ),
-        known.norm8,
-        known.norm16,
+        known.norms,
     )
 
 
@@ -155,15 +164,30 @@ def hinged_central(slope: float, m: Tensor, r: Tensor) -> Central:  # number, (.
     :math:`(\varphi(m+r\xi)-\varphi(m))/r` has, with :math:`t=|m|/r`, the law of :math:`a\xi+(1-a)(\xi-t)_+` for m < 0,
     and of :math:`-\xi+(1-a)(\xi-t)_+` for :math:`m\ge0` (write :math:`-\xi` for :math:`\xi`).
     """
+    known = lipschitz_central(r + 0 * m, max(1.0, abs(slope)))
+    found = central_of(*_hinged_raw(slope, m, r, 4), r, known)
+
+    def norms() -> tuple[Tensor, Tensor]:
+        norm8, norm16 = (torch.minimum(*both) for both in zip(known.norms(), _hinged_norms(slope, m, r), strict=True))
+        return norm8, norm16
+
+    return replace(found, norms=norms)
+
+
+def hinged_variance(slope: float, m: Tensor, r: Tensor) -> Interval:  # number, (...), (...)
+    """The variance of :func:`hinged_central`, without the other moments."""
+    (found,) = _from_raw((_second,), *_hinged_raw(slope, m, r, 2), r)
+    scale = max(1.0, abs(slope)) * r * _SLACK + TINY
+    return Interval(_most(found.lower, torch.zeros_like(scale)), _least(found.upper, scale * scale * _SLACK + TINY))
+
+
+def _hinged_raw(slope: float, m: Tensor, r: Tensor, count: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """The raw moments of the law above up to order ``count``, and what they may be off."""
     bend = 1 - slope
     line = torch.where(m >= 0, -torch.ones_like(m), torch.full_like(m, slope))
-    values = hinge_raw(line, bend, ratio(m, r).abs())
     size = line.abs() + abs(bend)
-    errors = [ELEMENTARY * size**k for k in range(1, 5)]
-    known = lipschitz_central(r + 0 * m, max(1.0, abs(slope)))
-    found = central_of(values, errors, r, known)
-    norm8, norm16 = _hinged_norms(slope, m, r)
-    return replace(found, norm8=torch.minimum(known.norm8, norm8), norm16=torch.minimum(known.norm16, norm16))
+    errors = [ELEMENTARY * power_of(size, k) for k in range(1, count + 1)]
+    return hinge_raw(line, bend, ratio(m, r).abs(), count), errors
 
 
 def _hinged_norms(slope: float, m: Tensor, r: Tensor) -> list[Tensor]:
@@ -175,7 +199,7 @@ def _hinged_norms(slope: float, m: Tensor, r: Tensor) -> list[Tensor]:
     mean, norms = tail_norms(_ORDERS, ratio(m, r).clamp_max(0).abs())
     found = []
     for q, gaussian, norm in zip(_ORDERS, _NORMS, norms, strict=True):
-        centred = norm * (1 + (mean / norm.clamp_min(TINY)) ** q) ** (1 / q)
+        centred = norm * root_of(1 + power_of(mean / norm.clamp_min(TINY), q), q)
         value = (abs(slope) * gaussian + abs(1 - slope) * centred) * r * (1 + 1e-12) + TINY
         found.append(torch.where(m < 0, value, torch.inf))
     return found
@@ -190,7 +214,7 @@ def fields(central: Central) -> list[Tensor]:
 def record(found: Tensor) -> Central:  # (8, ...)
     """The record of eight tensors."""
     variance, third, fourth = (Interval(found[i], found[i + 1]) for i in (0, 2, 4))
-    return Central(variance, third, fourth, found[6], found[7])
+    return Central(variance, third, fourth, lambda: (found[6], found[7]))
 
 
 def _second(sign: int, y1: Tensor, y2: Tensor, *_: Tensor) -> Tensor:

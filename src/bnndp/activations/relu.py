@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
-from bnndp.activations.moments import hinged_central
+from bnndp.activations.moments import hinged_central, hinged_variance
+from bnndp.geometry.bounds import Interval
 from bnndp.maths.rectified import expected_relu, relu_probability
 from bnndp.maths.rounding import ELEMENTARY, TINY
 
@@ -55,3 +56,7 @@ class Relu(Elementwise):
     def central(self, m: Tensor, r: Tensor) -> Central:
         """Central moments in closed form."""
         return hinged_central(0.0, m, r)
+
+    def variance(self, m: Tensor, r: Tensor) -> Interval:
+        """The first of them."""
+        return hinged_variance(0.0, m, r)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from bnndp.maths.normal import cdf, pdf
-from bnndp.maths.rectified import ratio, standard_raw
+from bnndp.maths.rectified import first_two, ratio, standard_raw
+from bnndp.maths.rounding import power_of
 
 _SQRT1_2 = math.sqrt(0.5)
 _AHEAD = 6  # steps of the recursion before the first ratio that counts
@@ -25,15 +26,17 @@ _SLACK = 1 + 1e-12  # for rounding
 _GAUSSIAN = (0.0, 1.0, 0.0, 3.0)  # E xi^k, k = 1 to 4
 
 
-def hinge_raw(a: Tensor, b: float, t: Tensor) -> tuple[Tensor, ...]:  # (...), number, (...)
-    """E (a xi + b (xi - t)_+)^k for k = 1 to 4 and t >= 0; within ``ELEMENTARY (|a| + |b|)^k``."""
-    low = _low(t)
+def hinge_raw(a: Tensor, b: float, t: Tensor, count: int = 4) -> tuple[Tensor, ...]:  # (...), number, (...)
+    """E (a xi + b (xi - t)_+)^k for k = 1 to ``count`` <= 4 and t >= 0; within ``ELEMENTARY (|a| + |b|)^k``."""
+    low = _low(t) if count > 2 else first_two(t, torch.zeros_like(t, dtype=torch.bool))
     found = []
-    for k in range(1, 5):
-        total = _GAUSSIAN[k - 1] * a**k
+    for k in range(1, count + 1):
+        total = _GAUSSIAN[k - 1] * power_of(a, k) if _GAUSSIAN[k - 1] else torch.zeros_like(a)
         for j in range(1, k + 1):
-            inner = sum(math.comb(k - j, i) * t**i * low[k - i - 1] for i in range(k - j + 1))
-            total = total + math.comb(k, j) * b**j * a ** (k - j) * inner
+            inner = low[k - 1]
+            for i in range(1, k - j + 1):
+                inner = inner + math.comb(k - j, i) * (power_of(t, i) * low[k - i - 1])
+            total = total + math.comb(k, j) * b**j * (inner if j == k else power_of(a, k - j) * inner)
         found.append(total)
     return tuple(found)
 
@@ -74,8 +77,17 @@ def tail_norms(orders: tuple[int, ...], t: Tensor) -> tuple[Tensor, list[Tensor]
     for n, high in enumerate(ratios, 1):
         moment = moment * high
         if n in orders:
-            norms.append(moment ** (1 / n) * torch.exp(-0.5 / n * square) * _SLACK)
+            norms.append(root_of(moment, n) * torch.exp(-0.5 / n * square) * _SLACK)
     return mean, norms
+
+
+def root_of(x: Tensor, n: int) -> Tensor:
+    """``x ** (1 / n)``: by square roots where n is a power of two."""
+    if n & (n - 1):
+        return x ** (1 / n)
+    for _ in range(n.bit_length() - 1):
+        x = x.sqrt()
+    return x
 
 
 def positive_moments(count: int, m: Tensor, r: Tensor) -> list[Tensor]:

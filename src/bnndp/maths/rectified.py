@@ -36,7 +36,6 @@ class Moments:
     fourth: Tensor  # E Z^4
     variance: Tensor  # Var Z
     square_variance: Tensor  # Var Z^2
-    cross: Tensor  # Cov(Z, Z^2)
 
 
 def ratio(m: Tensor, r: Tensor) -> Tensor:
@@ -63,15 +62,9 @@ def relu_probability(m: Tensor, r: Tensor) -> Tensor:
 
 def second_moment(m: Tensor, r: Tensor) -> Tensor:
     r""":math:`\mathbb E Z^2=(m^2+r^2)\Phi+mr\varphi`; convex and increasing in ``m``, increasing in ``r``."""
-    y1, y2 = _first_two(ratio(m, r).abs(), m >= 0)
+    y1, y2 = first_two(ratio(m, r).abs(), m >= 0)
     c = m.clamp_min(0)
     return c * c + 2 * (y1 * r * c) + y2 * r * r
-
-
-def standard_variance(u: Tensor) -> Tensor:
-    r""":math:`v(u)=\operatorname{Var}\max(u+\xi,0)`; increases from 0 to 1, :math:`v'=2g(u,1)(1-\Phi(u))`."""
-    y1, y2 = _first_two(u.abs().clamp_max(_FAR), u >= 0)
-    return (y2 - y1 * y1).clamp_min(0)
 
 
 def moments(m: Tensor, r: Tensor) -> Moments:
@@ -95,8 +88,7 @@ def moments(m: Tensor, r: Tensor) -> Moments:
     mean = c + r * y1
     second = c * c + 2 * (y1 * r * c) + y2 * r * r
     square_variance = 4 * (v * cr * cr) + 4 * (skew * c * r * r * r) + w * r * r * r * r
-    cross = 2 * (v * c * r * r) + skew * r * r * r
-    return Moments(mean, second, square_variance + second * second, v * r * r, square_variance, cross)
+    return Moments(mean, second, square_variance + second * second, v * r * r, square_variance)
 
 
 def _gamma1(t: Tensor) -> Tensor:
@@ -120,7 +112,7 @@ def standard_raw(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     )
 
 
-def _first_two(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+def first_two(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
     """The first two of :func:`standard_raw`."""
     return _one_and_two(t, active, torch.exp(-0.5 * t * t), 0.5 * torch.special.erfcx(_SQRT1_2 * t))
 

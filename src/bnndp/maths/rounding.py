@@ -31,6 +31,18 @@ ELEMENTARY = 2.0**-44
 The tests hold every function to an eighth of it; the largest measured error is 1/37 of it (fourth moments)."""
 
 
+def power_of(x: Tensor, n: int) -> Tensor:
+    """``x ** n`` for n >= 1 by products, in a fraction of the time; off by at most n units."""
+    square, found = x, None
+    while True:
+        if n % 2:
+            found = square if found is None else found * square
+        n //= 2
+        if not n:
+            return square if found is None else found
+        square = square * square
+
+
 def gamma(n: int) -> float:
     """Error factor of a sum or dot product with ``n`` rounded operations: ``n u / (1 - n u)``, doubled for slack."""
     return 2 * n * UNIT / (1 - 2 * n * UNIT)

@@ -43,14 +43,8 @@ r"""The factor a of the same for :math:`\tfrac12\mathbb E\,\mathrm{ReLU}^2`, on 
 BEND_FOUR = 0.5505878396 / 24
 """And its factor b."""
 
-MEAN_MIXED = 0.5 * math.exp(-0.5) * PEAK
-r"""Largest :math:`s\,|\partial_m\partial_sg|=\tfrac12|u|\varphi(u)`."""
-
 SECOND_CURVATURE = 0.1013
 r"""As MEAN_ABOVE, on both sides, for :math:`\mathbb E\,\mathrm{ReLU}^2` as a function of s, times :math:`s_0`."""
-
-SECOND_MIXED = PEAK
-r"""Largest :math:`\sqrt s\,|\partial_m\partial_s\mathbb E\,\mathrm{ReLU}^2|=\varphi(u)`."""
 
 
 def relu_scarf(mean: Tensor, variance: Tensor) -> Tensor:
@@ -62,13 +56,3 @@ def relu_scarf(mean: Tensor, variance: Tensor) -> Tensor:
     root = torch.hypot(mean, variance.sqrt())  # the square of a large mean would overflow
     left = 0.25 * variance / (0.5 * root - 0.5 * mean).clamp_min(torch.finfo(mean.dtype).tiny)
     return torch.where(mean < 0, left, 0.5 * mean + 0.5 * root)
-
-
-def excess(mean: Tensor, variance: Tensor, level: Tensor) -> Tensor:
-    r"""Upper bound of :math:`\mathbb E(s-\ell)_+` for any s of at most this mean and at most this variance."""
-    return relu_scarf(mean - level, variance)
-
-
-def shortfall(mean: Tensor, variance: Tensor, level: Tensor) -> Tensor:
-    r"""Upper bound of :math:`\mathbb E(\ell-s)_+` for any s of at least this mean and at most this variance."""
-    return relu_scarf(level - mean, variance)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnndp.engine.protocol import Margins, Pass, both_signs
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.joint_lead import joint_leads
 from bnndp.maths.lead import lead_bound, leads
 from bnndp.maths.logistic import logistic_tail
 from bnndp.maths.rounding import UNIT
@@ -41,7 +42,11 @@ def row_bound(
         return best
     sd = variance[at].sqrt()  # of D_i, and B_i = D_i - D_k / 2
     spread = (sd[:, None] + 0.5 * sd[..., None]).square() * (1 + _SLACK) if middles is None else middles[at]
-    more = lead_bound(rows[at], leads(mean[at], variance[at], spread, found[at], reference[at]), reference[at])
+    moments = mean[at], variance[at], spread, found[at], reference[at]
+    ahead = leads(*moments)
+    if middles is not None:
+        ahead = joint_leads(*moments, ahead)
+    more = lead_bound(rows[at], ahead, reference[at])
     return best.index_copy(0, at, torch.maximum(best[at], more))
 
 

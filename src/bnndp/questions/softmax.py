@@ -34,7 +34,7 @@ from bnndp.tighten.halving import halve
 from bnndp.tighten.margin_claim import MarginClaim
 from bnndp.tighten.pass_choice import chunked, plan
 
-_BRANCHED = 4.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
+_BRANCHED = 16.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
 _STEPS = 3  # of ascent on each of its cells
 _LEAST_CELLS = 8  # for each member of a mixture
@@ -172,10 +172,7 @@ def _by_margins(bounds: Pass, asked: _Asked, known: Margins, *, costly: bool) ->
     """Bounds (batch, rows) of one network from its margins, and boxes whose costly tails were left out: (batch,)."""
     rows, label = asked.rows, asked.label
     tails, left = gaussian_tails(bounds, known)[:, 0], torch.zeros_like(label, dtype=torch.bool)
-    bound = row_bound(rows, known, label, tails)
-    if bounds.random and bool(undecided(bound, known).any()):
-        middles = bounds.variance(middle_rows(label, rows.shape[-1])).unflatten(1, (-1, rows.shape[-1]))
-        bound = torch.fmax(bound, row_bound(rows, known, label, tails, middles))
+    bound = _from_moments(bounds, asked, known, tails)
     if not bounds.tailed:
         return bound, left
     hopeful = ~(bound > 0).all(-1) & _hopeful(known, tails, asked)
@@ -186,6 +183,16 @@ def _by_margins(bounds: Pass, asked: _Asked, known: Margins, *, costly: bool) ->
         more = torch.minimum(tails[at], bounds.tails(at, label[at], known[at].reshape(at.numel(), -1)))
         bound[at] = torch.fmax(bound[at], row_bound(rows[at], known[at], label[at], more))
     return bound, left
+
+
+def _from_moments(bounds: Pass, asked: _Asked, known: Margins, tails: Tensor) -> Tensor:
+    """Bounds (batch, rows) from the margins; the variances of their middles are asked for where the leads need them."""
+    rows, label = asked.rows, asked.label
+    bound = row_bound(rows, known, label, tails)
+    if bounds.random and bool(undecided(bound, known).any()):
+        middles = bounds.variance(middle_rows(label, rows.shape[-1])).unflatten(1, (-1, rows.shape[-1]))
+        bound = torch.fmax(bound, row_bound(rows, known, label, tails, middles))
+    return bound
 
 
 def _hopeful(known: Margins, tails: Tensor, asked: _Asked) -> Tensor:
@@ -209,7 +216,7 @@ def _branched(bounds: BranchablePass, asked: _Asked, known: Margins, bound: Tens
 
     def value(on_cells: BranchablePass, found: Margins, owner: Tensor) -> Tensor:
         part, tails = asked[at[owner]], gaussian_tails(on_cells, found)[:, 0]
-        return row_bound(part.rows, found, part.label, tails).amin(-1)
+        return _from_moments(on_cells, part, found, tails).amin(-1)
 
     claim = MarginClaim(bounds.restricted(at, ()), asked.label[at], asked.rows.shape[-1], value, how)
     least = branch(claim, torch.arange(at.numel(), device=at.device), how)

@@ -14,15 +14,13 @@ from itertools import pairwise
 
 import torch
 
-from bnndp.engine.certain import CertainPass
 from bnndp.engine.chunks import device_size, timed_chunks
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.dense.linear_pass import LinearPass
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.stacked import stacked_layers
 from bnndp.engine.mixture import Mixture, Part
 from bnndp.engine.protocol import ClimbablePass, Pass
+from bnndp.engine.tails.tailed import MOST_LAYERS, Tailed
 from bnndp.errors import InputError, UnsupportedLayerError
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork, Posterior, expect_box, normal_form
@@ -83,16 +81,9 @@ def _unshifted(network: BayesianNetwork, box: Box, options: Options) -> Pass:
 
 
 def _moment(network: BayesianNetwork, box: Box, options: Options) -> Pass:
-    """The pass by moments of a network of Linear and Relu; without variance there are none to take."""
-    linears = network.linears
-    if len(linears) == 1:
-        return LinearPass(GeneralPass.of(network, box), linears[0])
-    if network.random:
-        if network.task == "regression" and len(linears) > 2:  # with one hidden layer both are exact at a point
-            return _sloped(GeneralPass.of(network, box), options)
-        return _sloped(DensePass(linears, box), options)
-    certain = CertainPass(linears, box)
-    return Best(certain, _sloped(DensePass(linears, box), options)) if options.optimise else certain
+    """The pass by moments of a network of Linear and Relu."""
+    linears, bounds = network.linears, _sloped(GeneralPass.of(network, box), options)
+    return Tailed(bounds, linears) if network.random and 1 < len(linears) <= MOST_LAYERS else bounds
 
 
 def _sloped(bounds: ClimbablePass, options: Options) -> Pass:
@@ -139,8 +130,8 @@ def _stacked(members: list[BayesianNetwork], box: Box, options: Options) -> Pass
 def _footprint(network: BayesianNetwork, options: Options, rows: int) -> int:
     """Estimated bytes of the intermediate tensors of one box, if ``rows`` rows are asked for.
 
-    Rows of the hidden layers are carried to the inputs a few boxes at a time (``dense/backward.py``, ``certain.py``,
-    and ``general/forward.py`` by itself); those that are asked all at once, as they are the answer.
+    Rows of the hidden layers are carried to the inputs a few at a time (``general/mean_range.py``); those that are
+    asked all at once, as they are the answer.
     """
     entry = 8 * _FLOATS_PER_ENTRY
     if not network.plain:

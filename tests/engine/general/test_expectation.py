@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 import torch
+from support.dice import Dice
 from support.layer_networks import ACTS, activation
 from tests.engine.general.explicit_laws import Law, laws, of_gaussian, quadrature, true_mean
 from tests.marks import slow_but
+from torch import Tensor
 
 from bnndp.activations import LeakyRelu
 from bnndp.engine.general import expectation
-from bnndp.engine.general.activation_planes import planes
-from bnndp.engine.general.expectation import Around, around
+from bnndp.engine.general.activation_planes import _scarf_line, planes
+from bnndp.engine.general.expectation import _TIMES, Around, _above_convex, around
 from bnndp.engine.general.second_moment import second_moment
+from bnndp.engine.general.signal import POWERS, Pre
 from bnndp.geometry.bounds import Interval
 
 ROUTES = {
-    "plain": expectation._plain,
-    "curvature": expectation._curvature,
-    "replacement": lambda shape, x: expectation._replacement(shape, x).at_one_spread(shape),
+    "plain": lambda phi, x: expectation._plain(phi.shape, x),
+    "curvature": lambda phi, x: expectation._curvature(phi.shape, x),
+    "replacement": lambda phi, x: expectation._replacement(phi, x).at_one_spread(phi.shape),
 }
 FAST = tuple(act for act in ACTS if act != "piecewise_affine")
 
@@ -44,7 +47,7 @@ def test_every_route_holds_for_explicit_laws(act: str, route: str) -> None:
         [(True, 0.3, 0.0), (True, 3.0, 1.0), (False, 0.5, 0.0), (False, 2.0, 5.0)]
     ):
         law = laws(count, 10 * seed, source=source, scale=scale, fluctuation=fluctuation)
-        _holds(phi, law, ROUTES[route](phi.shape, law.pre))
+        _holds(phi, law, ROUTES[route](phi, law.pre))
 
 
 @pytest.mark.parametrize("act", slow_but(FAST, "relu", "tanh", "gelu"))
@@ -54,7 +57,7 @@ def test_the_best_holds_where_means_and_spreads_are_ranges(act: str) -> None:
         law = laws(1000, 5, source=source, scale=1.0, wide=0.5)
         _holds(phi, law, around(phi, law.pre))
         for route in ROUTES.values():
-            _holds(phi, law, route(phi.shape, law.pre))
+            _holds(phi, law, route(phi, law.pre))
 
 
 @pytest.mark.parametrize("act", slow_but(FAST, "relu", "tanh", "gelu"))
@@ -160,3 +163,99 @@ def _fourth_of_square(t: torch.Tensor) -> torch.Tensor:
 def _square_mean(phi: Any, m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     found = second_moment(phi, m, r)
     return 0.5 * (found.lower + found.upper)
+
+
+# Convex activations on hostile laws of few atoms (m, s), M at the ends of its range
+
+
+def _of_atoms(chance: Tensor, m: Tensor, s: Tensor, wide: float, end: int) -> Pre:  # (laws, atoms) each
+    """All that ``Pre`` says of the law, all of its randomness being history; M is the ``end`` of its range."""
+
+    def mean(values: Tensor) -> Tensor:
+        return (chance * values).sum(-1, keepdim=True)
+
+    def norm(values: Tensor, q: int) -> Tensor:
+        return mean(values.abs() ** q) ** (1 / q)
+
+    centre, spread = mean(m), mean(s)
+    zero, ends = torch.zeros_like(centre), (centre, centre + wide) if end < 0 else (centre - wide, centre)
+    none = Interval(zero, zero)
+    norms, roots, away = (
+        torch.stack([norm(values, q) for q in POWERS], -1)
+        for values in (m - centre, s.sqrt(), s.sqrt() - spread.sqrt())
+    )
+    return Pre(
+        mean=Interval(*ends),
+        spread=Interval(spread, spread),
+        spread_deviation=norm(s - spread, 2),
+        noise=none,
+        noise_deviation=zero,
+        central=mean((m - centre).square()),
+        third=zero,
+        absolute_third=zero,
+        convex=False,
+        quartic=zero,
+        norms=norms,
+        spread_norms=roots,
+        spread_away=away,
+        spread_deltas=torch.stack([norm(s - spread, q) for q in POWERS[:2]], -1),
+        expansion=None,
+        fixed=False,
+        source=False,
+    )
+
+
+def _hostile(seed: int, atoms: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Chances, m and s (laws, atoms): Scarf's own laws first, then any; rare atoms, s of zero, s that jumps."""
+    dice, count = Dice(seed), 400
+    chance = 10 ** (-5 * dice.uniform(shape=(count, atoms)) * (dice.uniform(shape=(count, 1)) < 0.7))
+    chance = chance / chance.sum(-1, keepdim=True)
+    scale = 10 ** (3 * dice.uniform(shape=(count, 1)) - 2)
+    m = 2 * dice.normal(count, 1) + scale * dice.normal(count, atoms) * (dice.uniform(shape=(count, 1)) < 0.8)
+    s = 10 ** (3 * dice.uniform(shape=(count, 1)) - 3) * (1 + 30 * dice.uniform(shape=(count, atoms)) ** 4)
+    s = s * (dice.uniform(shape=(count, atoms)) > 0.2)
+    # X on both sides of a kink at zero, as far: then E X_+ is what Scarf says.
+    half, reach = count // 4, 10 ** (2 * dice.uniform(shape=(count // 4, 1)) - 1)
+    m[:half], s[:half] = reach * torch.tensor([1.0, *[-1.0] * (atoms - 1)], dtype=torch.float64), 0.0
+    # s is nothing but for a rare value.
+    s[half : half + 50, 1:], m[half : half + 50] = 1e-6, 0.1 * dice.normal(50, 1)
+    return chance, m, s
+
+
+@pytest.mark.parametrize("act", slow_but(["relu", "leaky_relu", "softplus", "identity"], "relu", "softplus"))
+@pytest.mark.parametrize("atoms", [2, 3])
+@pytest.mark.parametrize("wide", [0.0, 0.5, 5.0])
+def test_convex_activations_of_few_atoms(act: str, atoms: int, wide: float) -> None:
+    """Scarf's line, both bounds with a larger s in place of s, and all that is made of them."""
+    phi = activation(act)
+    for end in (-1, 1):
+        chance, m, s = _hostile(atoms, atoms)
+        x = _of_atoms(chance, m, s, wide, end)
+        truth = (chance * phi.mean(m, s.sqrt())).sum(-1, keepdim=True)
+        at, slack = (chance * m).sum(-1, keepdim=True), 1e-12 * (1 + m.abs().amax() + s.sqrt().amax())
+        if phi.shape.kinks:
+            slope, offset = _scarf_line(phi, x)
+            assert bool((truth <= slope * at + offset + slack).all())
+            if wide == 0.0 and act == "relu":
+                assert float((slope * at + offset - truth)[:100].abs().max()) < 1e-9  # attained
+        for times in _TIMES:
+            for way in _above_convex(phi, x, times):
+                assert bool((truth <= phi.mean(at, way.upper_rho) + way.upper_error + slack).all())
+        near = around(phi, x)
+        found = planes(phi, x, near)
+        assert bool((truth <= found.upper_alpha * at + found.upper_offset + slack).all())
+        assert bool((truth >= found.lower_alpha * at + found.lower_offset - slack).all())
+        assert bool((truth <= found.range.upper + slack).all())
+        assert bool((truth >= found.range.lower - slack).all())
+
+
+@pytest.mark.parametrize("at", [-3.0, -1.0, 0.0, 2.0])
+def test_a_rare_large_spread_is_paid_for(at: float) -> None:
+    """s is zero but for a chance p and m is constant: far from the kink nothing but what s exceeds s_0 by counts."""
+    p = torch.tensor([[0.5, 0.5], [0.1, 0.9], [1e-3, 1 - 1e-3]], dtype=torch.float64)
+    s, m = torch.tensor([[4.0, 0.0]], dtype=torch.float64).expand(3, -1), torch.full((3, 2), at, dtype=torch.float64)
+    x, phi = _of_atoms(p, m, s, 0.0, 1), activation("relu")
+    truth = (p * phi.mean(m, s.sqrt())).sum(-1, keepdim=True)
+    for times in _TIMES:
+        for way in _above_convex(phi, x, times):
+            assert bool((truth <= phi.mean(m[:, :1], way.upper_rho) + way.upper_error).all())

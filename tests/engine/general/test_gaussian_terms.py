@@ -71,7 +71,7 @@ def test_sines_of_sums(act: str, n: int) -> None:
                 torch.tensor(-0.5 * (0.05 * w) ** 2)
             )
             truth = (wave * torch.exp(1j * w * true[0])).imag[None]
-            for along in (_expanded(sine, x, x.expansion), _replacement(sine.shape, x)):  # type: ignore[arg-type]
+            for along in (_expanded(sine, x, x.expansion), _replacement(sine, x)):  # type: ignore[arg-type]
                 found = along.at_one_spread(sine.shape)
                 low = sine.mean(true, found.lower_rho) - found.lower_error - w * slack
                 high = sine.mean(true, found.upper_rho) + found.upper_error + w * slack

@@ -18,8 +18,8 @@ from tests.engine.tails.cases import gaussian, inside, make, regions, tails
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.dense.first import Ranges, first_layer
 from bnndp.engine.tails import one_layer as subject
+from bnndp.engine.tails.first_layer import Ranges, first_ranges
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.exponential import chernoff_constant
 
@@ -177,7 +177,7 @@ def test_the_exponent_given_the_last_hidden_layer() -> None:
 @pytest.mark.parametrize("seed", slow_but(range(6), 0, 1))
 def test_the_largest_log_moment_lies_above_every_point(radius: float, seed: int) -> None:
     dice, (layer, _), box = Dice(seed), make((6, 9, 2), seed, std=1.0), regions(6, radius, seed)
-    ranges = first_layer(layer, box).ranges
+    ranges = first_ranges(layer, box)
     a = dice.normal(3, 4, 9)
     c = 0.25 / ranges.r.upper[:, None].square() * dice.uniform(shape=(3, 4, 9)) ** 2
     a[:, 1], a[:, 2], c[:, 3] = a[:, 1].abs(), -a[:, 2].abs(), 0

@@ -16,8 +16,8 @@ from tests.engine.tails.cases import gaussian
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.dense.first import Ranges, first_layer
 from bnndp.engine.tails import quadratic_forms as subject
+from bnndp.engine.tails.first_layer import Ranges, first_ranges
 from bnndp.engine.tails.quadratic_forms import Base, Form, base_at, log_mean_of_form, worst_base
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -75,7 +75,7 @@ def make(kind: str, seed: int, sources: int = 5, size: float = 0.5, noise: float
     weight, std = dice.normal(sources, n) * 10 ** dice.uniform(-0.7, 0.3), noise * dice.uniform(shape=(sources, n))
     layer = Linear(weight, std, dice.normal(sources), 0.05 + noise * dice.uniform(shape=(sources,)))
     box = region(kind, n, dice)
-    ranges = first_layer(layer, box).ranges
+    ranges = first_ranges(layer, box)
     shape = (box.batch, rows, sources)
     largest = ranges.r.upper[:, None]
     v = dice.normal(*shape) * 10 ** (1.5 * dice.uniform(shape=(box.batch, rows, 1)) - 1)
@@ -147,7 +147,7 @@ def one_source(m: tuple[float, float], r: tuple[float, float], ends: tuple[float
     box = Box([[ends[0]]], [[ends[1]]])
     tilt, square = (torch.full((1, 1, 1), value, dtype=F64) for value in (v, q))
     form = Form(tilt, square, 0 * tilt, torch.zeros(1, 1, 1, 1, dtype=F64))
-    ranges, base = first_layer(layer, box).ranges, base_at(layer, box.centre[:, None])
+    ranges, base = first_ranges(layer, box), base_at(layer, box.centre[:, None])
     return moved(Case(layer, box, ranges, form, base, tilt), base.x)
 
 
@@ -195,7 +195,7 @@ def test_base_outside_the_ball() -> None:
     form = Form(v, 0 * v, bias.clamp_min(0)[None, None], 1e-8 * torch.eye(2, dtype=F64)[None, None])
     for norm, radius in ((2, 0.6), (1, 0.6)):
         box = Box.ball(torch.zeros(1, n, dtype=F64), radius, norm=norm)
-        ranges = first_layer(layer, box).ranges
+        ranges = first_ranges(layer, box)
         x = torch.full((1, n), 0.999 * radius / (10 if norm == 2 else n), dtype=F64)
         assert box.contains(x).all()
         m, r = gaussian(layer, x)
@@ -440,7 +440,7 @@ def two_sources(seed: int, kind: str, size: float, *, away: float = 0.2) -> Case
     centre = mean + away * Dice(seed).normal(*mean.shape)
     parts = Form(form.linear[:1], form.square[:1], centre[:1], form.matrix[:1])
     base = Base(case.base.x[:1], case.base.m[:1], case.base.r[:1])
-    return Case(case.layer, box, first_layer(case.layer, box).ranges, parts, base, case.ell[:1])
+    return Case(case.layer, box, first_ranges(case.layer, box), parts, base, case.ell[:1])
 
 
 @pytest.mark.parametrize("far", slow_but([0.02, 0.7, 4.5], 0.02, 4.5))
@@ -464,7 +464,7 @@ def at_the_origin(levels: list[float], v: float, away: float | None, s: list[lis
     layer, box = Linear(zero, zero, torch.tensor(levels, dtype=F64), one), Box([[0.0]], [[0.0]])
     base, tilt = base_at(layer, box.centre[:, None]), v * one[None, None]
     centre = tilted(base.m, base.r, tilt, 0 * tilt).mean if away is None else 0 * tilt - away
-    form, ranges = Form(tilt, 0 * tilt, centre, torch.tensor([[s]], dtype=F64)), first_layer(layer, box).ranges
+    form, ranges = Form(tilt, 0 * tilt, centre, torch.tensor([[s]], dtype=F64)), first_ranges(layer, box)
     return Case(layer, box, ranges, form, base, lipschitz((base.m, base.m), (base.r, base.r), tilt, 0 * tilt))
 
 

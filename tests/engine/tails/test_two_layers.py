@@ -13,8 +13,8 @@ from tests.engine.tails.nested import narrow_box, narrow_layers, nodes, points
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.dense.first import first_layer
 from bnndp.engine.tails import two_layers as subject
+from bnndp.engine.tails.first_layer import first_ranges
 from bnndp.engine.tails.one_layer import Rows, margin_exponents
 from bnndp.engine.tails.quadratic_forms import base_at, log_mean_of_form
 from bnndp.geometry.box import Box
@@ -37,7 +37,7 @@ def test_the_exponent_lies_above_for_every_first_layer(seed: int, keep: float, w
     """A + v z + q z^2 + (z - z0)^T S (z - z0) / 2 >= sum_i L_i(z) wherever no variance exceeds its level."""
     dice, (layers, box, rows) = Dice(seed), setting(seed)
     layer = layers[1]
-    top = subject._levels(layer, first_layer(layers[0], box).ranges)[:, None]
+    top = subject._levels(layer, first_ranges(layers[0], box))[:, None]
     z0, kept = dice.uniform(shape=(3, 4, 8)), dice.uniform(shape=(3, 4, 8)) < keep
     exponent = subject._exponent(layer, rows, top, subject._Point(z0, wide * z0.square() + 0.1, kept))
     z = 2 * dice.uniform(shape=(1500, 1, 1, 1)) * dice.uniform(shape=(1500, 3, 4, 8))
@@ -93,7 +93,7 @@ def test_the_mean_of_the_exponent(seed: int) -> None:
     """The form that the exponent makes, with its z0, S and base, against draws under the tilted law."""
     count, (layers, box, rows) = 20_000, setting(seed, radius=0.05)
     first, layer = layers[:2]
-    ranges = first_layer(first, box).ranges
+    ranges = first_ranges(first, box)
     point = subject._start(ranges, rows)
     exponent = subject._exponent(layer, rows, subject._levels(layer, ranges)[:, None], point)
     form = subject._form(layer, exponent, point, exponent.linear)
@@ -113,7 +113,7 @@ def test_the_mean_of_the_exponent(seed: int) -> None:
 
 def test_the_matrix_of_the_form() -> None:
     layers, box, rows = setting(2)
-    ranges = first_layer(layers[0], box).ranges
+    ranges = first_ranges(layers[0], box)
     start, dice = subject._start(ranges, rows), Dice(2)
     kept = dice.uniform(shape=start.z.shape) < 0.6
     point = subject._Point(start.z, start.square, kept)
@@ -126,7 +126,7 @@ def test_the_matrix_of_the_form() -> None:
 
 def test_levels_are_exceeded_no_more_often_than_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     layers, box, _ = setting(1)
-    ranges, (m, r) = first_layer(layers[0], box).ranges, gaussian(layers[0], box.centre)
+    ranges, (m, r) = first_ranges(layers[0], box), gaussian(layers[0], box.centre)
     s = gaussian(layers[1], (m + r * Dice(3).normal(20_000, *m.shape)).clamp_min(0))[1].square()
     for escape in (0.3, 0.03):
         monkeypatch.setattr(subject, "_ESCAPE", escape)
@@ -163,7 +163,7 @@ def test_the_log_mean_lies_above_quadrature(seed: int, wide: bool) -> None:
     for case in range(8):
         layers = narrow_layers(dice, (1 + case % 2, 1 + case // 4, 1 + case // 2 % 2, 2))
         box = narrow_box(dice, layers[0].n_in, wide)
-        ranges = first_layer(layers[0], box).ranges
+        ranges = first_ranges(layers[0], box)
         top = subject._levels(layers[1], ranges)[:, None]
         lam = dice.log_uniform(0.06, 1.0, (1, 1))
         rows = margin_exponents(layers[2], torch.tensor([[0]]), torch.tensor([[1]]), lam)

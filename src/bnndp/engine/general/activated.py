@@ -17,17 +17,17 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
-from bnndp.engine.general.central_range import central_range
+from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
 from bnndp.engine.general.given import Given, given_input
 from bnndp.engine.general.powers import Powers, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
-from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre, Signal, SquareNoise
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Kernel, Pre, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["Linearised", "activated", "activated_signal"]
+__all__ = ["Linearised", "Outline", "activated", "activated_signal", "outline"]
 
 _SLOPE = 1e-9  # error granted to a slope
 _ROOT3, _ROOT15 = math.sqrt(3) * (1 + 1e-15), math.sqrt(15) * (1 + 1e-15)
@@ -59,6 +59,27 @@ class Linearised:
     square: SquareLine | None
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The second moments of z that a variance of outputs needs, and no more: (batch, n) each."""
+
+    mean: Interval
+    variance: Tensor  # Var z, at most
+    noise: Tensor  # E Var(z | y), at most
+    fixed: bool = False
+
+
+def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
+    """For outputs that are independent given y; a fraction of the cost of :func:`activated`."""
+    if x.fixed:
+        most = variance_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP)).upper * UP
+        most = torch.minimum(most, phi.shape.steepest**2 * x.spread.upper * UP)
+        return Outline(found.range, most, most)
+    total, noise = variance_of(phi, x, near).upper, given_input(phi, x).noise.upper
+    variance = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP)
+    return Outline(found.range, variance, torch.fmin(noise, total))
+
+
 def activated(phi: Activation, x: Pre, near: Around, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
     """The signal after the activation; ``independent`` if given y the X_i are."""
     signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
@@ -73,8 +94,7 @@ def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linear
     at = central_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP))
     top = steep**2 * x.spread.upper * UP
     noise = Interval(at.variance.lower.minimum(top), torch.minimum(at.variance.upper * UP, top))
-    middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    slope = phi.slope(middle, (0.5 * (x.spread.lower + x.spread.upper)).sqrt()).clamp(*phi.shape.slopes)
+    slope = _slope(phi, x.mean, (0.5 * (x.spread.lower + x.spread.upper)).sqrt())
     rest, zero = rests(phi, x, slope, noise.upper), torch.zeros_like(top)
     noisy = x.spread_norms * gaussian
     norms = torch.minimum(steep * noisy, slope.abs()[..., None] * noisy + rest.norms)
@@ -95,9 +115,34 @@ def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linear
         noise_fourth=Interval(at.fourth.lower, torch.minimum(at.fourth.upper, 3 * top.square() * UP)),
         fixed=bool((x.spread.upper == 0).all()),
         source=True,
+        kernel=_kernel(phi, noise, top),
         convex=phi.shape.convex,
     )
     return signal, Linearised(steep, slope, noise.upper, rest, None)
+
+
+def _slope(phi: Activation, mean: Interval, root: Tensor) -> Tensor:
+    """The middle of the slopes at the ends of the range of the mean."""
+    return (0.5 * (phi.slope(mean.lower, root) + phi.slope(mean.upper, root))).clamp(*phi.shape.slopes)
+
+
+def _kernel(phi: Activation, variance: Interval, top: Tensor) -> Kernel:
+    r"""Of :math:`z=\varphi(\zeta)`, :math:`\zeta` Gaussian with density p and variance r^2; ``top`` >= L^2 r^2.
+
+    For an increasing :math:`\varphi` with :math:`\varphi(z_0)=\mu=\mathbb Ez`, by Cauchy and Schwarz
+    :math:`(f(\varphi(t))-f(\mu))^2\le(\varphi(t)-\mu)\int_{z_0}^tf'(\varphi)^2\varphi'`, so that
+    :math:`\operatorname{Var}f(z)\le\mathbb E\tau f'(z)^2` with :math:`\tau=\varphi'H/p`,
+    :math:`H(s)=\operatorname{Cov}(\varphi(\zeta),1_{\zeta>s})` (Klaassen 1985).
+    :math:`\mathbb E\tau=\operatorname{Var}z`: take f(z) = z. As :math:`H(s)=\int\varphi'(t)\operatorname{Cov}(
+    1_{\zeta>t},1_{\zeta>s})dt\le L\operatorname{Cov}(\zeta,1_{\zeta>s})=Lr^2p(s)`,
+    :math:`0\le\tau\le L^2r^2`, and Var tau <= E tau (L^2 r^2 - E tau) (Bhatia and Davis 2000). For any other
+    :math:`\varphi` tau is :math:`r^2\varphi'^2`, by Poincare's inequality.
+    """
+    low, high = phi.shape.slopes
+    if low < 0 < high:
+        return Kernel(top, torch.zeros_like(top))
+    worst = torch.minimum(torch.maximum(0.5 * top, variance.lower), variance.upper)
+    return Kernel(variance.upper, (worst * (top - worst).clamp_min(0)).sqrt() * UP)
 
 
 def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[Signal, Linearised]:
@@ -108,7 +153,7 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
     middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
     s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
     root, steep, sd = s0.sqrt(), shape.steepest, x.mean_variance.sqrt()
-    slope = phi.slope(middle, (s0 + x.mean_variance).sqrt()).clamp(*shape.slopes)  # nearly E phi'(X)
+    slope = _slope(phi, x.mean, (s0 + x.mean_variance).sqrt())  # nearly E phi'(X)
     rest = rests(phi, x, slope, phi.central(middle, root).variance.upper)
     deviation = torch.minimum(slope.abs() * sd + rest.central, steep * sd + moved_by_spread(phi, x, root)) * UP
     gaussian, centred = x.spread_norms * x.norms.new_tensor(GAUSSIAN), x.norms.new_tensor(CENTRED)
@@ -257,6 +302,5 @@ def activated_signal(phi: Activation, z: Signal, x: Pre, found: Planes) -> tuple
         fixed=z.fixed,
         source=z.source,
     )
-    middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    slope = phi.slope(middle, x.mean_variance.sqrt()).clamp(*phi.shape.slopes)
+    slope = _slope(phi, x.mean, x.mean_variance.sqrt())
     return signal, Linearised(steep, slope, noise, rests_on_signal(phi, x, slope), None)

@@ -8,26 +8,32 @@ the ends suffice above, and below the tangent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.expectation import Around
+from bnndp.engine.general.expectation import Around, scarf
+from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.signal import Pre
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
-__all__ = ["Plane", "Planes", "better_plane", "grid_plane", "made", "planes", "planes_of_exact"]
+__all__ = ["Plane", "Planes", "better_plane", "few_kinks", "grid_plane", "made", "planes", "planes_of_exact"]
 
 _STEPS = 8  # steps of the grid in m
+_STEPS_ABOVE = 2  # where it is only needed above a convex function, which is largest at the ends
 _STEPS_S = 2  # and in s
 _FEW = 4  # kinks up to which their points are the grid
 _CLEAR = 1e-12  # by which a line must be better to be taken for another
+_WORTH = 1e-3  # of the mean gap between the planes of a box: what a slope in T must gain
 _SLOPE = 1e-9  # error granted to the slope of a convex activation
 
+
+_Line = tuple[Tensor, Tensor, Tensor]
+"""Slope, constant and the extreme value of the function: (batch, n) each."""
 
 Plane = tuple[Tensor, Tensor, Tensor]
 """Slopes in m and in s, and the constant: (batch, n) each."""
@@ -37,7 +43,8 @@ Plane = tuple[Tensor, Tensor, Tensor]
 class Planes:
     """``alpha M + beta T + offset`` below and above E phi(X) on the box, and its range: (batch, n) each.
 
-    T = S + N is the mean variance that smooths the activation: s itself where the input is a function of x.
+    T = S + N is the mean variance that smooths the activation: s itself where the input is a function of x. If
+    ``tangent``, below the tangent of s at the middle of the input is in its place (``hinge.py``), and beta >= 0.
     """
 
     lower_alpha: Tensor
@@ -48,6 +55,7 @@ class Planes:
     upper_offset: Tensor
     range: Interval  # of E phi(X)
     size: Tensor  # |alpha M| + |beta T| + |offset| is at most this: the scale of rounding errors
+    tangent: bool = False
 
     @property
     def tilted(self) -> bool:
@@ -55,20 +63,32 @@ class Planes:
         return bool((self.lower_beta != 0).any() | (self.upper_beta != 0).any())
 
 
-def planes(phi: Activation, x: Pre, near: Around) -> Planes:
-    """Planes in M alone, or in (M, T) where that is better at the middle."""
+def planes(phi: Activation, x: Pre, near: Around, hinge: Hinge | None = None) -> Planes:
+    """Planes in M alone, or in (M, T) where that is better at the middle; that of a hinge where it touches there."""
     low = _line_below(phi, x.mean, near.lower_rho)
     high = _line_above(phi, x.mean, near.upper_rho)
     zero = torch.zeros_like(low[0])
     ends = Interval(low[2] - near.lower_error, high[2] + near.upper_error)
     flat = (low[0], zero, low[1] - near.lower_error), (high[0], zero, high[1] + near.upper_error)
+    if phi.shape.kinks and phi.shape.fall == 0 and not x.fixed:
+        slope, offset = _scarf_line(phi, x)
+        flat = flat[0], better_plane(x.mean, x.spread, flat[1], (slope, zero, offset), 1)
     along = near.along
     if along is None or not bool((along.total.upper > along.total.lower).any()):
         return made(x.mean, x.spread, *flat, ends)
-    below, above = _tilted(phi, x.mean, along.total)
-    tilted = (*below[:2], below[2] - along.lower_error), (*above[:2], above[2] + along.upper_error)
-    better = [better_plane(x.mean, along.total, a, b, sign) for a, b, sign in zip(flat, tilted, (-1, 1), strict=True)]
-    return made(x.mean, along.total, better[0], better[1], ends)
+    m, s = x.mean, along.total
+    # A slope in T costs each row a product with the matrix of variances.
+    worth = _WORTH * (_height(m, s, flat[1]) - _height(m, s, flat[0])).clamp_min(0).mean(-1, keepdim=True)
+    touching = x.spread_centre if hinge is not None and hinge.tangent else None
+    below, above = _tilted(phi, m, s, _STEPS if touching is None else _STEPS_ABOVE)
+    high_plane = better_plane(m, s, flat[1], (*above[:2], above[2] + along.upper_error), 1, worth)
+    if hinge is None or touching is None:
+        low_plane = better_plane(m, s, flat[0], (*below[:2], below[2] - along.lower_error), -1, worth)
+        return made(m, s, low_plane, high_plane, ends)
+    alpha, beta, offset = (part[:, 0] for part in hinge.at(hinge.start[:, None]))
+    centre = Interval(touching, touching)
+    found = made(m, s, better_plane(m, centre, flat[0], (alpha, beta, offset), -1, worth), high_plane, ends)
+    return replace(found, size=torch.maximum(found.size, hinge.size), tangent=True)
 
 
 def planes_of_exact(phi: Activation, x: Pre) -> Planes:
@@ -77,21 +97,35 @@ def planes_of_exact(phi: Activation, x: Pre) -> Planes:
     What is affine between few kinks, less any line, is extreme at a kink or at an end: no grid and no slope has to be
     trusted.
     """
-    zero, affine = torch.zeros_like(x.mean.lower), phi.shape.kinks or phi.shape.slopes[0] == phi.shape.slopes[1]
-    if affine and len(phi.shape.kinks) <= _FEW:
-        low, high = (_kinked_line(phi, x.mean, sign) for sign in (-1, 1))
+    zero = torch.zeros_like(x.mean.lower)
+    if few_kinks(phi) is not None:
+        low, high = _kinked_lines(phi, x.mean)
     else:
         low, high = _line_below(phi, x.mean, zero), _line_above(phi, x.mean, zero)
     return made(x.mean, x.spread, (low[0], zero, low[1]), (high[0], zero, high[1]), Interval(low[2], high[2]))
 
 
-def better_plane(m: Interval, s: Interval, a: Plane, b: Plane, sign: int) -> Plane:
-    """The second of two planes above (``sign`` 1) or below (-1) where it is better in the middle of the rectangle."""
+def few_kinks(phi: Activation) -> list[float] | None:
+    """The kinks of a function that is affine between few of them; None for others."""
+    shape = phi.shape
+    affine = bool(shape.kinks) or shape.slopes[0] == shape.slopes[1]
+    return [where for where, _ in shape.kinks] if affine and len(shape.kinks) <= _FEW else None
+
+
+def better_plane(m: Interval, s: Interval, a: Plane, b: Plane, sign: int, worth: Tensor | float = 0.0) -> Plane:
+    """The second of two planes above (``sign`` 1) or below (-1) where it is better in the middle of the rectangle.
+
+    It must be better by ``worth`` (batch, n), and by more than rounding.
+    """
     at_m, at_s = 0.5 * (m.lower + m.upper), 0.5 * (s.lower + s.upper)
-    clear = _CLEAR * ((a[0] * at_m).abs() + (a[1] * at_s).abs() + a[2].abs())
-    heights = [sign * (plane[0] * at_m + plane[1] * at_s + plane[2]) for plane in (a, b)]
-    take = heights[1] < heights[0] - clear  # false for NaN
+    clear = _CLEAR * ((a[0] * at_m).abs() + (a[1] * at_s).abs() + a[2].abs()) + worth
+    take = sign * _height(m, s, b) < sign * _height(m, s, a) - clear  # false for NaN
     return tuple(torch.where(take, q, p) for p, q in zip(a, b, strict=True))  # type: ignore[return-value]
+
+
+def _height(m: Interval, s: Interval, plane: Plane) -> Tensor:  # (batch, n)
+    """In the middle of the rectangle."""
+    return plane[0] * (0.5 * (m.lower + m.upper)) + plane[1] * (0.5 * (s.lower + s.upper)) + plane[2]
 
 
 def made(m: Interval, s: Interval, low: Plane, high: Plane, ends: Interval) -> Planes:
@@ -118,6 +152,21 @@ def _line_above(phi: Activation, m: Interval, rho: Tensor) -> tuple[Tensor, Tens
     return _grid_line(phi, m, rho, 1)
 
 
+def _scarf_line(phi: Activation, x: Pre) -> tuple[Tensor, Tensor]:
+    r"""Slope and offset of a line above E phi(X), by the variance V of X alone (Scarf 1958).
+
+    :math:`\mathbb E(X-k)_+\le\tfrac12(M-k)+\tfrac12\sqrt{(M-k)^2+V}` is convex in M, so for a convex phi that is affine
+    between kinks the chord of the sum over the kinks is above. It comes close to phi at ends far from the kinks.
+    """
+    a, b, variance = x.mean.lower, x.mean.upper, x.variance * UP
+    ends = [
+        sum((jump * scarf((t - k).abs(), variance) for k, jump in phi.shape.kinks), _mean(phi, t, torch.zeros_like(t)))
+        for t in (a, b)
+    ]
+    slope = ((ends[1] - ends[0]) / (b - a).clamp_min(TINY)).clamp(*phi.shape.slopes)
+    return slope, torch.maximum(ends[0] - slope * a, ends[1] - slope * b)
+
+
 def _line_below(phi: Activation, m: Interval, rho: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Slope and offset of a line below G(., rho) on the interval, and the smallest value of G there."""
     if phi.shape.fall == 0 and phi.shape.slopes[0] >= 0:  # convex and increasing: the tangent in the middle
@@ -134,41 +183,47 @@ def _grid_line(phi: Activation, m: Interval, rho: Tensor, sign: int) -> tuple[Te
     points = _grid(m, _STEPS)
     down, up = phi.shape.curvature(rho)
     bump = _bump(phi, down if sign > 0 else up, (b - a) / _STEPS * UP)
-    return _best_line(phi, points, rho, bump, sign)
+    values = [_mean(phi, t, rho) + sign * phi.error(t, rho) for t in points]
+    return _best_line(points, values, _slopes(phi, points, values, rho), bump, sign)
 
 
-def _kinked_line(phi: Activation, m: Interval, sign: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for phi itself, which is affine between its kinks: they and the ends are the grid, and it is exact."""
+def _kinked_lines(phi: Activation, m: Interval) -> tuple[_Line, _Line]:
+    """Lines below and above phi itself, which is affine between its kinks: they and the ends are the grid."""
     a, b = m.lower, m.upper
     kinks = [torch.full_like(a, where).clamp(a, b) for where, _ in phi.shape.kinks]
     zero = torch.zeros_like(a)
-    return _best_line(phi, [a, *kinks, b], zero, zero, sign)
+    points = [a, *kinks, b]
+    values, errors = [_mean(phi, t, zero) for t in points], [phi.error(t, zero) for t in points]
+    slopes = _slopes(phi, points, values, zero)
+    below, above = ([v + sign * e for v, e in zip(values, errors, strict=True)] for sign in (-1, 1))
+    return _best_line(points, below, slopes, zero, -1), _best_line(points, above, slopes, zero, 1)
+
+
+def _slopes(phi: Activation, points: list[Tensor], values: list[Tensor], rho: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the chord, and in the middle."""
+    a, b = points[0], points[-1]
+    chord = (values[-1] - values[0]) / (b - a).clamp_min(TINY)
+    return chord.clamp(*phi.shape.slopes), phi.slope((0.5 * a + 0.5 * b).clamp(a, b), rho).clamp(*phi.shape.slopes)
 
 
 def _best_line(
-    phi: Activation, points: list[Tensor], rho: Tensor, bump: Tensor, sign: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The better, in the middle, of the chord and of the slope there; ``sign`` 1 above and -1 below.
+    points: list[Tensor], values: list[Tensor], slopes: tuple[Tensor, Tensor], bump: Tensor, sign: int
+) -> _Line:
+    """The line of the better slope in the middle; ``sign`` 1 above and -1 below.
 
-    Between two of the points G less any line exceeds its values there by at most ``bump``.
+    Between two of the points a function of these values less any line exceeds them by at most ``bump``.
     """
-    a, b = points[0], points[-1]
-    values = [_mean(phi, t, rho) + sign * phi.error(t, rho) for t in points]
-    middle = (0.5 * a + 0.5 * b).clamp(a, b)
-    chord = (values[-1] - values[0]) / (b - a).clamp_min(TINY)
-    slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(middle, rho))]
+    middle = (0.5 * points[0] + 0.5 * points[-1]).clamp(points[0], points[-1])
     offsets = []
     for slope in slopes:
-        gaps = torch.stack([sign * (v - slope * t) for v, t in zip(values, points, strict=True)])
-        offsets.append(sign * (gaps.amax(0) + bump))
-    heights = [slope * middle + offset for slope, offset in zip(slopes, offsets, strict=True)]
-    clear = _CLEAR * (
-        (slopes[0] * middle).abs() + offsets[0].abs()
-    )  # both often touch in the middle: no matter of rounding
+        gaps = [torch.addcmul(v, slope, t, value=-1) for v, t in zip(values, points, strict=True)]
+        offsets.append(reduce(torch.maximum if sign > 0 else torch.minimum, gaps) + sign * bump)
+    heights = [torch.addcmul(offset, slope, middle) for slope, offset in zip(slopes, offsets, strict=True)]
+    # Both often touch in the middle: that is no matter of rounding.
+    clear = _CLEAR * ((slopes[0] * middle).abs() + offsets[0].abs())
     take = sign * heights[1] < sign * heights[0] - clear
     best = torch.where(take, slopes[1], slopes[0]), torch.where(take, offsets[1], offsets[0])
-    extreme = sign * (torch.stack([sign * v for v in values]).amax(0) + bump)
-    return *best, extreme
+    return *best, reduce(torch.maximum if sign > 0 else torch.minimum, values) + sign * bump
 
 
 def _bump(phi: Activation, curvature: Tensor, step: Tensor) -> Tensor:
@@ -177,19 +232,19 @@ def _bump(phi: Activation, curvature: Tensor, step: Tensor) -> Tensor:
     return torch.fmin(smooth, phi.shape.swing * step)  # smooth is no number where the square of a step underflows
 
 
-def _tilted(phi: Activation, m: Interval, s: Interval) -> tuple[Plane, Plane]:
-    """Planes below and above G(m, sqrt(s)) with a slope in s, from a grid on the rectangle."""
-    ms, ss = _grid(m, _STEPS), _grid(s, _STEPS_S)
+def _tilted(phi: Activation, m: Interval, s: Interval, steps: int) -> tuple[Plane, Plane]:
+    """Planes below and above G(m, sqrt(s)) with a slope in s, from a grid on the rectangle with ``steps`` in m."""
+    ms, ss = _grid(m, steps), _grid(s, _STEPS_S)
     roots = [t.sqrt() for t in ss]
     values = [[phi.mean(t, r) for r in roots] for t in ms]
     error = torch.stack([phi.error(t, r) for t in ms for r in roots]).amax(0)
-    middle, centre = ms[_STEPS // 2], roots[_STEPS_S // 2]
-    beta = (values[_STEPS // 2][-1] - values[_STEPS // 2][0]) / (s.upper - s.lower).clamp_min(TINY)
+    middle, centre = ms[steps // 2], roots[_STEPS_S // 2]
+    beta = (values[steps // 2][-1] - values[steps // 2][0]) / (s.upper - s.lower).clamp_min(TINY)
     least = s.lower.sqrt()
     down, up = phi.shape.curvature(least)
     beta = torch.maximum(torch.minimum(beta, 0.5 * up), -0.5 * down)  # G_s = G_mm / 2
     in_s = 0.25 * phi.shape.derivative(4, least)  # |G_ss|
-    step_m, step_s = (m.upper - m.lower) / _STEPS * UP, (s.upper - s.lower) / _STEPS_S * UP
+    step_m, step_s = (m.upper - m.lower) / steps * UP, (s.upper - s.lower) / _STEPS_S * UP
     bump_s = torch.where(step_s == 0, 0.0, in_s * step_s.square() / 8) + error
     chord = (values[-1][_STEPS_S // 2] - values[0][_STEPS_S // 2]) / (m.upper - m.lower).clamp_min(TINY)
     slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(middle, centre))]

@@ -1,29 +1,46 @@
 r"""The standard deviation of :math:`\sum_iw_i\mathbb E[z_i\mid y]` for an input y with independent coordinates.
 
 Given y, :math:`h_i=\mathbb E[\varphi(X_i)\mid y]=G(m_i,\sqrt{s_i})`. At a given x write
-:math:`g_i=G(\cdot,\sqrt{S_i})`, d = y - E y, and :math:`h_i=g_i(m_i)+\beta_i(s_i-S_i)+\rho_i`. For independent weights
-the second part is a sum of squares, :math:`\sum_iw_i\beta_is_i=\sum_kB_ky_k^2+` const; otherwise also a row of d,
-which joins the slopes, and products of two d_k, which join the rests (``SpreadRest``). Let
-:math:`f=\sum_iw_ig_i(m_i)+\sum_kB_ky_k^2`. Its slope in y_k at E y_k is
+:math:`g_i=G(\cdot,\sqrt{s_{0,i}})`, d = y - E y, and :math:`h_i=g_i(m_i)+\beta_i(s_i-s_{0,i})+\rho_i`, s_0 being S = E
+s or, where that is better, one number for the whole box. For independent weights the second part is a sum of squares,
+:math:`\sum_iw_i\beta_is_i=\sum_kB_ky_k^2+` const; otherwise also a row of d, which joins the slopes, and products of
+two d_k, which join the rests (``SpreadRest``). Let :math:`f=\sum_iw_ig_i(m_i)+\sum_kB_ky_k^2` and
+:math:`C=\mu\,\mathrm{diag}(\operatorname{Var}y)\mu^\top` be the covariance of the m_i. :math:`\mathbb Eg_i'(m_i)` is
+within :math:`\pi_i` of a constant p_i for every x of the box. There are two ways, and the better one is taken.
+
+*By second differences* (Efron and Stein 1981). The slope of f in y_k at E y_k is
 :math:`L_k=\sum_iw_i\mu_{ik}g_i'(m_i^{(k)})+2B_k\mathbb Ey_k`, y_k being E y_k in :math:`m^{(k)}`, and its second
-derivative at most :math:`K_k=\sum_i|w_i|\mu_{ik}^2\sup|g_i''|+2|B_k|`. So given all others f has a deviation of
-at most :math:`|L_k|\operatorname{sd}y_k+\tfrac12K_k\lVert d_k\rVert_4^2`, and by Efron and Stein (1981)
+derivative at most :math:`K_k=\sum_i|w_i|\mu_{ik}^2\sup|g_i''|+2|B_k|`. So given all others f has a deviation of at most
+:math:`|L_k|\operatorname{sd}y_k+\tfrac12K_k\lVert d_k\rVert_4^2`, and
 
 .. math:: \operatorname{sd}f\le\bigl(\sum_k\operatorname{Var}y_k\,\mathbb EL_k^2\bigr)^{1/2}
           +\tfrac12\bigl(\sum_kK_k^2\lVert d_k\rVert_4^4\bigr)^{1/2}.
 
-:math:`\mathbb EL_k^2` is the square of its mean plus its variance, at most
-:math:`(\sum_i|w_i\mu_{ik}|\operatorname{sd}g_i')^2`: what bends adds to what is linear in squares. The mean of
-:math:`g_i'(m_i^{(k)})` is within :math:`\eta_i+\tfrac12\sup|g_i^{(3)}|\mu_{ik}^2\operatorname{Var}y_k` of
-:math:`G_m(M_i,\sqrt{T_i})`, T = S + N, and that within :math:`\pi_i` of a constant for all x of the box. Strays
-:math:`|e_i|\le\pi_i` cost at most the sum of :math:`\pi_i|w_i|\operatorname{sd}m_i`, or the root of the largest
-eigenvalue of the correlations of m times the root of the sum of squares.
+With m in place of :math:`m^{(k)}`, L_k becomes some :math:`\tilde L_k`, and
+:math:`\mathbb E[\tilde L_k\mid y_l,l\ne k]` is within
+:math:`\tfrac12\sum_i|w_i\mu_{ik}^3|\sup|g_i^{(3)}|\operatorname{Var}y_k` of L_k; taking that mean makes a square no
+larger. :math:`\sum_k\operatorname{Var}y_k\,\mathbb E\tilde L_k^2` is the sum for the means of the :math:`\tilde L_k`,
+in which :math:`e_i=\mathbb Eg_i'-p_i` counts by at most
+:math:`(w\circ e)^\top C(w\circ e)\le\sum_{ij}|w_iw_jC_{ij}|\pi_i\pi_j`, and the sum for their fluctuations, in the same
+way with the deviations of the g_i'.
+
+*By derivatives* (``Kernel``; Klaassen 1985). :math:`\operatorname{Var}F\le\sum_k\mathbb E\tau_k(\partial_kF)^2` for
+:math:`F=\sum_iw_i(g_i(m_i)-p_im_i)` is :math:`\mathbb E(w\circ\delta)^\top A(w\circ\delta)` with
+:math:`\delta_i=g_i'(m_i)-p_i`, :math:`A=\mu\,\mathrm{diag}(\tau)\mu^\top`. It is no smaller with :math:`\tau` raised by
+a constant to a mean of v, an upper bound of :math:`\mathbb E\tau`; then by Hoelder
+
+.. math:: \operatorname{Var}F\le\sum_{ij}|w_iw_j|\lVert\delta_i\rVert_4\lVert\delta_j\rVert_4\Bigl(\bigl(\sum_k\mu_{ik}
+          \mu_{jk}v_k\bigr)^2+\sum_k\mu_{ik}^2\mu_{jk}^2\operatorname{Var}\tau_k\Bigr)^{1/2}.
+
+Curvatures have no part in it. What is left of f is a sum of independent terms. Without kernels, as F moves by at most
+:math:`\sum_i|w_i\mu_{ik}|\sup|\delta_i||y_k-y_k'|` if y_k becomes a copy :math:`y_k'`, by Efron and Stein
+:math:`\operatorname{Var}F\le\sum_k\operatorname{Var}y_k(\sum_i|w_i\mu_{ik}|\sup|\delta_i|)^2`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -33,9 +50,10 @@ from bnndp.engine.chunks import device_size
 from bnndp.engine.general.expectation import fluctuation
 from bnndp.engine.general.remainders import past_kinks
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import Pre, Signal
+from bnndp.engine.general.signal import CENTRED, Pre, Signal
 from bnndp.engine.general.smoothed import second_at
 from bnndp.engine.general.weights import SpreadRest, Weights
+from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP, gamma
 
 __all__ = ["MeanSlopes", "mean_slopes", "row_deviation"]
@@ -50,10 +68,11 @@ _HELD = 2**22  # numbers of them that are held at a time
 class MeanSlopes:
     """What the deviation of rows needs of an activation; (batch, n) each, over the whole box."""
 
-    slope: Tensor  # of h_i in m_i, a constant
-    stray: Tensor  # pi: how far G_m(M, sqrt(T)) is from it, at most
-    blur: Tensor  # eta: how far E g' is from G_m(M, sqrt(T)), at most
+    slope: Tensor  # p, a constant
+    stray: Tensor  # pi: how far E g' is from it, at most
     deviation: Tensor  # sd g'
+    norm4: Tensor  # ||g' - p||_4
+    widest: Tensor  # sup |g' - p|
     curvature: Tensor  # sup |g''|
     third: Tensor  # sup |g^(3)|
     spread: Tensor  # beta, of s; zero if its parts are not known
@@ -64,24 +83,40 @@ def mean_slopes(phi: Activation, x: Pre, *, squares: bool) -> MeanSlopes | None:
     """For coordinates below that are independent; ``squares`` if the parts of s are known."""
     if not (x.source and not x.fixed and phi.shape.slope_known):
         return None
+    sd = x.mean_variance.sqrt()
+    found, other = (_around_spread(phi, each, squares=squares) for each in (x, _one_spread(x)))
+    found = _where(other.rest + other.norm4 * sd < found.rest + found.norm4 * sd, other, found)  # false for NaN
+    return _far_from_kinks(phi, x, found) if phi.shape.kinks else found
+
+
+def _one_spread(x: Pre) -> Pre:
+    """With the largest S of the box in place of S = E s."""
+    high = x.spread.upper
+    moved = (high - x.spread.lower) * UP
+    away = torch.hypot(moved, x.spread_deviation) * UP
+    return replace(
+        x, spread=Interval(high, high), spread_deviation=away, spread_deltas=x.spread_deltas + moved[..., None]
+    )
+
+
+def _around_spread(phi: Activation, x: Pre, *, squares: bool) -> MeanSlopes:
+    """With g = G(., sqrt(S)) for the S of x, and moments of s - S."""
     shape, least, variance = phi.shape, x.spread.lower.sqrt(), x.mean_variance
     middle, half = 0.5 * (x.mean.lower + x.mean.upper), 0.5 * (x.mean.upper - x.mean.lower) * UP
-    third, fourth, fifth = (shape.derivative(p, least) for p in (3, 4, 5))
+    third, fourth = (shape.derivative(p, least) for p in (3, 4))
     slope, stray = _slope(phi, x, middle, half)
-    swapped = _product(fourth, x.third) / 6  # one term after the other becomes Gaussian, as in ``expectation.py``
-    if not x.convex:
-        swapped = swapped + _product(fifth, x.quartic) / 24
-    blur = torch.fmin(swapped, _product(third, variance)) * UP
     bend, off = second_at(phi, middle, (0.5 * (x.spread.lower + x.spread.upper)).sqrt())
     wide = 0.5 * (x.spread.upper - x.spread.lower) * UP
     moved = (off + _product(third, half) + 0.5 * _product(fourth, wide)) * UP  # of g''(M) on the box
-    curvature = torch.maximum(*shape.curvature(least))
-    deviation = _slope_deviation(phi, slope, stray + blur + 0.5 * _product(third, variance))
+    curvature, (low, high) = torch.maximum(*shape.curvature(least)), shape.slopes
     local = (bend.abs() + moved) * variance.sqrt() + 0.5 * _product(third, x.norms[..., 0].square())
-    deviation = torch.fmin(deviation, torch.fmin(_product(curvature, variance.sqrt()), local)) * UP
+    deviation = torch.fmin(_product(curvature, variance.sqrt()), local)
+    deviation = torch.fmin(_slope_deviation(phi, slope, stray), deviation) * UP
+    widest = torch.maximum(high - slope, slope - low) + _SLOPE
+    norm4 = (widest * torch.hypot(stray, deviation).minimum(widest)).sqrt()
+    norm4 = torch.fmin(norm4, stray + CENTRED[0] * _product(curvature, x.norms[..., 0])) * UP
     spread, rest = _spread(phi, x, bend, moved, squares=squares)
-    found = MeanSlopes(slope, stray, blur, deviation, curvature, third, spread, rest)
-    return _far_from_kinks(phi, x, found, middle) if shape.kinks else found
+    return MeanSlopes(slope, stray, deviation, norm4, widest, curvature, third, spread, rest)
 
 
 def _slope_deviation(phi: Activation, slope: Tensor, away: Tensor) -> Tensor:
@@ -93,17 +128,27 @@ def _slope_deviation(phi: Activation, slope: Tensor, away: Tensor) -> Tensor:
 
 
 def _slope(phi: Activation, x: Pre, middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """G_m(M, sqrt(T)) at the middle of the box, and how far it is from that on the box."""
-    shape, total = phi.shape, x.smoothing
+    """The middle of the range of E g' over the box, and how far it may be from that.
+
+    It is near G_m(M, sqrt(T)), T = S + N: one term of m after the other becomes Gaussian, as in ``expectation.py``.
+    """
+    shape, total, least = phi.shape, x.smoothing, x.spread.lower.sqrt()
     wide = 0.5 * (total.upper - total.lower) * UP
-    root, least, (low, high) = (0.5 * (total.lower + total.upper)).sqrt(), total.lower.sqrt(), shape.slopes
-    slope = phi.slope(middle, root).clamp(low, high)
-    stray = _product(torch.maximum(*shape.curvature(least)), half)
+    root, (low, high) = (0.5 * (total.lower + total.upper)).sqrt(), shape.slopes
+    at, way = phi.slope(middle, root), _product(torch.maximum(*shape.curvature(total.lower.sqrt())), half)
+    ends = [at - way, at + way]
     if shape.fall == 0:  # the slope increases
-        ends = [(phi.slope(end, root) - slope).abs() for end in (x.mean.lower, x.mean.upper)]
-        stray = torch.fmin(stray, torch.maximum(*ends))
-    stray = stray + 0.5 * _product(shape.derivative(3, least), wide) + _SLOPE
-    return slope, torch.fmin(stray, torch.maximum(high - slope, slope - low) + _SLOPE) * UP
+        ends = [torch.fmax(ends[0], phi.slope(x.mean.lower, root)), torch.fmin(ends[1], phi.slope(x.mean.upper, root))]
+    blur = _product(shape.derivative(4, least), x.third) / 6
+    if not x.convex:
+        blur = blur + _product(shape.derivative(5, least), x.quartic) / 24
+    blur = torch.fmin(blur, _product(shape.derivative(3, least), x.mean_variance))
+    off = (blur + 0.5 * _product(shape.derivative(3, total.lower.sqrt()), wide)) * UP + _SLOPE
+    first, last = (
+        torch.fmax(ends[0] - off, torch.full_like(at, low)),
+        torch.fmin(ends[1] + off, torch.full_like(at, high)),
+    )
+    return 0.5 * (first + last), 0.5 * (last - first) * UP + _SLOPE
 
 
 def _spread(phi: Activation, x: Pre, bend: Tensor, moved: Tensor, *, squares: bool) -> tuple[Tensor, Tensor]:
@@ -112,32 +157,37 @@ def _spread(phi: Activation, x: Pre, bend: Tensor, moved: Tensor, *, squares: bo
     norm4, delta4, sd = x.norms[..., 0], x.spread_deltas[..., 0], x.spread_deviation
     fine = 0.5 * moved * sd + 0.5 * _product(shape.derivative(3, least), norm4 * delta4)
     fine, linear = fine + fluctuation(shape, x.spread.lower, delta4), 0.5 * bend.abs() * sd
-    coarse, most = _FIRST_ABSOLUTE * shape.swing * sd / least.clamp_min(TINY), max(shape.bend_up, shape.bend_down)
-    coarse = coarse if most == math.inf else torch.fmin(coarse, 0.5 * most * sd)
+    steep, most = _FIRST_ABSOLUTE * shape.swing / least.clamp_min(TINY), max(shape.bend_up, shape.bend_down)
+    coarse = steep * sd if most == math.inf else torch.fmin(steep, torch.full_like(sd, 0.5 * most)) * sd
     if not squares:
         return torch.zeros_like(bend), torch.where(sd == 0, 0.0, torch.fmin(fine + linear, coarse)) * UP
+    rough = torch.zeros_like(bend)  # G increases or falls with s: within half of the most, of half of it
+    if shape.fall == 0 or shape.rise == 0:
+        rough, coarse = (0.5 if shape.fall == 0 else -0.5) * coarse / sd.clamp_min(TINY), 0.5 * coarse
     take = fine + 0.25 * linear < coarse  # false for NaN
-    return torch.where(take, 0.5 * bend, 0.0), torch.where(sd == 0, 0.0, torch.where(take, fine, coarse)) * UP
+    return torch.where(take, 0.5 * bend, rough), torch.where(sd == 0, 0.0, torch.where(take, fine, coarse)) * UP
 
 
-def _far_from_kinks(phi: Activation, x: Pre, near: MeanSlopes, middle: Tensor) -> MeanSlopes:
+def _far_from_kinks(phi: Activation, x: Pre, near: MeanSlopes) -> MeanSlopes:
     """Where it is better, the line at the middle, and what is beyond the kinks as a rest: its mean is no larger."""
+    middle = 0.5 * (x.mean.lower + x.mean.upper)
     line, sd = phi.slope(middle, torch.zeros_like(middle)), x.mean_variance.sqrt()
     beyond = (past_kinks(phi, x, x.total_norms, 2) + _SLOPE * sd) * UP
     take = beyond < near.rest + (near.stray + near.deviation) * sd  # false for NaN
-    others = {f.name: torch.where(take, 0.0, getattr(near, f.name)) for f in fields(near)}
-    slope, rest = torch.where(take, line, near.slope), torch.where(take, beyond, near.rest)
-    return MeanSlopes(**others | {"slope": slope, "rest": rest})
+    none = torch.zeros_like(line)
+    return _where(take, MeanSlopes(line, *(none,) * 7, beyond), near)
+
+
+def _where(take: Tensor, a: MeanSlopes, b: MeanSlopes) -> MeanSlopes:
+    """Neuron by neuron."""
+    return MeanSlopes(*(torch.where(take, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)))
 
 
 def row_deviation(
-    slopes: MeanSlopes, weights: Weights, rows: DenseRows, z: Signal, sd: Tensor, coupling: SpreadRest | None = None
+    slopes: MeanSlopes, weights: Weights, rows: DenseRows, z: Signal, coupling: SpreadRest | None = None
 ) -> Tensor:
-    """Of ``rows . h``, at most: (batch, rows).
-
-    ``z`` is the input, ``sd`` (batch, n) that of the m_i, and ``coupling`` what else than squares there is in s.
-    """
-    size, v = rows.abs(), z.variance
+    """Of ``rows . h``, at most: (batch, rows); z is the input, ``coupling`` what else than squares there is in s."""
+    size, v, norm4 = rows.abs(), z.variance, z.norms[..., 0]
     middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
     lost = gamma(4 * (weights.n_in + weights.n_out) + 32)
 
@@ -151,37 +201,50 @@ def row_deviation(
     sizes = lost * weights.variance_pull(size.times(slopes.spread.abs())).dense().values
     linear = weights.pull(rows.times(slopes.slope)).dense().values + 2 * squares * middle[:, None]
     blur = lost * pulled(slopes.slope.abs(), 1) + 2 * sizes * middle.abs()[:, None]
+    rest = slopes.rest
     if coupling is not None:
         linear = linear + rows.times(slopes.spread).values @ coupling.rows
         blur = blur + size.times(slopes.spread.abs()).values @ (coupling.slack + lost * coupling.rows.abs())
-    linear = linear.abs() + blur
-    linear = linear + 2 * (squares.abs() + sizes) * radius[:, None]
-    rest = slopes.rest
-    if coupling is not None:
         rest = rest + slopes.spread.abs() * coupling.products[..., 0] * UP
-    linear = linear + pulled(slopes.blur, 1) + 0.5 * pulled(slopes.third, 3) * v[:, None]
-    curved = pulled(slopes.curvature, 2) + 2 * (squares.abs() + sizes)
-    straight = norm(linear, v.sqrt()) + _strays(slopes, weights, rows, v, sd)
-    along = torch.hypot(straight, norm(pulled(slopes.deviation, 1), v.sqrt())) * UP
-    found = (along + 0.5 * norm(curved, z.norms[..., 0].square()) + size.dot(rest)) * UP
+    squares = squares.abs() + sizes
+    linear = linear.abs() + blur + 2 * squares * radius[:, None]
+    straight = norm(linear, v.sqrt())
+    curved = 0.5 * norm(pulled(slopes.curvature, 2) + 2 * squares, norm4.square())
+    curved = curved + 0.5 * norm(pulled(slopes.third, 3), v * v.sqrt())
+    alone = torch.linalg.vector_norm(linear * v.sqrt()[:, None] + squares * norm4.square()[:, None], dim=-1)
+    if weights.n_out > _WIDEST:
+        forms = [norm(pulled(values, 1), v.sqrt()) for values in (slopes.stray, slopes.deviation, slopes.widest)]
+    else:
+        forms = _forms(slopes, weights, size.values, z)
+        forms = forms if z.kernel is not None else [*forms, norm(pulled(slopes.widest, 1), v.sqrt())]
+    found = torch.fmin(torch.hypot(straight + forms[0], forms[1]) + curved, alone + forms[2])
+    found = (found + size.dot(rest)) * UP
     return torch.where(found.isnan(), torch.inf, found)  # a curvature that is not known times a weight of zero
 
 
-def _strays(slopes: MeanSlopes, weights: Weights, rows: DenseRows, v: Tensor, sd: Tensor) -> Tensor:  # (batch, rows)
-    """Sup of the deviation of ``sum_i w_i e_i m_i`` over |e| <= pi."""
-    each, n = slopes.stray * sd, weights.n_out
-    found = rows.abs().dot(each)
-    if n > _WIDEST:
-        return found
+def _forms(slopes: MeanSlopes, weights: Weights, size: Tensor, z: Signal) -> list[Tensor]:
+    """Roots (batch, rows) of the sums over pairs of neurons: of strays, of deviations, and by derivatives."""
+    v, n = z.variance, weights.n_out
     matrix = weights.pull(DenseRows(torch.eye(n, dtype=v.dtype, device=v.device)[None])).dense().values
-    step, largest = max(1, device_size(_HELD, v.device) // (n * max(n, weights.n_in))), []
+    step = max(1, device_size(_HELD, v.device) // (n * max(n, weights.n_in)))
+    found: list[list[Tensor]] = [[], [], []]
     for start in range(0, v.shape[0], step):
         part = slice(start, min(start + step, v.shape[0]))
-        scaled = matrix * v[part].sqrt()[:, None] / sd[part].clamp_min(TINY)[..., None]  # rows of length 1 at most
-        correlation = scaled @ scaled.mT
-        largest.append(torch.linalg.matrix_norm(correlation @ correlation).sqrt())
-    top = torch.cat(largest) + 64 * n * gamma(weights.n_in + n + 64)
-    return torch.fmin(found, (top[:, None] * rows.square().dot(each.square())).sqrt() * UP)
+        own = matrix if matrix.shape[0] == 1 else matrix[part]
+        pairs = (own * v[part][:, None]) @ own.mT  # C
+        forms = [(slopes.stray, pairs.abs()), (slopes.deviation, pairs.abs())]
+        if z.kernel is not None:
+            squared, other = own.square(), z.kernel.deviation[part]
+            pairs = (own * z.kernel.mean[part][:, None]) @ own.mT
+            forms.append((slopes.norm4, (pairs.square() + (squared * other.square()[:, None]) @ squared.mT).sqrt()))
+        for into, (values, form) in zip(found, forms, strict=False):
+            scaled = (size if size.shape[0] == 1 else size[part]) * values[part][:, None]
+            # Entries may cancel: what rounding leaves out is covered by the sizes of their terms.
+            terms = (scaled @ form.diagonal(dim1=-2, dim2=-1).sqrt()[..., None])[..., 0]
+            into.append(
+                (((scaled @ form) * scaled).sum(-1) + gamma(8 * (weights.n_in + n) + 64) * terms.square()).sqrt()
+            )
+    return [torch.cat(parts) * UP for parts in found if parts]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -66,6 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -142,7 +143,7 @@ def expansion_of(
     """
     terms = _terms(z, mean)
     terms = terms if z.squares is None or mean is not None else _with_squares(terms, z.squares)
-    pieces = _pieces(terms, sums, signed) if history is None else None
+    pieces = cache(partial(_pieces, terms, sums, signed)) if history is None else None
     third_sum, quartic_sum = sums(terms.step3, 3, 0), sums(terms.step4, 4, 0)
     c_sum, c_abs = sums(terms.cross_size, 1, 1), sums(terms.second.sqrt() * terms.squares_size.sqrt(), 1, 1)
     spread = sums(terms.squares_size, 0, 2)  # Var s given Y

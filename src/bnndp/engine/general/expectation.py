@@ -22,10 +22,10 @@ from torch import Tensor
 
 from bnndp.activations.activation import Shape
 from bnndp.engine.general.signal import POWERS, Expansion, Pieces, Pre
-from bnndp.engine.general.smoothed import Smoothed, third_and_fourth
+from bnndp.engine.general.smoothed import Smoothed, second_at, third_and_fourth
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
-from bnndp.maths.rounding import SMALL, TINY, UP
+from bnndp.maths.rounding import SMALL, TINY, UP, power_of
 from bnndp.maths.tails import (
     BEND_FOUR,
     BEND_THREE,
@@ -39,8 +39,9 @@ from bnndp.maths.tails import (
     STEP_THREE,
 )
 
-__all__ = ["Along", "Around", "around", "fluctuation", "replaced"]
+__all__ = ["Along", "Around", "around", "fluctuation", "replaced", "scarf"]
 
+_TIMES = (0.5, 1.5)  # deviations of s by which it is taken larger
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 
 
@@ -82,14 +83,14 @@ def around(phi: Smoothed, x: Pre) -> Around:
 
 def replaced(phi: Smoothed, x: Pre) -> Along:
     """The best of those around G(M, rho) with rho^2 = S + N."""
-    found = _replacement(phi.shape, x)
-    if x.expansion is None:
+    found, narrow = _replacement(phi, x), x.narrow[:, None]
+    if x.expansion is None or not bool(narrow.any()):
         return found
     finer = _expanded(phi, x, x.expansion)
     return Along(
         found.total,
-        torch.fmin(found.lower_error, finer.lower_error),
-        torch.fmin(found.upper_error, finer.upper_error),
+        torch.where(narrow, torch.fmin(found.lower_error, finer.lower_error), found.lower_error),
+        torch.where(narrow, torch.fmin(found.upper_error, finer.upper_error), found.upper_error),
     )
 
 
@@ -120,7 +121,27 @@ def _candidates(phi: Smoothed, x: Pre, along: Along | None) -> list[Around]:
         found.append(_curvature(shape, x))
     if along is not None and not x.fixed:
         found.append(along.at_one_spread(shape))
+    if shape.fall == 0 and not x.fixed:
+        found += [way for times in _TIMES for way in _above_convex(phi, x, times)]
     return found
+
+
+def _above_convex(phi: Smoothed, x: Pre, times: float) -> list[Around]:
+    r"""From above for a convex activation, with :math:`s_0\ge S` in place of s, by so many deviations of s larger.
+
+    G increases in s, so that what s exceeds s_0 by counts alone (``scarf``), and with the curvature at s_0. By the
+    curvature in m, or with Gaussian terms, at s_0 as well.
+    """
+    shape, level = phi.shape, (x.spread.upper + times * x.spread_deviation) * UP
+    up = shape.curvature(level.sqrt())[1]
+    sway = 0.5 * _times(up, scarf(times * x.spread_deviation, x.spread_deviation.square()))
+    smooth = replace(x, spread=Interval(level, level), expansion=None)
+    more = _swap(shape, smooth)
+    if not x.source:
+        more = more + _history(phi, smooth, smooth.smoothing)[1]
+    unknown = torch.full_like(level, torch.inf)
+    errors = (level, 0.5 * _times(up, x.mean_variance)), (smooth.smoothing.upper, more)
+    return [Around(torch.zeros_like(level), unknown, rho.sqrt(), (sway + error) * UP) for rho, error in errors]
 
 
 def _plain(shape: Shape, x: Pre) -> Around:
@@ -146,7 +167,7 @@ def _distance(mean: Interval, where: float) -> Tensor:
     return torch.maximum(mean.lower - where, where - mean.upper).clamp_min(0)
 
 
-def _scarf(distance: Tensor, variance: Tensor) -> Tensor:
+def scarf(distance: Tensor, variance: Tensor) -> Tensor:
     """``(sqrt(d^2 + V) - d) / 2``: E (Y - d)_+ is at most this for a Y of mean zero and variance V; falls in d."""
     return 0.5 * variance / ((distance.square() + variance).sqrt() + distance).clamp_min(TINY)
 
@@ -156,10 +177,10 @@ def _beyond(distance: Tensor, variance: Tensor, norms: Tensor) -> Tensor:
 
     :math:`(y-d)_+\le\tfrac{(q-1)^{q-1}}{q^q}y^qd^{1-q}` for y >= 0, with equality at y = qd/(q-1).
     """
-    found = _scarf(distance, variance)
+    found = scarf(distance, variance)
     for q, norm in zip(POWERS, norms.unbind(-1), strict=True):
         constant = (q - 1) ** (q - 1) / q**q * UP
-        power = constant * norm * (norm / distance.clamp_min(TINY)) ** (q - 1)
+        power = constant * norm * power_of(norm / distance.clamp_min(TINY), q - 1)
         found = torch.fmin(found, power.clamp_min(TINY))  # a power of a small ratio underflows
     return found
 
@@ -179,23 +200,44 @@ def _curvature(shape: Shape, x: Pre) -> Around:
     )
 
 
-def _replacement(shape: Shape, x: Pre) -> Along:
-    total = x.smoothing
+def _replacement(phi: Smoothed, x: Pre) -> Along:
+    shape, total = phi.shape, x.smoothing
     below = None if x.expansion is None else x.expansion.spread_low
     sway_low, sway_high = _fluctuation(shape, x.spread.lower, x.spread_deviation, x.mean_variance.sqrt(), below)
     swap = _swap(shape, x)
     low, high = sway_low + swap, sway_high + swap
     if not x.source:
-        more_low, more_high = _history(shape, x, total)
+        more_low, more_high = _history(phi, x, total)
         low, high = low + more_low, high + more_high
     return Along(total, low * UP, high * UP)
 
 
-def _history(shape: Shape, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
-    """Errors below and above of taking Var(m | Y) and E[m | Y] as their means."""
-    down, up = shape.curvature(total.lower.sqrt())
-    low, high = _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt())
-    return low + 0.5 * _times(down, x.central), high + 0.5 * _times(up, x.central)
+def _history(phi: Smoothed, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
+    r"""Errors below and above of taking Var(m | Y) and c = E[m | Y] as their means.
+
+    Of c by the largest curvature, or by that at M: :math:`\mathbb EG(c)-G(M)` is
+    :math:`\tfrac12G_{mm}(M)\operatorname{Var}c` up to :math:`\tfrac16\sup|G_{mmm}|\mathbb E|c-M|^3`, and that mean is
+    at most :math:`\operatorname{sd}c\lVert m-M\rVert_4^2`. Of the variance V as in ``_fluctuation``, or with an eighth
+    of the fourth derivative at S alone, as S + V is never less.
+    """
+    shape, root, least = phi.shape, (0.5 * (total.lower + total.upper)).sqrt(), total.lower.sqrt()
+    middle, half = 0.5 * (x.mean.lower + x.mean.upper), 0.5 * (x.mean.upper - x.mean.lower) * UP
+    third, fourth, wide = shape.derivative(3, least), shape.derivative(4, least), 0.5 * (total.upper - total.lower) * UP
+    bend, off = second_at(phi, middle, root)
+    moved = (off + _times(third, half) + 0.5 * _times(fourth, wide)) * UP
+    beyond = _times(third, x.central.sqrt() * x.norms[..., 0].square()) / 6
+    whole = 0.125 * _times(shape.derivative(4, x.spread.lower.sqrt()), x.noise_deviation.square())
+    whole = whole + 0.5 * _times(_times(third, x.central.sqrt()), x.noise_deviation)
+    found = []
+    for curvature, at, sway in zip(
+        shape.curvature(least),
+        (-bend, bend),
+        _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt()),
+        strict=True,
+    ):
+        local = 0.5 * _times((at + moved).clamp_min(0), x.central) + beyond
+        found.append(torch.fmin(sway, whole) + torch.fmin(0.5 * _times(curvature, x.central), local))
+    return found[0], found[1]
 
 
 def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
@@ -210,7 +252,7 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
     )
     if terms.pieces is not None:
         rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
-    more = _history(shape, x, total) if not x.source else (torch.zeros_like(r),) * 2
+    more = _history(phi, x, total) if not x.source else (torch.zeros_like(r),) * 2
     cubic, lower, upper = _ends(terms.third, third), [], []
     for kappa4, more_rest, steps in (
         (terms.fourth, quadratic, _third_step(shape, terms, least)),
@@ -271,10 +313,12 @@ def _swap(shape: Shape, x: Pre) -> Tensor:
     if not x.convex:
         finer = finer + _times(fourth, x.quartic) / 24
     found = torch.minimum(plain, finer)
-    if x.expansion is not None and x.expansion.pieces is not None:
-        pieces = x.expansion.pieces
+    narrow = x.narrow[:, None]
+    pieces = x.expansion.pieces if x.expansion is not None and bool(narrow.any()) else None
+    if pieces is not None:
         sizes = {3: pieces.third / 6, 4: pieces.quartic / 24}
-        found = torch.fmin(found, _of_pieces(shape, x.spread.lower, pieces, sizes))
+        finer = torch.fmin(found, _of_pieces(shape, x.spread.lower, pieces, sizes))
+        found = torch.where(narrow, finer, found)
     if x.source:
         found = torch.minimum(found, _mass(shape.swing, x.absolute_third / x.noise.lower.clamp_min(TINY)))
     return torch.where(x.noise.upper > 0, found, 0.0)

@@ -6,7 +6,7 @@ expectation of its activation and the planes (docs/theory.md). What is random is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,30 +16,30 @@ from torch import Tensor
 from bnndp.activations import Identity
 from bnndp.activations.activation import Activation
 from bnndp.engine.chunks import device_size
-from bnndp.engine.general.activated import Linearised, activated, activated_signal
-from bnndp.engine.general.activation_planes import planes, planes_of_exact
+from bnndp.engine.general.activated import Linearised, activated, activated_signal, outline
+from bnndp.engine.general.activation_planes import Planes, few_kinks, planes, planes_of_exact
 from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
-from bnndp.engine.general.hinge import hinge_of
+from bnndp.engine.general.hinge import Hinge, hinge_of
 from bnndp.engine.general.laws.residual import added
+from bnndp.engine.general.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
 from bnndp.engine.general.nodes import (
     Activated,
     Bound,
     Input,
     Node,
     Weighted,
-    deviation,
-    interval_means,
+    least_value,
     lower_bound,
+    outlined,
     sums_of_squares,
-    vanished,
     with_rest,
 )
 from bnndp.engine.general.pre_activation import Squares, Through, pre_of_signal, pre_of_weights
 from bnndp.engine.general.reach import reached_variance
 from bnndp.engine.general.remainders import Rests
-from bnndp.engine.general.rows import DenseRows, minimum
-from bnndp.engine.general.signal import Signal, fixed, of_box
+from bnndp.engine.general.rows import DenseRows
+from bnndp.engine.general.signal import Pre, Signal, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
 from bnndp.engine.general.variance_planes import variance_planes
@@ -50,10 +50,22 @@ from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.geometry.half_space import HalfSpace
 from bnndp.layers import WEIGHTED, Residual
-from bnndp.maths.rounding import SMALL, TINY, UP, gamma
+from bnndp.maths.rounding import SMALL, UP
 from bnndp.network import Layer, is_activation
 
-__all__ = ["Passed", "Region", "activations_of", "hidden_layers", "interval_rows", "mean_rows", "row_variance"]
+__all__ = [
+    "Passed",
+    "Region",
+    "Relaxed",
+    "activations_of",
+    "hidden_layers",
+    "least_rows",
+    "mean_rows",
+    "output_bound",
+    "relaxed",
+    "row_variance",
+    "through_layers",
+]
 
 _NUMBERS = 2**23  # entries of the matrices of rows held at a time
 _WEIGHTED = (*WEIGHTED, StackedLinear)
@@ -68,9 +80,37 @@ class Passed:
     box: Box
 
     @property
+    def fixed(self) -> bool:
+        """Whether nothing is random before the last layer."""
+        known = isinstance(self.last, Activated) and self.last.outlines is not None
+        return not known and self.last.signal.fixed
+
+    @property
     def last(self) -> Node:
         """The node below the output layer."""
         return self.chain[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """What is known where an activation follows random weights: moments of X, bounds of E phi(X), planes."""
+
+    pre: Pre
+    near: Around
+    planes: Planes
+    hinge: Hinge | None
+
+
+Relax = Callable[[int, Activation, Weighted, Interval], Relaxed]
+"""From the number of activations after weights below, the activation, the layer before it and its range of means."""
+
+
+def relaxed(index: int, phi: Activation, weighted: Weighted, mean: Interval) -> Relaxed:
+    """The bounds of the pass."""
+    x = pre_of_weights(weighted.weights, weighted.below.signal, mean, lambda: through_layers(weighted))
+    near = around(phi, x)
+    hinge = hinge_of(phi, x, near)
+    return Relaxed(x, near, planes(phi, x, near, hinge), hinge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +118,14 @@ class Region:
     """The x that a pass is about: those of the boxes, or of cells of them.
 
     ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation after
-    weights have these signs; ``cut`` leaves those of a half-space.
+    weights have these signs; ``cut`` leaves those of a half-space. ``relax`` makes the bounds at activations after
+    random weights; a diagnosis takes others (benchmarks/tightness).
     """
 
     box: Box
     signs: Sequence[Tensor] = ()
     cut: HalfSpace | None = None
+    relax: Relax = relaxed
 
 
 def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], region: Region) -> Passed:
@@ -110,15 +152,15 @@ def _walk(
 ) -> Weighted | None:
     """Append the nodes of the layers to the chain; a last layer with weights is given back instead."""
     weighted: Weighted | None = None
-    for layer, shape in zip(layers, shapes, strict=False):
+    for layer, after, shape in zip(layers, [*layers[1:], None], shapes, strict=False):
         if weighted is not None:
             pending, weighted = weighted, None
             count = len(activations_of(chain))
             sign = region.signs[count] if count < len(region.signs) else None
             if is_activation(layer):
-                chain.append(_activated(layer, chain, pending, region, sign))
+                chain.append(_activated(layer, chain, pending, region, sign, linear=_linear(after)))
                 continue
-            chain.append(_activated(Identity(), chain, pending, region, sign))
+            chain.append(_activated(Identity(), chain, pending, region, sign, linear=_linear(layer)))
         if isinstance(layer, _WEIGHTED):
             weighted = _weighted(weights_of(layer, shape), chain[-1])
         elif isinstance(layer, Residual):
@@ -143,31 +185,36 @@ def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], region: R
     return added(inner, chain[-1]) if inner else added([_on_signal(Identity(), chain)], chain[-1])
 
 
+def output_bound(passed: Passed, rows: Tensor) -> Bound:  # rows (batch or 1, rows, n_out)
+    """``rows . E f(x)`` in terms of the last node."""
+    return passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+
+
 def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
     """Affine functions of x below ``rows . E f(x)``: (batch, rows)."""
-    bound = passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
-    bound = lower_bound(passed.chain, bound)
+    bound = lower_bound(passed.chain, output_bound(passed, rows))
     return Affine(bound.rows.dense().values, bound.constant)
 
 
-def interval_rows(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
-    """Lower bound of ``rows . E f(x)`` on the box from the ranges of the means below alone: (batch, rows)."""
-    weights, mean = passed.output.weights, passed.last.mean
-    u = DenseRows(rows)
-    found = weights.pull(u).dense()
-    low = found.map(lambda v: v.clamp_min(0)).dot(mean.lower) + found.map(lambda v: v.clamp_max(0)).dot(mean.upper)
-    lost = u.abs().dot(passed.output.scale)
-    return low + u.dot(weights.bias) - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - vanished(mean)
+def least_rows(passed: Passed, rows: Tensor, cut: HalfSpace | None) -> Tensor:  # rows (batch or 1, rows, n_out)
+    """Lower bound of ``rows . E f(x)`` on the box, or what ``cut`` leaves of it: (batch, rows).
+
+    The better of that of the rows carried down to x and that of the ranges of the means below the last layer.
+    """
+    bound = output_bound(passed, rows)
+    return torch.maximum(least_value(passed.chain, bound, passed.box, cut), bound.least_in(passed.last.mean))
 
 
 def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
     """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
-    inner = deviation(below, weights.pull(u))
-    found = (noise_of_rows(weights, u, below.signal) + inner.square()) * UP
-    if not weights.random and below.signal.fixed:
+    z, inner = outlined(below, weights.pull(u))
+    found = (noise_of_rows(weights, u, z) + inner.square()) * UP
+    if not z.fixed:
+        return found + SMALL**2  # terms may underflow
+    if not weights.random:
         return found
-    found, reached = found + SMALL**2, reached_variance(passed.output, below, rows)  # terms may underflow
+    found, reached = found + SMALL**2, reached_variance(passed.output, below, rows)
     return found if reached is None else torch.fmin(found, reached)
 
 
@@ -176,26 +223,51 @@ def _weighted(weights: Weights, below: Node) -> Weighted:
     return Weighted(weights, below, scale * UP)
 
 
+def _linear(layer: Layer | None) -> bool:
+    """Whether a layer asks for rows of the signal below it only: one with weights and no variance."""
+    return isinstance(layer, _WEIGHTED) and not layer.random
+
+
 def _activated(
-    phi: Activation, chain: list[Node], weighted: Weighted, region: Region, sign: Tensor | None = None
-) -> Node:  # sign (batch, n)
+    phi: Activation,
+    chain: list[Node],
+    weighted: Weighted,
+    region: Region,
+    sign: Tensor | None = None,  # (batch, n)
+    *,
+    linear: bool = False,  # whether nothing but rows of it is asked for
+) -> Node:
     weights, below = weighted.weights, weighted.below
-    mean = _range(chain, weighted, region)
+    exact = below.signal.fixed and not weights.random
+    mean = mean_range(chain, weighted, region.box, region.cut, _wanted(phi, weighted, exact=exact, linear=linear))
     mean = mean if sign is None else mean.where_sign(sign)
-    if below.signal.fixed and not weights.random:
+    if exact:
         return _exact(phi, mean, weighted)
-    x = pre_of_weights(weights, below.signal, mean, lambda: _through(weighted))
-    near = around(phi, x)
-    found = planes(phi, x, near)
+    found = region.relax(len(activations_of(chain)), phi, weighted, mean)
+    x, near = found.pre, found.near
     independent = weights.groups == weights.n_out
-    moments = partial(activated, phi, x, near, found, independent=independent)
+    moments = partial(activated, phi, x, near, found.planes, independent=independent)
     variances = partial(variance_planes, phi, x, near)
 
     def slopes() -> MeanSlopes | None:
         known = not weights.coupled or weights.spread_rest(below.signal) is not None
         return mean_slopes(phi, x, squares=known)
 
-    return Activated(found, x, moments, variances, slopes, weighted, below, hinge_of(phi, x, near))
+    known = independent and (x.fixed or (below.signal.kernel is not None and phi.shape.slope_known))
+    outlines = partial(outline, phi, x, near, found.planes) if known else None
+    return Activated(found.planes, x, moments, variances, slopes, weighted, below, lambda: found.hinge, outlines)
+
+
+def _wanted(phi: Activation, weighted: Weighted, *, exact: bool, linear: bool) -> Wanted | None:
+    """Of which neurons rows are to be carried down; None: of all."""
+    shape, weights, z = phi.shape, weighted.weights, weighted.below.signal
+    if exact:
+        kinks = few_kinks(phi)
+        return with_kink_inside(kinks) if linear and kinks is not None else None
+    if not (shape.convex and shape.kinks and shape.slopes[0] == 0 and z.source):
+        return None  # only sums of independent terms have known tails
+    variance = weights.mean_spread(z).upper + weights.power(z.variance, 2)
+    return not_far_below(min(where for where, _ in shape.kinks), (variance * UP).sqrt() + SMALL)
 
 
 def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
@@ -208,7 +280,7 @@ def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
         rest = Rests(zero, zero, signal.norms, signal.norms)
         return signal, Linearised(phi.shape.steepest, zero, zero, rest, None)
 
-    return Activated(found, x, moments, None, None, weighted, weighted.below, hinge_of(phi, x, near))
+    return Activated(found, x, moments, None, None, weighted, weighted.below, partial(hinge_of, phi, x, near))
 
 
 def _on_signal(phi: Activation, chain: list[Node]) -> Node:
@@ -218,23 +290,7 @@ def _on_signal(phi: Activation, chain: list[Node]) -> Node:
     return Activated(found, x, partial(activated_signal, phi, z, x, found), None, None, None, chain[-1])
 
 
-def _range(chain: list[Node], weighted: Weighted, region: Region) -> Interval:
-    """Range of E X over the region: rows carried down to x, in pieces, intersected with interval arithmetic."""
-    weights, box, cut = weighted.weights, region.box, region.cut
-    coarse = interval_means(weights, weighted.below.mean, weighted.scale)
-    if len(chain) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
-        return coarse
-    low, high = torch.empty_like(coarse.lower), torch.empty_like(coarse.lower)
-    for part, rows in weights.own_rows(device_size(_NUMBERS, box.lower.device) // box.batch):
-        for sign, end in ((1, low), (-1, high)):
-            own = rows if sign > 0 else rows.map(torch.neg)
-            start = weights.bias[..., part] * sign - gamma(8) * weighted.scale[:, part] - TINY
-            bound = lower_bound(chain, Bound(own, start))
-            end[:, part] = sign * minimum(bound.rows, bound.constant, box, cut)
-    return Interval(torch.fmax(low, coarse.lower), torch.fmin(high, coarse.upper))
-
-
-def _through(weighted: Weighted) -> Through:
+def through_layers(weighted: Weighted) -> Through:
     """What the nodes below say of the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
     numbers = device_size(_NUMBERS, weighted.scale.device) // batch

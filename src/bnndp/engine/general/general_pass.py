@@ -15,15 +15,15 @@ from bnndp.engine.general.forward import (
     Region,
     activations_of,
     hidden_layers,
-    interval_rows,
-    mean_rows,
+    least_rows,
+    output_bound,
     row_variance,
 )
-from bnndp.engine.general.nodes import Activated, Bound, vanished
+from bnndp.engine.general.nodes import Activated, Bound, lower_bound, vanished
 from bnndp.engine.general.reach import reached_covariance
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.stacked import StackedLinear
-from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, known, movable
+from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, finite, known, movable
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.geometry.half_space import HalfSpace
@@ -66,7 +66,7 @@ class GeneralPass:
     @property
     def gaussian(self) -> bool:
         """Whether nothing is random before the last layer."""
-        return self.passed.last.signal.fixed
+        return self.passed.fixed
 
     @property
     def branchable(self) -> BranchablePass | None:
@@ -75,18 +75,17 @@ class GeneralPass:
 
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the means below the last layer."""
-        u = self._of_boxes(rows)
-        found = mean_rows(self.passed, u)
-        return Planes(found, self._least(found, u), (self.name,) * self.box.batch)
+        start, box, cut = output_bound(self.passed, self._of_boxes(rows)), self.box, self.cut
+        bound = lower_bound(self.passed.chain, start)
+        found = finite(Affine(bound.rows.dense().values, bound.constant))
+        plane = found.matrix, found.offset
+        planes = box.minimum(*plane) if cut is None else cut.minimum(box, *plane)
+        least = known(torch.maximum(planes, start.least_in(self.passed.last.mean)))
+        return Planes(found, least, (self.name,) * box.batch)
 
     def least(self, rows: Tensor) -> Tensor:
         """The same without the functions."""
-        return self.affine(rows).least
-
-    def _least(self, found: Affine, rows: Tensor) -> Tensor:
-        box, cut, plane = self.box, self.cut, (found.matrix, found.offset)
-        planes = box.minimum(*plane) if cut is None else cut.minimum(box, *plane)
-        return known(torch.maximum(planes, interval_rows(self.passed, rows)))
+        return known(least_rows(self.passed, rows if rows.ndim == 3 else rows[None], self.cut))
 
     def variance(self, rows: Tensor) -> Tensor:
         """By the noise of the last layer and the deviation of what is below."""
@@ -143,7 +142,7 @@ class GeneralPass:
     def _carried(self, rows: Tensor, slopes: Slopes, met: list[Tensor]) -> Bound:
         """The rows (batch, rows, outputs) in terms of x; ``met`` gets the coefficients at activations, last first."""
         tangents, multipliers = list(slopes.tangents), list(slopes.multipliers)
-        bound = self.passed.output.lower(DenseRows(rows), None, rows.new_zeros(rows.shape[:2]))
+        bound = output_bound(self.passed, rows)
         for index in range(len(self.passed.chain) - 1, -1, -1):
             node = self._activations.get(index)
             if node is None:
@@ -231,6 +230,9 @@ def _through(
     offset = (positive * level).sum(-1) + DenseRows(negative).dot(planes.upper_offset)
     lost = DenseRows(values.abs()).dot(size) + constant.abs()
     constant = constant + offset - gamma(2 * values.shape[-1] + 8) * lost - vanished(node.pre.mean)
-    beta = DenseRows(positive * tilt + negative * planes.upper_beta[:, None]) if sloped else None
+    below, above = positive * tilt, negative * planes.upper_beta[:, None]
+    tangent = planes.tangent if hinge is None or points is None else hinge.tangent
+    beta = DenseRows(above if tangent else below + above) if sloped else None
     coefficients = DenseRows(alpha if signed is None else alpha - signed)
-    return node.lower_in_planes(coefficients, beta, replace(bound, constant=constant))
+    bound = replace(bound, constant=constant)
+    return node.lower_in_planes(coefficients, beta, DenseRows(below) if tangent and sloped else None, bound)

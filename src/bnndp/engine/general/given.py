@@ -140,12 +140,13 @@ def _far(phi: Activation, x: Pre) -> Given:
     middle = 0.5 * (x.mean.lower + x.mean.upper)
     line = phi.slope(middle, torch.zeros_like(middle)).abs()
     most, least = line + _SLOPE, (line - _SLOPE).clamp_min(0)
-    two, four = past_kinks(phi, x, x.total_norms, 2), CENTRED[0] * past_kinks(phi, x, x.total_norms, 4)
+    total = x.total_norms
+    two, four = past_kinks(phi, x, total, 2), CENTRED[0] * past_kinks(phi, x, total, 4)
     gaussian = most * GAUSSIAN[0] * x.spread_norms[..., 0]  # ||p (X - m)||_4
     away_s = 0.5 * (x.spread.upper - x.spread.lower) * UP + x.spread_deviation
     none = torch.full_like(x.norms, torch.inf)
     third = (3 * gaussian.square() * four + 3 * gaussian * four.square() + four**3) * UP
-    gaussian8, eight = most * GAUSSIAN[1] * x.spread_norms[..., 1], CENTRED[1] * past_kinks(phi, x, x.total_norms, 8)
+    gaussian8, eight = most * GAUSSIAN[1] * x.spread_norms[..., 1], CENTRED[1] * past_kinks(phi, x, total, 8)
     third2 = (3 * gaussian8.square() * eight + 3 * gaussian8 * eight.square() + eight**3) * UP
     return Given(
         noise=Interval(

@@ -16,28 +16,33 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.activated import Linearised
+from bnndp.engine.general.activated import Linearised, Outline
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.efron_stein import MeanSlopes, row_deviation
+from bnndp.engine.general.folded import Before, Folded, folded
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
 from bnndp.engine.general.pre_activation import Squares
-from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, Signal
+from bnndp.engine.general.rows import DenseRows, Rows, minimum
+from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, row_variance
 from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 
 __all__ = [
     "Activated",
+    "Before",
     "Bound",
     "Input",
     "Node",
     "Weighted",
     "deviation",
-    "interval_means",
+    "least_value",
     "lower_bound",
     "nothing",
+    "outlined",
     "sums_of_squares",
     "vanished",
     "with_rest",
@@ -59,8 +64,12 @@ class Bound:
         """With the ranges of the variances in their place."""
         if self.variances is None:
             return self
-        found, lost = within(self.variances, Interval(z.variance_low, z.variance))
-        return Bound(self.rows, self.constant + found - lost - gamma(4) * self.constant.abs())
+        found = within(self.variances, Interval(z.variance_low, z.variance))
+        return Bound(self.rows, self.constant + found - gamma(4) * self.constant.abs())
+
+    def least_in(self, mean: Interval) -> Tensor:  # (batch, n) -> (batch, rows)
+        """Its least value where E z is anywhere in this range, of a bound without variances."""
+        return self.constant + within(self.rows, mean) - gamma(4) * self.constant.abs()
 
 
 class Node(Protocol):
@@ -89,7 +98,7 @@ class Node(Protocol):
         ...
 
 
-def nothing(signal: Signal, rows: Rows, *more: int) -> Tensor:
+def nothing(signal: SecondMoments, rows: Rows, *more: int) -> Tensor:
     """Zeros (batch, rows, *more)."""
     return signal.variance.new_zeros(signal.variance.shape[0], rows.count, *more)
 
@@ -115,7 +124,7 @@ class Input:
         return nothing(self.signal, rows, len(POWERS))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Weighted:
     """A layer with weights: not a signal of its own, but what its activation needs of it."""
 
@@ -124,57 +133,133 @@ class Weighted:
     scale: Tensor  # (batch, n_out): |mu| |E z| + |b|, the size of the terms of its means
 
     def lower(self, rows: Rows, beta: Rows | None, constant: Tensor) -> Bound:
-        r"""From coefficients of E X and of T = S + N.
+        """From coefficients of E X and of T = S + N."""
+        return self.lower_less_bias(Before(rows, beta, None, self.with_bias(rows, constant)))
+
+    def with_bias(self, rows: Rows, constant: Tensor) -> Tensor:  # (batch, rows)
+        """The constant with the biases, less what rounding may take off rows through the layer."""
+        lost = gamma(8) * constant.abs() + self.rounding * rows.abs().dot(self.scale)
+        return constant + rows.dot(self.weights.bias) - lost
+
+    def lower_less_bias(self, before: Before) -> Bound:
+        r"""From coefficients of E X, of T, and of the tangent of S at the middle of the means, those >= 0.
+
+        The constant has the biases and the rounding of the rows in it already.
 
         With d = z - E z, :math:`S=s(\mathbb Ez)+\mathbb Ed^\top\Sigma d`. The first part lies between its tangent at
         the middle of the means and that plus the excess; the second is a row of variances, and so is N where the
         coordinates are independent.
         """
-        weights, mean = self.weights, self.below.mean
-        lost, variances = rows.abs().dot(self.scale) + constant.abs(), None
-        constant = constant + rows.dot(weights.bias)
-        found = weights.pull(rows)
-        if beta is not None:
-            middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower)
-            at, excess = weights.spread(middle), weights.spread_excess(radius * UP)
-            slope = weights.spread_pull(beta, middle)
-            constant = constant + beta.dot(at) - slope.dot(middle)
-            constant = constant + beta.map(_negative).dot(excess * UP)
-            size = weights.spread_size(mean.magnitude) + SMALL**2  # its terms may underflow
-            lost = lost + 8 * beta.abs().dot(size) + 2 * slope.abs().dot(mean.magnitude)
-            constant = constant - vanished(mean) * mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
-            found = found.plus(slope)  # type: ignore[arg-type]
-            variances, ends, off = self._of_variances(beta)
-            constant, lost = constant + ends - off, lost + ends.abs()
-        constant = constant - gamma(4 * (weights.n_out + weights.n_in) + 16) * lost - vanished(mean)
-        return Bound(found, constant, variances)
+        found, both = self.weights.pull(before.alpha), before.both
+        constant = before.constant - self._vanished
+        if both is None:
+            return Bound(found, constant)
+        mean, middle = self.below.mean, self._middle
+        slope = self.weights.spread_pull(both, middle)
+        lost = 2 * slope.abs().dot(mean.magnitude) + constant.abs()
+        constant = constant + self._spread_at_middle(both, before.beta) - slope.dot(middle) - self.rounding * lost
+        variances = None
+        if before.beta is not None:
+            variances, ends = self._of_variances(before.beta)
+            constant = constant + ends - self.rounding * ends.abs()
+        return Bound(found.plus(slope), constant, variances)  # type: ignore[arg-type]
 
-    def _of_variances(self, beta: Rows) -> tuple[Rows | None, Tensor, Tensor]:
-        """``beta . (T - s(E z))`` as coefficients of Var z and a constant, with what rounding may take off it."""
+    def least(self, before: Before) -> Tensor:
+        r"""Least value where E z is anywhere in its range and nothing else is random below: (batch, rows).
+
+        The constant is the value at the middle of the range, as far as the means X go, with the rounding of the rows.
+        So the coefficients, the largest matrix of a pass, are read once: they add at most :math:`|A|` times half the
+        widths. Half a width is at most the magnitude, so their errors are in units of the same sizes.
+        """
+        weights, both = self.weights, before.both
+        found = weights.pull(before.alpha)
+        constant = before.constant - self._vanished - gamma(8) * before.constant.abs()
+        if both is not None:
+            constant = constant + self._spread_at_middle(both, before.beta)
+            if weights.coupled:
+                found = found.plus(weights.spread_pull(both, self._middle))  # type: ignore[arg-type]
+            else:
+                found = found.add_times(weights.variance_pull(both), 2 * self._middle)  # type: ignore[arg-type]
+        return constant - (1 + gamma(weights.n_in + 16)) * found.map(torch.Tensor.abs_).dot(self._half)
+
+    @property
+    def interval(self) -> Interval:
+        """Range of E X from the range of E z alone."""
+        at, away = self.at_middle, self.weights.power(self._half, 1)
+        # Middle, half widths, both products and the sum are off by less than 2 terms + 8 units of ``scale``: halves
+        # are no larger than magnitudes, and gamma is twice that.
+        lost = gamma(2 * self.weights.terms + 16) * self.scale + TINY
+        return Interval(at - away - lost, at + away + lost)
+
+    @property
+    def rounding(self) -> float:
+        """Of rows through the layer, relative to the sizes of the terms."""
+        return gamma(4 * (self.weights.n_out + self.weights.n_in) + 16)
+
+    @cached_property
+    def at_middle(self) -> Tensor:  # (batch, n_out)
+        """E X at the middle of the range of E z."""
+        return self.weights.apply(self._middle) + self.weights.bias
+
+    def _spread_at_middle(self, both: Rows, beta: Rows | None) -> Tensor:  # (batch, rows)
+        """``both . s`` at the middle, less the excess of ``beta`` and the rounding of these and of the slopes of s."""
+        at, excess, size = self._spread
+        lost = 8 * self.rounding * both.abs().dot(size)
+        squares = self._vanished * self.below.mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
+        found = both.dot(at) - lost - squares
+        return found if beta is None else found + beta.map(_negative).dot(excess)
+
+    @cached_property
+    def _spread(self) -> tuple[Tensor, Tensor, Tensor]:  # (batch, n_out) each
+        """Of s: at the middle, what it is at most above its tangent there, and the size of its terms."""
+        size = self.weights.spread_size(self.below.mean.magnitude) + SMALL**2  # its terms may underflow
+        return self.weights.spread(self._middle), self.weights.spread_excess(self._half * UP) * UP, size
+
+    @cached_property
+    def _middle(self) -> Tensor:  # (batch, n_in)
+        mean = self.below.mean
+        return (0.5 * mean.lower + 0.5 * mean.upper).clamp(mean.lower, mean.upper)
+
+    @cached_property
+    def _half(self) -> Tensor:  # (batch, n_in)
+        """At least half the widths of the range of E z."""
+        mean = self.below.mean
+        return torch.maximum(mean.upper - self._middle, self._middle - mean.lower).clamp_min(0) * (1 + gamma(4))
+
+    @cached_property
+    def _vanished(self) -> Tensor:  # (batch, 1)
+        return vanished(self.below.mean)
+
+    def _of_variances(self, beta: Rows) -> tuple[Rows | None, Tensor]:
+        """``beta . (T - s(E z))`` as coefficients of Var z and a constant, less what rounding may take off."""
         weights, z = self.weights, self.below.signal
         if z.fixed:
-            zero = nothing(z, beta)
-            return None, zero, zero
+            return None, nothing(z, beta)
         spread, noise = weights.variance_pull(beta), weights.power_pull(beta, 2)
-        excess = weights.spread_excess(z.variance.sqrt()) * UP
-        size = excess + weights.power(z.variance, 2) + SMALL**2  # its terms may underflow
-        lost = gamma(4 * (weights.n_out + weights.n_in) + 16) * beta.abs().dot(size) + vanished(Interval(size, size))
+        excess, size = self._variance_excess
+        lost = self.rounding * beta.abs().dot(size) + vanished(Interval(size, size))
         if z.source:
-            return spread.plus(noise), nothing(z, beta), lost  # type: ignore[arg-type]
-        ends, off = within(noise, z.noise)
+            return spread.plus(noise), -lost  # type: ignore[arg-type]
+        ends = within(noise, z.noise) - lost
         if not weights.coupled:
-            return spread, ends, off + lost
+            return spread, ends
         # Products of two coordinates have a mean of at most their norm. Where that is much: at least the part that is
         # independent given Y, at most the excess of the deviations (Minkowski).
         rest, small = weights.spread_rest(z), torch.zeros_like(excess)
         if rest is not None:
             small = (rest.products[..., 0] < _FEW * excess).double()
-            off = off + beta.abs().times(small).dot(rest.products[..., 0]) * UP
+            ends = ends - beta.abs().times(small).dot(rest.products[..., 0]) * UP
             spread = weights.variance_pull(beta.times(small))
         large = beta.times(1 - small)
-        least, more = within(weights.variance_pull(large.map(_positive)), z.noise)
-        known = None if rest is None else spread
-        return known, ends + least + large.map(_negative).dot(excess), off + more + lost
+        least = within(weights.variance_pull(large.map(_positive)), z.noise)
+        return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
+
+    @cached_property
+    def _variance_excess(self) -> tuple[Tensor, Tensor]:  # (batch, n_out) each
+        """Of standard deviations of z: the excess, and the size of the terms of ``T - s(E z)``."""
+        variance = self.below.signal.variance
+        excess = self.weights.spread_excess(variance.sqrt()) * UP
+        return excess, excess + self.weights.power(variance, 2) + SMALL**2  # its terms may underflow
 
     def deviation_below(self, rows: Rows) -> Tensor:
         """Standard deviation of ``rows . m``, m = E[X | z]."""
@@ -192,7 +277,8 @@ class Activated:
     mean_slopes: Callable[[], MeanSlopes | None] | None  # where the signal below has independent coordinates
     weighted: Weighted | None
     below: Node
-    hinge: Hinge | None = None  # other lower planes, for the search
+    hinges: Callable[[], Hinge | None] | None = None  # other lower planes, for the search
+    outlines: Callable[[], Outline] | None = None  # where rows of z have a variance without other moments
 
     @property
     def mean(self) -> Interval:
@@ -212,6 +298,11 @@ class Activated:
         return self._found[1]
 
     @cached_property
+    def outline(self) -> Outline | None:
+        """The second moments, if they are enough for the variance of rows."""
+        return None if self.outlines is None else self.outlines()
+
+    @cached_property
     def slopes(self) -> MeanSlopes | None:
         """What the deviation of rows of E[z | y] needs, if the coordinates of y are independent."""
         return None if self.mean_slopes is None else self.mean_slopes()
@@ -222,26 +313,73 @@ class Activated:
         z = self.signal
         return None if self.variances is None or z.fixed else self.variances(Interval(z.variance_low, z.variance))
 
-    def lower(self, bound: Bound) -> Bound:
-        alpha, beta, constant = _on_planes(self.planes, bound.rows, bound.constant)
-        return self.lower_in_planes(alpha, beta, replace(bound, constant=constant - vanished(self.pre.mean)))
+    @cached_property
+    def hinge(self) -> Hinge | None:
+        """Other lower planes, if there are some."""
+        return None if self.hinges is None else self.hinges()
 
-    def lower_in_planes(self, alpha: Rows, beta: Rows | None, bound: Bound) -> Bound:
-        """From coefficients of the mean and of T before the activation, in place of the rows of the bound."""
-        constant, variances = bound.constant, bound.variances
+    def lower(self, bound: Bound) -> Bound:
+        return self._lower_less_bias(self._folded.apply(bound.rows, bound.constant), bound.variances)
+
+    def least(self, bound: Bound) -> Tensor | None:
+        """Least value of the bound: (batch, rows); None unless this follows weights on the input."""
+        if self.weighted is None or not isinstance(self.below, Input):
+            return None
+        before = self._folded_at_middle.apply(bound.rows, bound.constant)
+        if bound.variances is not None:
+            before = self._with_variances(before, bound.variances, self._folded_variances_at_middle)
+        return self.weighted.least(before)
+
+    def lower_in_planes(self, alpha: Rows, beta: Rows | None, tangent: Rows | None, bound: Bound) -> Bound:
+        """From coefficients of the mean, of T and of the tangent of S, in place of the rows of the bound."""
+        constant = bound.constant if self.weighted is None else self.weighted.with_bias(alpha, bound.constant)
+        return self._lower_less_bias(Before(alpha, beta, tangent, constant), bound.variances)
+
+    def _lower_less_bias(self, before: Before, variances: Rows | None) -> Bound:
         if variances is not None:
-            planes = self.variance_planes
-            if planes is None:
-                constant = bound.without_variances(self.signal).constant
-            else:
-                more, tilt, constant = _on_planes(planes, variances, constant)
-                alpha, beta = alpha.plus(more), _sum(beta, tilt)  # type: ignore[arg-type]
+            before = self._with_variances(before, variances, self._folded_variances)
         if self.weighted is not None:
-            return self.weighted.lower(alpha, beta, constant)
+            return self.weighted.lower_less_bias(before)
+        alpha, beta, constant = before.alpha, before.beta, before.constant
         if beta is None or self.below.signal.source:
             return Bound(alpha, constant, beta)  # T is the variance of the signal
-        ends, lost = within(beta, self.pre.noise)
-        return Bound(alpha, constant + ends - lost - gamma(4) * constant.abs())
+        return Bound(alpha, constant + within(beta, self.pre.noise) - gamma(4) * constant.abs())
+
+    def _with_variances(self, before: Before, variances: Rows, planes: Folded | None) -> Before:
+        """With rows of Var z in terms of the mean and of T, or of its range."""
+        if planes is None:
+            bound = Bound(before.alpha, before.constant, variances).without_variances(self.signal)
+            return replace(before, constant=bound.constant)
+        return before.plus(planes.apply(variances, before.constant))
+
+    @cached_property
+    def _folded(self) -> Folded:
+        return self._fold(self.planes, self._bias)
+
+    @cached_property
+    def _folded_at_middle(self) -> Folded:
+        return self._fold(self.planes, self._at_middle)
+
+    @cached_property
+    def _folded_variances(self) -> Folded | None:
+        return None if self.variance_planes is None else self._fold(self.variance_planes, self._bias)
+
+    @cached_property
+    def _folded_variances_at_middle(self) -> Folded | None:
+        return None if self.variance_planes is None else self._fold(self.variance_planes, self._at_middle)
+
+    @property
+    def _bias(self) -> Tensor | float:
+        return 0.0 if self.weighted is None else self.weighted.weights.bias
+
+    @property
+    def _at_middle(self) -> Tensor | float:
+        return 0.0 if self.weighted is None else self.weighted.at_middle
+
+    def _fold(self, planes: Planes, means: Tensor | float) -> Folded:  # (batch, n) or (n,)
+        """The planes with these values of the means in the constants, and the rounding of rows through the weights."""
+        lost = 0.0 if self.weighted is None else self.weighted.rounding * self.weighted.scale
+        return folded(planes, means, lost, vanished(self.pre.mean))
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
         zero = nothing(self.signal, rows)
@@ -253,15 +391,23 @@ class Activated:
             return rows.square().dot(self.linear.noise) * UP, (central + size.dot(rest.central)) * UP
         weights, z = self.weighted.weights, self.weighted.below.signal
         central = zero if z.fixed else self.weighted.deviation_below(linear) + size.dot(rest.central)
-        if self.slopes is not None and isinstance(rows, DenseRows):
-            coupling = weights.spread_rest(z) if weights.coupled else None
-            found = row_deviation(self.slopes, weights, rows, z, self.pre.mean_variance.sqrt(), coupling)
-            central = torch.fmin(central, found)
+        if isinstance(rows, DenseRows):
+            central = torch.fmin(central, self.central(rows))
         if weights.groups == weights.n_out:
             return rows.square().dot(self.linear.noise) * UP, central * UP
         left = size.group_dots(rest.given[..., None], weights.groups)[..., 0]
         given = row_variance(weights, linear, z).sqrt() + torch.linalg.vector_norm(left, dim=-1)
         return zero, (given.square() + central.square()).sqrt() * UP
+
+    def central(self, rows: DenseRows) -> Tensor:
+        """Standard deviation of ``rows . E[z | y]``: (batch, rows); infinite if the coordinates of y may depend."""
+        if self.pre.fixed:
+            return nothing(self.below.signal, rows)
+        if self.slopes is None or self.weighted is None:
+            return nothing(self.below.signal, rows) + torch.inf
+        weights, z = self.weighted.weights, self.weighted.below.signal
+        coupling = weights.spread_rest(z) if weights.coupled else None
+        return row_deviation(self.slopes, weights, rows, z, coupling)
 
     def norms(self, rows: Rows) -> Tensor:
         r"""Z = p X + rho: the linear part given below, the rests, and what varies given y.
@@ -314,6 +460,19 @@ def deviation(node: Node, rows: Rows) -> Tensor:
     return torch.minimum(found, rows.abs().dot(node.signal.variance.sqrt())) * UP
 
 
+def outlined(node: Node, rows: Rows) -> tuple[SecondMoments, Tensor]:
+    """Second moments of z after the node, and the standard deviation of ``rows . z``: (batch, rows).
+
+    Without the moments of higher order where they are of little use: those of E[z | y] for a y with independent
+    coordinates need none.
+    """
+    z = node.outline if isinstance(node, Activated) else None
+    if z is None or not isinstance(node, Activated) or not isinstance(rows, DenseRows):
+        return node.signal, deviation(node, rows)
+    found = (rows.square().dot(z.noise) + node.central(rows).square()).sqrt()
+    return z, torch.minimum(found, rows.abs().dot(z.variance.sqrt())) * UP
+
+
 def sums_of_squares(node: Node, rows: Rows) -> Squares | None:
     """How ``rows . z^2`` varies after the node, for rows >= 0, if the z_j are independent given y; else None.
 
@@ -356,29 +515,22 @@ def lower_bound(chain: list[Node], bound: Bound) -> Bound:
     return bound
 
 
-def _on_planes(planes: Planes, rows: Rows, constant: Tensor) -> tuple[Rows, Rows | None, Tensor]:
-    """Coefficients of M and of T, and the constant, from those of what lies between the planes."""
-    positive, negative = rows.map(_positive), rows.map(_negative)
-    alpha = positive.times(planes.lower_alpha).plus(negative.times(planes.upper_alpha))  # type: ignore[arg-type]
-    offset = positive.dot(planes.lower_offset) + negative.dot(planes.upper_offset)
-    lost = rows.abs().dot(planes.size) + constant.abs()
-    constant = constant + offset - gamma(2 * planes.size.shape[-1] + 8) * lost
-    if not planes.tilted:
-        return alpha, None, constant
-    return alpha, positive.times(planes.lower_beta).plus(negative.times(planes.upper_beta)), constant  # type: ignore[arg-type]
+def least_value(chain: list[Node], bound: Bound, box: Box, cut: HalfSpace | None = None) -> Tensor:
+    """Lower bound, over the boxes or what ``cut`` leaves of them, of one in terms of the last node: (batch, rows)."""
+    first = chain[1] if len(chain) > 1 and box.within is None and cut is None else None
+    for node in reversed(chain[1:]):
+        found = node.least(bound) if node is first and isinstance(node, Activated) else None
+        if found is not None:
+            return found
+        bound = node.lower(bound)
+    return minimum(bound.rows, bound.constant, box, cut)
 
 
-def within(rows: Rows, values: Interval) -> tuple[Tensor, Tensor]:  # (batch, n) -> (batch, rows) each
-    """The least of ``rows . values``, and what rounding may take off it."""
-    found = rows.map(_positive).dot(values.lower) + rows.map(_negative).dot(values.upper)
-    lost = gamma(2 * values.lower.shape[-1] + 8) * rows.abs().dot(values.magnitude)
-    return found, lost + vanished(values)
-
-
-def _sum(a: Rows | None, b: Rows | None) -> Rows | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a.plus(b)  # type: ignore[arg-type]
+def within(rows: Rows, values: Interval) -> Tensor:  # (batch, n) -> (batch, rows)
+    """The least of ``rows . values``, less what rounding may take off it: as in ``folded.py``."""
+    slack, negative = gamma(4 * values.lower.shape[-1] + 16) * values.magnitude, rows.map(_negative)
+    low, high = values.lower - slack, values.upper + slack
+    return rows.dot(low) + negative.dot(high - low) - vanished(values)
 
 
 def _positive(values: Tensor) -> Tensor:
@@ -396,13 +548,3 @@ def _negative(values: Tensor) -> Tensor:
 def vanished(met: Interval) -> Tensor:  # (batch, n) -> (batch, 1)
     """What a bound may lose where coefficients of these values underflow: TINY of each."""
     return TINY * (1 + met.magnitude.sum(-1, keepdim=True))
-
-
-def interval_means(weights: Weights, mean: Interval, scale: Tensor) -> Interval:
-    """Range of E X from the range of E z alone."""
-    middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower)
-    at, away = weights.apply(middle) + weights.bias, weights.power(radius, 1)
-    # Middle, radius, both products and the sum are off by less than 2 terms + 8 units of ``scale``: radii are no larger
-    # than magnitudes, and gamma is twice that.
-    lost = gamma(2 * weights.terms + 16) * scale + TINY
-    return Interval(at - away - lost, at + away + lost)

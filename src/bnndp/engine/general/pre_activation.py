@@ -49,7 +49,8 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     least = _least_deviation(z, mean.magnitude, spread.upper.sqrt())
     spread = _variances(spread, least) if weights.random else Interval(zero, zero)
     if z.fixed:
-        return _gaussian(mean, spread)
+        centre = weights.spread(0.5 * (z.mean.lower + z.mean.upper)) if weights.random else None
+        return replace(_gaussian(mean, spread), spread_centre=centre)
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     noise_deviation = weights.power(z.noise_deviation, 2) * UP
     norms = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)

@@ -54,12 +54,22 @@ class DenseRows:
         """Each coefficient times that of a vector of its box."""
         return DenseRows(self.values * v[:, None])
 
+    def with_negatives(self) -> DenseRows:
+        """The rows, then their negatives."""
+        return DenseRows(torch.cat([self.values, -self.values], 1))
+
     def plus(self, other: DenseRows) -> DenseRows:
         """The sum with rows of the same kind."""
         return DenseRows(self.values + other.values)
 
+    def add_times(self, other: DenseRows, v: Tensor) -> DenseRows:  # (batch, n)
+        """The sum with ``other.times(v)``, in the place of these rows: nobody else may hold them."""
+        return DenseRows(self.values.addcmul_(other.values, v[:, None]))
+
     def dot(self, v: Tensor) -> Tensor:  # (batch, n) or (n,) -> (batch, rows)
         """Products with a vector."""
+        if self.batch == 1 and v.ndim == 2:
+            return apply_rows(self.values[0], v)
         batch = max(self.batch, v.shape[0] if v.ndim > 1 else 1)
         return apply_rows(self.values.expand(batch, -1, -1), v.expand(batch, -1))
 
@@ -118,9 +128,17 @@ class LocalRows:
         """Each coefficient times that of a vector of its box; zero outside the image."""
         return replace(self, values=self.values * self.around(v).reshape(v.shape[0], 1, -1, *self.values.shape[3:]))
 
+    def with_negatives(self) -> LocalRows:
+        """The rows, then their negatives."""
+        return replace(self, values=torch.cat([self.values, -self.values], 1))
+
     def plus(self, other: LocalRows) -> LocalRows:
         """The sum with rows of the same windows."""
         return replace(self, values=self.values + other.values)
+
+    def add_times(self, other: LocalRows, v: Tensor) -> LocalRows:  # (batch, n)
+        """The sum with ``other.times(v)``."""
+        return self.plus(other.times(v))
 
     def dot(self, v: Tensor) -> Tensor:  # (batch, n) or (n,) -> (batch, rows)
         """Products with a vector."""

@@ -48,7 +48,7 @@ class _Squared:
 
 def second_moment(phi: Activation, m: Tensor, r: Tensor) -> Interval:
     """F(m, r), with the errors of its computation."""
-    variance, mean, error = phi.central(m, r).variance, phi.mean(m, r).abs(), phi.error(m, r)
+    variance, mean, error = phi.variance(m, r), phi.mean(m, r).abs(), phi.error(m, r)
     low, high = (mean - error).clamp_min(0).square(), (mean + error).square()
     return Interval((variance.lower + low) / UP, (variance.upper + high) * UP)
 

@@ -8,7 +8,10 @@ independent. Where given nothing less than z the coordinates are independent, Y 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +26,18 @@ __all__ = [
     "POWERS",
     "RIO",
     "Expansion",
+    "Kernel",
     "Pieces",
     "Pre",
+    "SecondMoments",
     "Signal",
     "SquareNoise",
     "fixed",
     "of_box",
 ]
+
+_FEW = 4.0  # standard deviations
+_SHARE = 0.1  # of the neurons
 
 POWERS = (4, 8, 16)
 """The q of the norms ||.||_q that are carried along; the last axis of every ``norms``."""
@@ -64,6 +72,25 @@ def with_gaussian(norms: Tensor, deviations: Tensor) -> Tensor:  # (..., q) each
     return torch.where(scale.isinf(), torch.inf, scale * torch.stack(found, -1) * UP)
 
 
+class SecondMoments(Protocol):
+    """Mean and variance of a signal."""
+
+    @property
+    def mean(self) -> Interval:
+        """E z_j: (batch, n)."""
+        ...
+
+    @property
+    def variance(self) -> Tensor:
+        """Var z_j, at most: (batch, n)."""
+        ...
+
+    @property
+    def fixed(self) -> bool:
+        """Whether z is a function of x alone."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SquareNoise:
     """How the squares z_j^2 vary given Y, with Q = E[z_j^2 | Y]: (batch, n) each, upper bounds."""
@@ -71,6 +98,17 @@ class SquareNoise:
     variance: Tensor  # E Var(z_j^2 | Y)
     size: Tensor  # the norm in L2 of Var(z_j^2 | Y)
     norm4: Tensor  # ||z_j^2 - Q||_4
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    r"""For independent z_j: :math:`\operatorname{Var}f(z_j)\le\mathbb E\tau_jf'(z_j)^2` for every Lipschitz f.
+
+    :math:`\tau_j\ge0` is a function of the randomness of z_j alone. (batch, n) each, upper bounds.
+    """
+
+    mean: Tensor  # E tau_j
+    deviation: Tensor  # standard deviation of tau_j
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +131,7 @@ class Signal:
     fixed: bool
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
+    kernel: Kernel | None = None  # of a source, if it is known
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
@@ -174,7 +213,7 @@ class Expansion:
     linear_fourth: Interval  # the same without Var s
     remainders: dict[int, Tensor]  # R_p, by p
     quadratic: dict[int, Tensor]  # more of them, if s is expanded to second order
-    pieces: Pieces | None  # more of them, with more smoothing
+    in_pieces: Callable[[], Pieces] | None  # more of them, with more smoothing: only where they are asked for
     spread_variance: Tensor  # Var s
     spread_third: Tensor  # E |s - S|^3
     spread_fourth: Tensor  # E (s - S)^4
@@ -182,8 +221,13 @@ class Expansion:
     spread_low: Tensor  # E (S - s)_+^4
     norms: Tensor  # (batch, n, q): ||m - E m||_q
 
+    @property
+    def pieces(self) -> Pieces | None:
+        """More of the factors of remainders."""
+        return None if self.in_pieces is None else self.in_pieces()
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Pre:
     """Moments of the values X that go into an activation: Gaussian given the signal z below, N(m(z), s(z)).
 
@@ -207,6 +251,7 @@ class Pre:
     expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
+    spread_centre: Tensor | None = None  # s at the middle of the means of an input that is a function of x
 
     @property
     def mean_variance(self) -> Tensor:
@@ -218,6 +263,15 @@ class Pre:
         """Var X, at most."""
         return self.mean_variance + self.spread.upper
 
+    @cached_property
+    def narrow(self) -> Tensor:
+        """The boxes (batch,) on which some neurons move by less than a few standard deviations of X.
+
+        On all others the ranges of the means decide, and errors of E phi(X) of higher order make no difference.
+        """
+        moved = self.mean.upper - self.mean.lower < _FEW * self.variance.sqrt()
+        return (moved.sum(-1) > _SHARE * moved.shape[-1]) | (self.variance == 0).all(-1)
+
     @property
     def smoothing(self) -> Interval:
         """T = S + N."""
@@ -228,7 +282,7 @@ class Pre:
         """E s^2, at most."""
         return (self.spread.upper.square() + self.spread_deviation.square()) * UP
 
-    @property
+    @cached_property
     def total_norms(self) -> Tensor:
         r"""||X - E X||_q, at most: (batch, n, q); X - m is Gaussian given z.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bnndp.engine.general.expansion import History
 from bnndp.engine.general.rows import DenseRows, Rows
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -95,6 +95,10 @@ class StackedLinear:
             part = slice(start, min(start + step, self.n_out))
             yield part, DenseRows(self._repeated(self.weight[:, part]))
 
+    def rows_at(self, at: Tensor) -> Rows | None:
+        member = torch.arange(self.weight.shape[0], device=at.device).repeat_interleave(self.boxes)
+        return DenseRows(self.weight[member[:, None], at])
+
     def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
         return None
 
@@ -133,7 +137,7 @@ class StackedLinear:
     def spread_deviation(self, z: Signal) -> Tensor:
         return self._none(z.variance)
 
-    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, rows: Rows, z: SecondMoments, away: Tensor) -> tuple[Tensor, Tensor]:
         none = self._none(z.variance)[:, :1].expand(-1, rows.count)
         return none, none[..., None].expand(-1, -1, away.shape[-1])
 

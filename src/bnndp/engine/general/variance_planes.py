@@ -39,7 +39,7 @@ def variance_planes(phi: Activation, x: Pre, near: Around, variance: Interval) -
 def _on_rectangle(phi: Activation, m: Interval, s: Interval) -> tuple[Plane, Plane]:
     """Planes below and above v(m, sqrt(s))."""
     steep, ms, ss, roots = phi.shape.steepest, [m.lower, m.upper], [s.lower, s.upper], [s.lower.sqrt(), s.upper.sqrt()]
-    corners = phi.central(torch.stack([t for t in ms for _ in roots]), torch.stack(roots * 2)).variance
+    corners = phi.variance(torch.stack([t for t in ms for _ in roots]), torch.stack(roots * 2))
     low, high = ([list(row.unbind(0)) for row in v.unflatten(0, (2, 2))] for v in (corners.lower, corners.upper))
     mean = 0.5 * (corners.lower + corners.upper)
     beta = 0.5 * (mean[1] + mean[3] - mean[0] - mean[2]) / (s.upper - s.lower).clamp_min(TINY)

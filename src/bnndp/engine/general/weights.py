@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bnndp.engine.general.expansion import History
 from bnndp.engine.general.rows import Rows
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import UP, gamma
@@ -82,6 +82,10 @@ class Weights(Protocol):
         """The rows of mu itself, in pieces of about ``numbers`` coefficients for each box, and which they are."""
         ...
 
+    def rows_at(self, at: Tensor) -> Rows | None:  # (batch, k) of integers
+        """The rows of mu with these indices, of each box its own; None where they are not held as a matrix."""
+        ...
+
     def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
         """The rows w of s_i = sum_j w_ij z_j^2 + ..., as of :meth:`own_rows`; None where they are not known."""
         ...
@@ -132,7 +136,7 @@ class Weights(Protocol):
         ...
 
     def row_parts(
-        self, rows: Rows, z: Signal, away: Tensor
+        self, rows: Rows, z: SecondMoments, away: Tensor
     ) -> tuple[Tensor, Tensor]:  # away (batch, n_in, k) -> (batch, rows), (batch, rows, k)
         r"""Norms of the noise of ``rows . X``, which is a norm of (z, 1): at E z, and of deviations up to ``away``.
 
@@ -142,7 +146,7 @@ class Weights(Protocol):
         ...
 
 
-def row_variance(weights: Weights, rows: Rows, z: Signal) -> Tensor:  # (batch, rows)
+def row_variance(weights: Weights, rows: Rows, z: SecondMoments) -> Tensor:  # (batch, rows)
     """E of the variance of ``rows . X`` given z, at most: that at E z plus that of z - E z."""
     at, away = weights.row_parts(rows, z, z.variance.sqrt()[..., None])
     return (at.square() + away[..., 0].square()) * UP

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.first import Ranges
+from bnndp.engine.tails.first_layer import Ranges
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear
 from bnndp.maths.exponential import chernoff_constant, log_moment, tilted
@@ -78,7 +78,7 @@ def largest_log_moment(
 
     Each L lies below a plane :math:`\alpha m+\beta r+\text{const}` on its rectangle. r(x) lies above
     :math:`(q(x)+\sigma_b^2)/r(x_c)` (Cauchy and Schwarz) and below :math:`(s(x)+\rho^2)/(2\rho)`,
-    :math:`s(x)\le2q(x)-\sum_j\sigma_j^2\check x_j\hat x_j+\sigma_b^2`, with :math:`q` as in engine/dense/first.py.
+    :math:`s(x)\le2q(x)-\sum_j\sigma_j^2\check x_j\hat x_j+\sigma_b^2`, with :math:`q` as in ``first_layer.py``.
     """
     return box.maximum(*in_x(layer, box, ranges, *_plane(ranges, a, c)))
 

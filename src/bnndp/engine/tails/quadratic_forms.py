@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.first import Ranges
+from bnndp.engine.tails.first_layer import Ranges
 from bnndp.engine.tails.one_layer import bend, in_x
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.layers import Linear

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.chunks import device_size
-from bnndp.engine.dense.first import first_ranges
+from bnndp.engine.tails.first_layer import first_ranges
 from bnndp.engine.tails.one_layer import one_layer
 from bnndp.engine.tails.two_layers import TRIALS, two_layers
 from bnndp.errors import InputError

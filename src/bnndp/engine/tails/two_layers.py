@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.dense.first import Ranges
+from bnndp.engine.tails.first_layer import Ranges
 from bnndp.engine.tails.one_layer import Rows, margin_exponents
 from bnndp.engine.tails.quadratic_forms import Base, Form, base_at, log_mean_of_form, worst_base
 from bnndp.geometry.box import Box

@@ -83,7 +83,7 @@ def test_searched_planes_hold_by_all_masks(act: str, name: str) -> None:
     bounds = GeneralPass.of(network, box)
     found, slopes = climb(bounds, rows, 10, NEVER)
     assert slopes is not None
-    assert bool((found.least >= bounds.least(rows)).all())
+    assert bool((found.least >= bounds.affine(rows).least).all())
     for seed in range(5):
         x = box.lower[0] + 0.4 * records.uniform(network.n_in, seed=seed)
         chance, values = outcomes(network, x)

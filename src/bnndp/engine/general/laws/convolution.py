@@ -19,7 +19,7 @@ from bnndp.engine.chunks import device_size
 from bnndp.engine.general.expansion import History, expansion_of, sums_of
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Conv2d
@@ -70,6 +70,9 @@ class Convolution:
 
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return self._kernel_rows(self.layer.weight_mean, numbers)
+
+    def rows_at(self, at: Tensor) -> Rows | None:
+        return None
 
     def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
         return self._kernel_rows(self._variance, numbers) if self.random else None
@@ -126,7 +129,7 @@ class Convolution:
             return self._convolve(each.square(), self._variance.square()).sqrt() * UP
         return self._convolve(each, self._variance) * UP
 
-    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, rows: Rows, z: SecondMoments, away: Tensor) -> tuple[Tensor, Tensor]:
         r"""Roots of sums over channels and kernel entries of :math:`\sigma_{cj}^2(\sum_pu_{cp}z_{pj})^2`.
 
         At the mean the inner sum is at most :math:`|\sum_pu_{cp}\bar z_{pj}|+\sum_p|u_{cp}|\rho_{pj}` for means within

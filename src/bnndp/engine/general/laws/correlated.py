@@ -16,7 +16,7 @@ from bnndp.engine.general.expansion import History
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
@@ -89,7 +89,7 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
         reach = self._excess(norm4[..., None])[..., 0]
         return (linear + self._plain(norm4.square(), 0.0) + reach.square()) * UP
 
-    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, rows: Rows, z: SecondMoments, away: Tensor) -> tuple[Tensor, Tensor]:
         u = rows.dense().values
         u = u.expand(z.variance.shape[0], *u.shape[1:])
         middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)

@@ -10,7 +10,7 @@ from torch import Tensor
 from bnndp.engine.general.expansion import History, expansion_of, sums_of
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import apply_rows
@@ -73,7 +73,7 @@ class Dense(MeanMatrix[Linear]):
             return (each.square() @ self._variance.square().mT).sqrt() * UP
         return each @ self._variance.mT * UP
 
-    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, rows: Rows, z: SecondMoments, away: Tensor) -> tuple[Tensor, Tensor]:
         u = rows.dense().values
         square = u.square()
         at = apply_rows(square, self.spread(z.mean.magnitude)).sqrt() * UP

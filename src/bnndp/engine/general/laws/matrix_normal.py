@@ -15,7 +15,7 @@ from bnndp.engine.general.expansion import History
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
-from bnndp.engine.general.signal import Expansion, Signal
+from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import MatrixNormalLinear
@@ -82,7 +82,7 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
         quadratic = (z.norms[..., 0] @ factor).square().sum(-1, keepdim=True)
         return self._rows * (linear + quadratic) * UP
 
-    def row_parts(self, rows: Rows, z: Signal, away: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, rows: Rows, z: SecondMoments, away: Tensor) -> tuple[Tensor, Tensor]:
         u = rows.dense().values
         lost = gamma(2 * self.n_out + 8) * (u.abs() @ self.layer.row_factor.abs()).square().sum(-1).sqrt()
         root = torch.linalg.vector_norm(u @ self.layer.row_factor, dim=-1) + lost  # of u' U u

@@ -41,13 +41,21 @@ class MeanMatrix(Generic[_Layer]):
         return z @ self.layer.weight_mean.mT
 
     def power(self, z: Tensor, exponent: int) -> Tensor:
-        return z @ (self.layer.weight_mean.abs() ** exponent).mT
+        return z @ _power(self.layer.weight_mean, exponent).mT
 
     def pull(self, rows: Rows) -> Rows:
         return DenseRows(rows.dense().values @ self.layer.weight_mean)
 
     def power_pull(self, rows: Rows, exponent: int) -> Rows:
-        return DenseRows(rows.dense().values @ self.layer.weight_mean.abs() ** exponent)
+        return DenseRows(rows.dense().values @ _power(self.layer.weight_mean, exponent))
 
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return pieces_of(self.layer.weight_mean, numbers)
+
+    def rows_at(self, at: Tensor) -> Rows | None:
+        return DenseRows(self.layer.weight_mean[at])
+
+
+def _power(weight: Tensor, exponent: int) -> Tensor:
+    """|weight|^exponent."""
+    return weight.abs() if exponent == 1 else weight.square() if exponent == 2 else weight.abs() ** exponent

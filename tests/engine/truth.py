@@ -1,4 +1,4 @@
-"""Truth for the moment pass: its records, and draws of all hidden layers at a point of the box.
+"""Truth for networks of Linear and Relu: draws of all hidden layers at a point of the box, and exact margins.
 
 The draws use local reparametrisation: given the layer below, pre-activations are independent Gaussians. Closed forms
 given that layer (mean, second moment, variance of a rectified Gaussian) are written out here once more, in their
@@ -18,12 +18,7 @@ from support import oracles
 from support.dice import Dice
 from torch import Tensor
 
-from bnndp.engine.dense.conditional import Layers, conditional
-from bnndp.engine.dense.dense_pass import DensePass
-from bnndp.engine.dense.first import FirstLayer, first_layer
-from bnndp.engine.dense.forward import Hidden, HiddenLayers
-from bnndp.engine.dense.pre_activation import pre_activation as moments_before
-from bnndp.engine.dense.records import Latent, PreActivation
+from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
 from bnndp.engine.protocol import Margins, Pass, both_signs, known
 from bnndp.geometry.bounds import AffineBounds, Interval
@@ -37,53 +32,7 @@ DEVIATIONS = 5.0  # standard errors by which an estimate may lie on the wrong si
 ROUNDING = 1e-11  # of the draws, relative to the size of what was averaged
 
 
-# The records of a pass
-
-
-@dataclass(frozen=True)
-class Run:
-    """The hidden layers of a network on a box, with all of them taken apart as if others followed."""
-
-    network: BayesianNetwork
-    layers: HiddenLayers
-
-    @property
-    def first(self) -> FirstLayer:
-        return self.layers.first
-
-    @property
-    def hidden(self) -> list[Hidden]:
-        return self.layers.chain
-
-    @cached_property
-    def latents(self) -> list[Latent]:
-        return self.layers.latents
-
-    @cached_property
-    def given(self) -> Layers:
-        parts: Layers = []
-        for k, h in enumerate(self.hidden):
-            sources = self.first.sources if k == 0 else None
-            parts.append((h.before, conditional(h.before, h.mean, h.latent, self.latents[k], sources)))
-        return parts
-
-
-def run(network: BayesianNetwork, box: Box) -> Run:
-    return Run(network, DensePass(network.linears, box).layers)
-
-
-def sources(m: list[float], r: list[float]) -> FirstLayer:
-    """A first layer whose pre-activations have these means and deviations at its only input."""
-    zero = torch.zeros(len(m), 1, dtype=torch.float64)
-    layer = Linear(zero, zero, torch.tensor(m, dtype=torch.float64), torch.tensor(r, dtype=torch.float64))
-    return first_layer(layer, Box([0.0], [0.0]))
-
-
-def behind(first: FirstLayer, mu: list[float], sigma: list[float], floor: float) -> PreActivation:
-    """One neuron of the second layer with these weights, and a deviation ``floor`` of its bias."""
-    weight, std = (torch.tensor([part], dtype=torch.float64) for part in (mu, sigma))
-    bias = torch.zeros(1, dtype=torch.float64)
-    return moments_before(Linear(weight, std, bias, bias + floor), first, [first.latent], [])
+# Bounds of a pass
 
 
 def enclosed(found: Pass, outputs: int) -> tuple[AffineBounds, Interval]:
@@ -94,8 +43,8 @@ def enclosed(found: Pass, outputs: int) -> tuple[AffineBounds, Interval]:
 
 
 def bounds(network: BayesianNetwork, box: Box) -> tuple[AffineBounds, Interval]:
-    """Those of the moment pass."""
-    return enclosed(DensePass(network.linears, box), network.n_out)
+    """Those of the general pass."""
+    return enclosed(GeneralPass.of(network, box), network.n_out)
 
 
 # Draws
@@ -136,6 +85,23 @@ class Draws:
     def v(self) -> Tensor:
         """Var(z | before)."""
         return (self.q - self.h * self.h).clamp_min(0)
+
+    @cached_property
+    def third(self) -> Tensor:
+        """E[z^3 | before]."""
+        r, cdf, pdf = self._normal
+        m2 = self.m * self.m
+        return self.m * (m2 + 3 * self.s) * cdf + r * (m2 + 2 * self.s) * pdf
+
+    @cached_property
+    def central_third(self) -> Tensor:
+        """E[(z - h)^3 | before]."""
+        return self.third - 3 * self.h * self.q + 2 * self.h**3
+
+    @cached_property
+    def central_fourth(self) -> Tensor:
+        """E[(z - h)^4 | before]."""
+        return self.fourth - 4 * self.h * self.third + 6 * self.h**2 * self.q - 3 * self.h**4
 
     @cached_property
     def fourth(self) -> Tensor:

@@ -1,1 +1,0 @@
-"""The moment dynamic program: first and second moments forward, affine bounds backward (docs/theory.md)."""

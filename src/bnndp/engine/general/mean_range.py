@@ -1,0 +1,107 @@
+"""Ranges of the means of a layer over the boxes: rows carried down to x, and interval arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.chunks import cache_size, indices_of
+from bnndp.engine.general.nodes import Bound, Node, Weighted, least_value
+from bnndp.engine.general.rows import Rows
+from bnndp.engine.general.weights import Weights
+from bnndp.engine.protocol import known
+from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import Box
+from bnndp.geometry.half_space import HalfSpace
+from bnndp.maths.rounding import TINY, gamma
+
+__all__ = ["Wanted", "mean_range", "not_far_below", "with_kink_inside"]
+
+_NUMBERS = 2**19  # entries of the matrices of rows made at a time: in the caches of a CPU
+_DEAD = 32.0  # standard deviations: the 16th power of their inverse is below 1e-24
+_FEW = 0.9  # of the rows of a layer: if no box needs more, rows are picked
+
+
+Wanted = Callable[[Interval], Tensor]
+"""Of which neurons (batch, n) a range is wanted that is better than this one, by interval arithmetic."""
+
+
+def mean_range(
+    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
+) -> Interval:
+    """Range of E X over the boxes, or what ``cut`` leaves of them: (batch, n).
+
+    Rows are carried down of the neurons that are wanted, or of all. What is found for a box does not depend on the
+    other boxes.
+    """
+    coarse = weighted.interval
+    if len(chain) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
+        return coarse
+    if wanted is None:
+        return _meet(coarse, *_refined(chain, weighted, box, cut))
+    asked = wanted(coarse)
+    at = indices_of(asked)
+    if at.shape[1] == 0:
+        return coarse
+    if at.shape[1] > _FEW * asked.shape[1] or weighted.weights.rows_at(at[:, :1]) is None:
+        found = _meet(coarse, *_refined(chain, weighted, box, cut))
+    else:
+        some = Interval(coarse.lower.gather(1, at), coarse.upper.gather(1, at))
+        some = _meet(some, *_refined(chain, weighted, box, cut, at))
+        found = Interval(coarse.lower.scatter(1, at, some.lower), coarse.upper.scatter(1, at, some.upper))
+    return Interval(torch.where(asked, found.lower, coarse.lower), torch.where(asked, found.upper, coarse.upper))
+
+
+def with_kink_inside(kinks: Sequence[float]) -> Wanted:
+    """Those whose range holds a kink: elsewhere a function that is affine but for its kinks is a line anyway."""
+
+    def wanted(coarse: Interval) -> Tensor:
+        inside = torch.zeros_like(coarse.lower, dtype=torch.bool)
+        for kink in kinks:
+            inside |= ~((coarse.lower >= kink) | (coarse.upper <= kink))  # true for NaN
+        return inside
+
+    return wanted
+
+
+def not_far_below(kink: float, deviation: Tensor) -> Wanted:  # (batch, n)
+    """Those that are not so many deviations of X below a kink, before which phi is constant, that it makes none."""
+    return lambda coarse: ~(coarse.upper < kink - _DEAD * deviation)  # true for NaN
+
+
+def _meet(coarse: Interval, low: Tensor, negated: Tensor) -> Interval:
+    """The intersection with lower bounds of the means and of their negatives."""
+    return Interval(torch.fmax(known(low), coarse.lower), torch.fmin(-known(negated), coarse.upper))
+
+
+def _refined(
+    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Lower bounds of the means and of their negatives, of all or of those ``at`` (batch, k): (batch, n or k) each."""
+    weights, scale = weighted.weights, weighted.scale
+    bias = weights.bias.expand_as(scale)
+    if at is not None:
+        bias, scale = bias.gather(1, at), scale.gather(1, at)
+    slack, found = gamma(8) * scale + TINY, list[Tensor]()
+    widest = max(node.mean.lower.shape[-1] for node in chain)  # rows get as wide as that
+    numbers = cache_size(_NUMBERS, scale.device) // (2 * box.batch)
+    for part, rows in _pieces(weights, numbers, widest, at):
+        start = torch.cat([bias[:, part] - slack[:, part], -bias[:, part] - slack[:, part]], 1)
+        found.append(least_value(chain, Bound(rows.with_negatives(), start), box, cut))
+    halves = [piece.chunk(2, 1) for piece in found]
+    return torch.cat([low for low, _ in halves], 1), torch.cat([negated for _, negated in halves], 1)
+
+
+def _pieces(weights: Weights, numbers: int, widest: int, at: Tensor | None) -> Iterator[tuple[slice, Rows]]:
+    """The rows of a layer, or those ``at`` of each box, in pieces of about ``numbers`` coefficients for each box."""
+    if at is None:
+        yield from weights.own_rows(numbers * weights.n_in // widest)
+        return
+    step = max(1, numbers // widest)
+    for start in range(0, at.shape[1], step):
+        part = slice(start, min(start + step, at.shape[1]))
+        rows = weights.rows_at(at[:, part])
+        if rows is not None:
+            yield part, rows
