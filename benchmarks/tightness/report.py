@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,8 @@ class Section:
 
     def markdown(self) -> str:
         """For a file."""
-        lines = [f"## {self.title}", "", self.remark, "", _line(self.headings), _line(["---"] * len(self.headings))]
+        remark = textwrap.fill(self.remark, 116)
+        lines = [f"## {self.title}", "", remark, "", _line(self.headings), _line(["---"] * len(self.headings))]
         return "\n".join([*lines, *(_line(row) for row in self.rows), ""])
 
 
