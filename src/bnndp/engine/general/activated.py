@@ -21,7 +21,8 @@ from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
 from bnndp.engine.general.given import Given, given_input
-from bnndp.engine.general.joint_gaussian import Near, joint_of
+from bnndp.engine.general.joint_activated import joint_of
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.powers import Powers, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
@@ -92,7 +93,7 @@ def activated(
     covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
     signal = signal.without_history()
     if covariances is not None:
-        found_jointly = joint_of(phi, x.mean, x.spread, covariances, variance, linear.rest.given)
+        found_jointly = joint_of(phi, x.mean, x.spread, covariances, signal.mean, variance, linear.rest.given)
         signal = replace(signal, joint=found_jointly)
     return signal, linear
 

@@ -21,7 +21,7 @@ from bnndp.engine.general.activation_planes import Planes, few_kinks, planes, pl
 from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import Hinge, hinge_of
-from bnndp.engine.general.joint_expansion import gradient_of, joint_expansion
+from bnndp.engine.general.joint_expansion import Moments, gradient_of, joint_expansion
 from bnndp.engine.general.joint_gaussian import Joint
 from bnndp.engine.general.laws.residual import added
 from bnndp.engine.general.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
@@ -323,7 +323,8 @@ def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # nor
     zero = torch.zeros_like(noise.upper)
     straight = below.norms(DenseRows(gradient.rows.value)) if gradient is not None else torch.zeros_like(norms)
     spread = weights.mean_spread(z).upper if gradient is not None else zero
-    found = joint_expansion(joint, mu, gradient, z.norms, spread, straight[..., 0])
+    rests = below.linear.rest.norms if isinstance(below, Activated) else z.norms
+    found = joint_expansion(joint, mu, gradient, Moments(z.norms, rests), spread, straight[..., 0])
     eighth = torch.full_like(zero, torch.inf)
     known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, eighth], -1)
     squares = Squares(found.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)

@@ -47,15 +47,24 @@ from torch import Tensor
 
 from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_products import products_deviation
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.signal import CENTRED, Expansion, Signal
 from bnndp.engine.general.weights import Weights
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["Gradient", "gradient_of", "joint_expansion"]
+__all__ = ["Gradient", "Moments", "gradient_of", "joint_expansion"]
 
 _HALF_ROOT, _SIXTH_ROOT = math.sqrt(0.5) * UP, math.sqrt(1 / 6) * UP
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Norms of z_j - E z_j, and of what a line leaves of it: (batch, n, q)."""
+
+    norms: Tensor
+    rests: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,64 +73,55 @@ class Gradient:
 
     rows: Near  # g: (batch, n_out, n)
     squares: Tensor  # Sigma_jj: (1, n_out, n)
-    products: Tensor  # (batch, n_out, 2): norms of q in L2 and L4, not centred
+    coupling: Tensor | None  # Sigma_jk for j != k: (n_out, n, n)
 
 
 def gradient_of(weights: Weights, z: Signal) -> Gradient | None:
     """Of the variances of a layer above z; None if they are constant."""
     if not weights.random:
         return None
-    mean = z.mean
+    mean, coupling = z.mean, weights.coupling
     middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
     unit = DenseRows(torch.eye(weights.n_out, dtype=middle.dtype, device=middle.device)[None])
     squares = weights.variance_pull(unit).dense().values
     rows = weights.spread_pull(unit, middle).dense().values
-    off = 2 * squares * (radius + BLUR * middle.abs())[:, None]
-    products = torch.zeros_like(rows[..., :2])
-    if weights.coupled:
-        rest = weights.spread_rest(z)
-        off = off + (torch.inf if rest is None else rest.slack)
-        products = products + (torch.inf if rest is None else rest.products[..., :2])
-    return Gradient(Near(rows, off * UP), squares, products)
+    away = radius + BLUR * middle.abs()
+    off = 2 * squares * away[:, None]
+    if coupling is not None:
+        off = off + 2 * torch.einsum("ojk,bk->boj", coupling.abs(), away)
+    return Gradient(Near(rows, (off + BLUR * rows.abs()) * UP), squares, coupling)
 
 
 def joint_expansion(
     joint: Joint,
     mu: Tensor,  # (1, n_out, n)
     s: Gradient | None,  # None: s is constant
-    norms: Tensor,  # (batch, n, q): of z_j - E z_j
+    z: Moments,
     spread: Tensor,  # (batch, n_out): S, at most
     row_norm4: Tensor,  # (batch, n_out): of the rows of the gradient
 ) -> Expansion:
     """Of rows ``mu . z`` and their variances s."""
-    slope, bend, size = joint.slope, joint.bend, mu.abs()
+    slope, size = joint.slope, mu.abs()
     w = mu * slope.value[:, None]
     loose = size * slope.off[:, None] + BLUR * w.abs()  # of w
-    c = joint.apply(w, joint.gaussian.value)  # (batch, n_out, n)
-    off = joint.apply(loose, joint.gaussian.size) + joint.apply(
-        w.abs(), joint.gaussian.off + BLUR * joint.gaussian.size
-    )
-    c = Near(c, off * UP)
+    gaussian = joint.gaussian
+    off = joint.apply(loose, gaussian.size) + joint.apply(w.abs(), gaussian.off + BLUR * gaussian.size)
+    c = Near(joint.apply(w, gaussian.value), off * UP)  # (batch, n_out, n)
     v = ((w * c.value).sum(-1) + (w.abs() * c.off + loose * c.size).sum(-1)).clamp_min(0) * UP
     each = torch.minimum(c.size / joint.root[:, None].clamp_min(TINY), v.sqrt()[..., None]) * UP  # |c_j| / r_j
     rest = joint.form(joint.remainder, mu).interval.upper.clamp_min(0).sqrt() * UP  # sd R
     kappa, third = _degree_two(joint, mu, c, each)
     fourth = _SIXTH_ROOT * (size * each**3 * joint.third[:, None]).sum(-1)
-    fifth = 0.0 * v
     zero = torch.zeros_like(v)
     deviation, low4, spread4 = zero, zero, zero
     if s is not None:
-        cross = _with_spread(joint, slope, bend, c, s)
-        inner = _squares(joint, s, norms) + s.products[..., 0]
-        own = joint.form(joint.covariance, s.rows.value)
-        linear = own.interval.upper.clamp_min(0).sqrt() + (s.rows.off * joint.deviation[:, None]).sum(-1)
-        deviation = (linear + inner) * UP
-        straight = (s.rows.size * each.square() * joint.second[:, None]).sum(-1)  # times v, of g . d
+        moved = _moved(joint, s, c, each, v, z)
+        deviation = moved.deviation
         third = third + 0.5 * rest * deviation
-        fourth = fourth + 0.5 * _HALF_ROOT * (straight + v * inner)
-        kappa = Near(kappa.value + cross.value, kappa.off + cross.off + v.sqrt() * s.products[..., 0])
-        spread4 = (row_norm4 + _norm4(s, norms)) ** 4
-        low4 = torch.minimum(spread4, spread.square() * deviation.square()) * UP
+        fourth = fourth + moved.fourth
+        kappa = Near(kappa.value + moved.cross.value, kappa.off + moved.cross.off)
+        spread4 = (row_norm4 + moved.norm4) ** 4
+        low4 = torch.minimum((row_norm4 + moved.below4) ** 4, spread.square() * deviation.square()) * UP
     fifth = 0.25 * kappa.size * rest.square()
     infinite = torch.full_like(v, torch.inf)
     none = Interval(zero, zero)
@@ -152,36 +152,62 @@ def _degree_two(joint: Joint, mu: Tensor, c: Near, each: Tensor) -> tuple[Near, 
     return Near(value, off * UP), torch.where(known, 0.0, 0.5 * size * coarse).sum(-1) * UP
 
 
-def _with_spread(joint: Joint, slope: Near, bend: Near, c: Near, s: Gradient) -> Near:
-    """E L delta, but for products of two coordinates: (batch, n_out)."""
-    p = Near(slope.value[:, None], slope.off[:, None])
-    straight = s.rows.times(c).times(p)
-    b = Near(bend.value[:, None].nan_to_num(0.0), bend.off[:, None])
-    diagonal = Near(
-        *(part.diagonal(dim1=-2, dim2=-1).flatten(1)[:, None] for part in (joint.gaussian.value, joint.gaussian.off))
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What delta costs: (batch, n_out) each."""
+
+    deviation: Tensor  # sd delta
+    cross: Near  # E L delta
+    fourth: Tensor  # factor of the fourth derivative
+    norm4: Tensor  # of what the gradient leaves of delta
+    below4: Tensor  # and of its lower side: a square is below its mean by no more than that
+
+
+def _moved(joint: Joint, s: Gradient, c: Near, each: Tensor, v: Tensor, z: Moments) -> _Moved:
+    slope, curved = _slope_in(joint, s), _curved(joint, s, z)
+    linear = joint.form(joint.gaussian, slope.value).interval.upper.clamp_min(0).sqrt()
+    linear = linear + (slope.off * joint.spread_root[:, None]).sum(-1)  # of standard deviations
+    bent = (joint.apply(curved, joint.correlation.square()) * curved).sum(-1)
+    deviation = (linear.square() + bent).sqrt()
+    cross = slope.times(c)
+    cross = Near(cross.value.sum(-1), (cross.off + BLUR * cross.value.abs()).sum(-1) * UP)
+    fourth = (curved * each.square()).sum(-1)
+    norm4 = (s.rows.off * z.norms[:, None, :, 0]).sum(-1)
+    below4 = norm4 + (s.squares * joint.variance.upper[:, None]).sum(-1)
+    norm4 = norm4 + CENTRED[0] * (s.squares * z.norms[:, None, :, 1].square()).sum(-1)
+    if s.coupling is not None:
+        products = products_deviation(joint, s.coupling, z.rests)
+        deviation, norm4, below4 = deviation + products[0], norm4 + products[1], below4 + products[1]
+        fourth = fourth + v * products[0]
+        more = _with_products(joint, s.coupling, c)
+        cross = Near(cross.value + more.value, cross.off + more.off)
+    return _Moved(
+        deviation * UP, cross, 0.5 * _HALF_ROOT * fourth * UP, (norm4 + SMALL**2) * UP, (below4 + SMALL**2) * UP
     )
-    fine = b.times(p).times(diagonal)
-    more = joint.slope_second * joint.second
-    whole = torch.hypot(
-        joint.slope_second, bend.size * joint.gaussian.size.diagonal(dim1=-2, dim2=-1).flatten(1).sqrt()
+
+
+def _slope_in(joint: Joint, s: Gradient) -> Near:
+    r"""E of the derivative of the part of s in X_j alone, g_j p_j + 2 Sigma_jj Cov(phi'(X_j), z_j): (batch, n_out, n)."""
+    p, lag = (Near(part.value[:, None], part.off[:, None]) for part in (joint.slope, joint.lag))
+    coarse = (joint.slope_deviation * joint.deviation)[:, None]
+    take = lag.off < coarse  # false for NaN
+    both = Near(torch.where(take, lag.value, 0.0), torch.where(take, lag.off, coarse))
+    line = s.rows.times(p)
+    return Near(
+        line.value + 2 * s.squares * both.value, line.off + 2 * s.squares * (both.off + BLUR * both.value.abs())
     )
-    coarse = (whole.nan_to_num(torch.inf) * joint.deviation)[:, None]
-    off = fine.off + more[:, None]
-    take = off < coarse
-    each = Near(torch.where(take, fine.value, 0.0), torch.where(take, off, coarse)).times(c)
-    value = (straight.value + 2 * s.squares * each.value).sum(-1)
-    sizes = straight.off + BLUR * straight.value.abs() + 2 * s.squares * (each.off + BLUR * each.value.abs())
-    return Near(value, sizes.sum(-1) * UP)
 
 
-def _squares(joint: Joint, s: Gradient, norms: Tensor) -> Tensor:  # (batch, n_out)
-    """Standard deviation of the sum of Sigma_jj d_j^2 (Gebelein)."""
-    rows = s.squares * norms[..., 0].square()[:, None]
-    return ((joint.apply(rows, joint.correlation) * rows).sum(-1) * UP).sqrt() * UP
+def _curved(joint: Joint, s: Gradient, z: Moments) -> Tensor:
+    """Standard deviation of what is of degree two and more in the part of s in X_j alone: (batch, n_out, n)."""
+    square = (z.norms[..., 0] ** 4 * UP - joint.variance.lower.clamp_min(0).square() / UP).clamp_min(0).sqrt()
+    return (s.rows.size * joint.second[:, None] + s.squares * square[:, None]) * UP
 
 
-def _norm4(s: Gradient, norms: Tensor) -> Tensor:  # (batch, n_out)
-    """The norm in L4 of what the gradient leaves of s, and of how far it is off."""
-    loose = (s.rows.off * norms[:, None, :, 0]).sum(-1)
-    square = CENTRED[0] * (s.squares * norms[:, None, :, 1].square()).sum(-1)
-    return (loose + square + CENTRED[0] * s.products[..., 1] + SMALL**2) * UP
+def _with_products(joint: Joint, coupling: Tensor, c: Near) -> Near:
+    """E L q = 2 sum of Sigma_jk c_j Cov(phi'(X_j), z_k) over j != k: (batch, n_out)."""
+    blocks, lines = joint.blocks(coupling), joint.slope_of_pairs
+    value = torch.einsum("ogjk,bgjk->bogj", blocks, lines.value).flatten(2)
+    off = torch.einsum("ogjk,bgjk->bogj", blocks.abs(), lines.off + BLUR * lines.value.abs()).flatten(2)
+    found = Near(value, off * UP).times(c)
+    return Near(2 * found.value.sum(-1), 2 * (found.off + BLUR * found.value.abs()).sum(-1) * UP)

@@ -25,18 +25,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bnndp.activations.activation import Activation
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.smoothed import second_at
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["LARGEST_JOINT", "Joint", "Near", "joint_of"]
+__all__ = ["LARGEST_JOINT", "Joint", "Near", "product"]
 
 LARGEST_JOINT = 2**18
 """Numbers in the covariances of a layer that are formed for each box."""
-
-_SLOPE = 2e-9  # error granted to a slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class Near:
 
     def times(self, other: Near) -> Near:
         """The product."""
-        off = _product(self.off, other.size) + _product(self.value.abs(), other.off)
+        off = product(self.off, other.size) + product(self.value.abs(), other.off)
         return Near(self.value * other.value, (off + BLUR * (self.value * other.value).abs()) * UP)
 
     def outer(self, groups: int) -> Near:  # (batch, n) -> (batch, groups, g, g)
@@ -90,9 +86,15 @@ class Joint:
     bend: Near  # b
     deviation: Tensor  # sd z, at most
     second: Tensor  # u: the standard deviation of what is of degree two and more, at most
+    second_low: Tensor  # the same, at least
     third: Tensor  # t: of degree three and more
     slope_second: Tensor  # of phi'(X), of degree two and more
     root: Tensor  # r, at least
+    spread_root: Tensor  # r, at most
+    steepest: float  # Lipschitz constant of the activation
+    widest: Tensor  # sup |phi' - p|
+    slope_deviation: Tensor  # sd phi'(X), at most
+    lag: Near  # Cov(phi'(X_j), z_j)
     variance: Interval  # of z
 
     @property
@@ -124,13 +126,13 @@ class Joint:
 
     @cached_property
     def remainder(self) -> Near:
-        """Covariances of z_j - p_j X_j: of what is of degree two and more; its diagonal is at most that of u^2."""
+        """Covariances of z_j - p_j X_j: of what is of degree two and more."""
         coarse = self.correlation.square() * self._pairs(self.second) * UP
         fine = self.quadratic.off + self.cubic
         take = fine < coarse  # false for NaN
         found = Near(torch.where(take, self.quadratic.value, 0.0), torch.where(take, fine, coarse))
-        square = 0.5 * self._grouped(self.second.square()) * UP
-        return Near(*(_with_diagonal(part, square) for part in (found.value, found.off)))
+        high, low = (self._grouped(part.square()) for part in (self.second, self.second_low))
+        return Near(_with_diagonal(found.value, high), _with_diagonal(found.off, (high - low) * UP + BLUR * high))
 
     @cached_property
     def covariance(self) -> Near:
@@ -163,6 +165,35 @@ class Joint:
         found = (parts @ matrix).transpose(1, 2)
         return found.reshape(*found.shape[:2], -1)
 
+    def products(self, coupling: Tensor) -> Near:  # (n_out, n, n), zero on the diagonal -> (batch, n_out)
+        """The sums of coupling_jk Cov(z_j, z_k)."""
+        blocks = self.blocks(coupling)
+        value = torch.einsum("bgjk,ogjk->bo", self.apart.value, blocks)
+        off = torch.einsum("bgjk,ogjk->bo", self.apart.off + BLUR * self.apart.value.abs(), blocks.abs())
+        return Near(value, off * UP)
+
+    def blocks(self, matrix: Tensor) -> Tensor:  # (n_out, n, n) -> (n_out, groups, g, g)
+        """The blocks of the groups."""
+        size = matrix.shape[-1] // self.groups
+        parts = matrix.reshape(-1, self.groups, size, self.groups, size)
+        return parts.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+
+    @cached_property
+    def slope_of_pairs(self) -> Near:
+        """Covariances of phi'(X_j) and z_k: b_j p_k C_jk up to what is of degree two and more in both."""
+        left, right = (
+            Near(*(self._grouped(part).unsqueeze(axis) for part in (near.value.nan_to_num(0.0), near.off)))
+            for near, axis in ((self.bend, -1), (self.slope, -2))
+        )
+        fine = left.times(right).times(self.gaussian)
+        more = self.correlation.square() * self._grouped(self.slope_second)[..., :, None]
+        off = fine.off + more * self._grouped(self.second)[..., None, :]
+        return Near(fine.value, off * UP)
+
+    def length(self, sizes: Tensor, part: slice) -> Tensor:  # (batch, rows, n) -> (batch, rows)
+        """The root of the sum of |rho_jk| sizes_j sizes_k, of the boxes of a part."""
+        return ((self.apply(sizes, self.correlation[part]) * sizes).sum(-1) * UP).sqrt() * UP
+
     def row_deviation(self, rows: Tensor) -> Tensor:  # (batch or 1, rows, n) -> (batch, rows)
         """Standard deviation of ``rows . z``, at most."""
         return self.form(self.covariance, rows).interval.upper.clamp_min(0).sqrt() * UP + SMALL
@@ -175,64 +206,10 @@ class Joint:
         return parts[..., :, None] * parts[..., None, :]
 
 
-def joint_of(
-    phi: Activation,
-    mean: Interval,  # (batch, n) each
-    spread: Interval,  # of the variances of X
-    gaussian: Near,  # (batch, groups, g, g)
-    variance: Interval,  # of z
-    rest: Tensor,  # sd(z - pX) for some number p, at most
-) -> Joint:
-    """Of an activation of jointly Gaussian values."""
-    shape, least = phi.shape, spread.lower.sqrt()
-    middle, half = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
-    root, wide = (0.5 * (spread.lower + spread.upper)).sqrt(), 0.5 * (spread.upper - spread.lower) * UP
-    third, fourth = (shape.derivative(order, least) for order in (3, 4))
-    slope = _slope(phi, mean, root, half, 0.5 * _product(third, wide))
-    value, error = second_at(phi, middle, root)
-    bend = Near(value, (error + _product(third, half) + 0.5 * _product(fourth, wide)) * UP)
-    second = (variance.upper - slope.least.square() * spread.lower / UP).clamp_min(0) * UP + BLUR * variance.upper
-    second = torch.minimum(second, rest.square() * UP)
-    bent = torch.where(bend.off.isfinite(), bend.least, 0.0) * spread.lower
-    above = (second - 0.5 * bent.square() / UP).clamp_min(0) * UP + BLUR * second
-    low, high = shape.slopes
-    nearest = torch.minimum(
-        torch.maximum(slope.interval.lower, torch.full_like(middle, 0.5 * (low + high))), slope.interval.upper
-    )
-    steps = ((high - nearest) * (nearest - low)).clamp_min(0) * UP  # Var phi'(X) (Bhatia and Davis 2000)
-    steps = (steps - bend.least.square().nan_to_num(0.0) * spread.lower / UP).clamp_min(0) * UP + BLUR * steps
-    return Joint(
-        gaussian=gaussian,
-        slope=slope,
-        bend=bend,
-        deviation=variance.upper.sqrt() * UP,
-        second=second.sqrt() * UP,
-        third=above.sqrt() * UP,
-        slope_second=steps.sqrt() * UP,
-        root=least / UP,
-        variance=variance,
-    )
-
-
-def _slope(phi: Activation, mean: Interval, root: Tensor, half: Tensor, moved: Tensor) -> Near:
-    """E phi'(X) on the box; ``moved`` is what the spread may move it by."""
-    shape, (low, high) = phi.shape, phi.shape.slopes
-    if not shape.slope_known:
-        return Near(torch.full_like(root, 0.5 * (low + high)), torch.full_like(root, 0.5 * (high - low)) * UP)
-    at = phi.slope(0.5 * (mean.lower + mean.upper), root)
-    way = _product(torch.maximum(*shape.curvature(root)), half)
-    ends = [at - way, at + way]
-    if shape.fall == 0:  # the slope increases
-        ends = [torch.fmax(ends[0], phi.slope(mean.lower, root)), torch.fmin(ends[1], phi.slope(mean.upper, root))]
-    least, most = (torch.full_like(root, end) for end in (low, high))
-    first, last = torch.fmax(ends[0] - moved, least), torch.fmin(ends[1] + moved, most)
-    return Near(0.5 * (first + last), 0.5 * (last - first) * UP + _SLOPE)
-
-
 def _with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:  # (batch, groups, g, g), (batch, groups, g)
     return torch.diagonal_scatter(matrix, diagonal.expand(matrix.shape[:-1]), dim1=-2, dim2=-1)
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor) -> Tensor:
     """Zero where either is (an unknown derivative times no width)."""
     return torch.where((a == 0) | (b == 0), 0.0, a * b)

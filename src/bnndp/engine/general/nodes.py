@@ -261,11 +261,12 @@ class Weighted:
     @cached_property
     def _apart(self) -> Interval | None:  # (batch, n_out)
         """Of jointly Gaussian values below: what products of two of them add to T - s(E z)."""
-        joint, products = self.below.signal.joint, self.weights.products(self.below.signal)
-        if joint is None or products is None:
+        joint, coupling = self.below.signal.joint, self.weights.coupling
+        if joint is None or (coupling is None and self.weights.coupled):
             return None
         unit = torch.eye(self.weights.n_out, dtype=joint.root.dtype, device=joint.root.device)[None]
         own = joint.form(joint.apart, self.weights.pull(DenseRows(unit)).dense().values)
+        products = Near.zero(own.value) if coupling is None else joint.products(coupling)
         return Near(own.value + products.value, (own.off + products.off) * UP + BLUR * own.size).interval
 
     @cached_property

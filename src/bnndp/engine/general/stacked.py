@@ -112,8 +112,9 @@ class StackedLinear:
     def joint(self, z: Interval) -> Near | None:
         return None
 
-    def products(self, z: Signal) -> Near | None:
-        return Near.zero(self._none(z.variance))
+    @property
+    def coupling(self) -> Tensor | None:
+        return None
 
     def spread(self, z: Tensor) -> Tensor:
         return self._none(z)

@@ -103,8 +103,9 @@ class Weights(Protocol):
         """Covariances of the outputs of a group for inputs that are functions of x; None if they are not formed."""
         ...
 
-    def products(self, z: Signal) -> Near | None:  # (batch, n_out)
-        """The mean of all products of two coordinates of z - E z in s, for jointly Gaussian values; None: not known."""
+    @property
+    def coupling(self) -> Tensor | None:  # (n_out, n_in, n_in)
+        """Covariances of two different weights of a row; None if there are none, or if they are not formed."""
         ...
 
     def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)

@@ -111,8 +111,9 @@ class Convolution:
         off = moved + moved.mT + pairs(radius, radius) + BLUR * (pairs(size, size) + bias)
         return Near(pairs(middle, middle) + bias, off * UP)
 
-    def products(self, z: Signal) -> Near | None:
-        return Near.zero(z.variance[:, :1].expand(-1, self.n_out))
+    @property
+    def coupling(self) -> Tensor | None:
+        return None
 
     def spread(self, z: Tensor) -> Tensor:
         return self._convolve(z.square(), self._variance) + self._bias_variance

@@ -16,7 +16,7 @@ from bnndp.engine.general.expansion import History
 from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, joint_products, mean_form, spread_rest
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, off_diagonal, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -68,8 +68,10 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
             (off + blur + torch.diag_embed(square + BLUR * plain))[:, None] * UP,
         )
 
-    def products(self, z: Signal) -> Near | None:
-        return joint_products(z, self._covariance)
+    @property
+    def coupling(self) -> Tensor | None:
+        covariance = self._covariance
+        return None if covariance is None else off_diagonal(covariance)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)

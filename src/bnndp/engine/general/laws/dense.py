@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History, expansion_of, sums_of
-from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
@@ -42,8 +41,9 @@ class Dense(MeanMatrix[Linear]):
         sums = sums_of(self.layer.weight_mean, self._variance, lambda values, matrix: values @ matrix.mT)
         return expansion_of(z, *sums, history)
 
-    def products(self, z: Signal) -> Near | None:
-        return Near.zero(z.variance[:, :1].expand(-1, self.n_out))
+    @property
+    def coupling(self) -> Tensor | None:
+        return None
 
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance

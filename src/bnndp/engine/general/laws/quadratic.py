@@ -7,13 +7,12 @@ from torch import Tensor
 
 from bnndp.engine.general.expansion import History, Products, expansion_of, sums_of
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, spread_around
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["LARGEST", "form_expansion", "joint_products", "mean_form", "spread_rest"]
+__all__ = ["LARGEST", "form_expansion", "mean_form", "off_diagonal", "spread_rest"]
 
 
 LARGEST = 2**24  # numbers in matrices of covariances that are formed
@@ -36,24 +35,17 @@ def mean_form(weights: Weights, z: Signal, diagonal: Tensor, covariance: Tensor 
         low, high = torch.maximum(low, direct.lower), torch.minimum(high, direct.upper)
     random = z.variance @ diagonal.mT if z.source else weights.spread_excess(z.variance.sqrt())
     least = z.noise.lower @ diagonal.mT / UP
-    apart = weights.products(z)
-    if apart is not None:
+    if z.joint is not None and covariance is not None:
+        apart = z.joint.products(off_diagonal(covariance))
         least = torch.maximum(least, z.variance_low @ diagonal.mT / UP + apart.value - apart.off)
         random = torch.minimum(random, z.variance @ diagonal.mT * UP + apart.value + apart.off)
     return Interval((low + least) / UP, (high + random) * UP)
 
 
-def joint_products(z: Signal, covariance: Tensor | None) -> Near | None:  # (n_out, n_in + 1, n_in + 1)
-    """The sum of Sigma_jk Cov(z_j, z_k) over j != k of jointly Gaussian values: (batch, n_out)."""
-    if z.joint is None or covariance is None:
-        return None
-    groups, apart = z.joint.groups, z.joint.apart
-    n = covariance.shape[-1] - 1
-    blocks = covariance[:, :-1, :-1].reshape(-1, groups, n // groups, groups, n // groups)
-    blocks = blocks.diagonal(dim1=1, dim2=3)  # (n_out, g, g, groups): those of different groups are independent
-    value = torch.einsum("bgjk,ojkg->bo", apart.value, blocks)
-    off = torch.einsum("bgjk,ojkg->bo", apart.off + BLUR * apart.value.abs(), blocks.abs())
-    return Near(value, off * UP)
+def off_diagonal(covariance: Tensor) -> Tensor:  # (n_out, n_in + 1, n_in + 1) -> (n_out, n_in, n_in)
+    """Without variances and the bias."""
+    form = covariance[:, :-1, :-1]
+    return form - torch.diag_embed(form.diagonal(dim1=-2, dim2=-1))
 
 
 def _range(covariance: Tensor, mean: Interval) -> Interval:
@@ -101,8 +93,7 @@ def spread_rest(z: Signal, covariance: Tensor) -> SpreadRest:  # (n_out, n_in + 
 
     With :math:`d=z-\mathbb Ez` it is :math:`2(\Sigma\,\mathbb E\tilde z)\cdot d+\sum_{j\ne k}\Sigma_{jk}d_jd_k`.
     """
-    form = covariance[:, :-1, :-1]
-    off = form - torch.diag_embed(form.diagonal(dim1=-2, dim2=-1))
+    off = off_diagonal(covariance)
     size, border = off.abs(), covariance[:, :-1, -1]
     middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower) * UP
     rows = 2 * (torch.einsum("okl,bl->bok", off, middle) + border)
