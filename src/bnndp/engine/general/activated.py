@@ -84,16 +84,16 @@ def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
 
 
 def activated(
-    phi: Activation, x: Pre, near: Around, found: Planes, joint: Callable[[], Near | None] | None
+    phi: Activation, x: Pre, near: Around, found: Planes, *, joint: Callable[[], Near | None] | None = None
 ) -> tuple[Signal, Linearised]:
-    """The signal after the activation; ``joint`` gives the covariances of X given y, if there are some."""
+    """The signal after the activation; ``joint`` gives the covariances of X given y, where it is not independent."""
     signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
     if joint is None or signal.fixed:
         return signal, linear
     covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
     signal = signal.without_history()
     if covariances is not None:
-        found_jointly = joint_of(phi, x.mean, x.spread, covariances, signal.mean, variance, linear.rest.given)
+        found_jointly = joint_of(phi, x, covariances, signal.mean, variance, linear.rest.given)
         signal = replace(signal, joint=found_jointly)
     return signal, linear
 

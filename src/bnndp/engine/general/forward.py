@@ -41,7 +41,7 @@ from bnndp.engine.general.pre_activation import Jointly, Squares, Through, pre_o
 from bnndp.engine.general.reach import reached_variance
 from bnndp.engine.general.remainders import Rests
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import Pre, Signal, fixed, of_box
+from bnndp.engine.general.signal import GAUSSIAN, Pre, Signal, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
 from bnndp.engine.general.variance_planes import variance_planes
@@ -249,7 +249,7 @@ def _activated(
     x, near = found.pre, found.near
     independent = weights.groups == weights.n_out
     joint = None if independent else partial(weights.joint, below.mean)
-    moments = partial(activated, phi, x, near, found.planes, joint)
+    moments = partial(activated, phi, x, near, found.planes, joint=joint)
     variances = partial(variance_planes, phi, x, near)
 
     def slopes() -> MeanSlopes | None:
@@ -323,9 +323,18 @@ def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # nor
     zero = torch.zeros_like(noise.upper)
     straight = below.norms(DenseRows(gradient.rows.value)) if gradient is not None else torch.zeros_like(norms)
     spread = weights.mean_spread(z).upper if gradient is not None else zero
-    rests = below.linear.rest.norms if isinstance(below, Activated) else z.norms
+    rests = _rests(below, joint)
     found = joint_expansion(joint, mu, gradient, Moments(z.norms, rests), spread, straight[..., 0])
     eighth = torch.full_like(zero, torch.inf)
     known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, eighth], -1)
     squares = Squares(found.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
     return Through(zero, norms, squares if gradient is not None else None, Jointly(noise, found))
+
+
+def _rests(below: Node, joint: Joint) -> Tensor:  # (batch, n, q)
+    """Norms of what the line of slope E phi'(X) leaves of the values after an activation."""
+    if not isinstance(below, Activated):
+        return torch.full_like(below.signal.norms, torch.inf)
+    away = (joint.slope.value - below.linear.slope).abs() + joint.slope.off
+    more = (away * joint.spread_root)[..., None] * away.new_tensor(GAUSSIAN)
+    return (below.linear.rest.norms + more) * UP

@@ -9,6 +9,7 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Joint, Near, product
 from bnndp.engine.general.second_moment import second_moment
+from bnndp.engine.general.signal import Pre
 from bnndp.engine.general.smoothed import second_at
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP
@@ -20,14 +21,14 @@ _SLOPE = 2e-9  # error granted to a slope
 
 def joint_of(
     phi: Activation,
-    mean: Interval,  # (batch, n) each
-    spread: Interval,  # of the variances of X
+    x: Pre,
     gaussian: Near,  # (batch, groups, g, g)
-    z_mean: Interval,
+    z_mean: Interval,  # (batch, n) each
     variance: Interval,  # of z
     rest: Tensor,  # sd(z - pX) for some number p, at most
 ) -> Joint:
     """Of an activation of jointly Gaussian values."""
+    mean, spread = x.mean, x.spread
     shape, least = phi.shape, spread.lower.sqrt()
     middle, half = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
     root, wide = (0.5 * (spread.lower + spread.upper)).sqrt(), 0.5 * (spread.upper - spread.lower) * UP

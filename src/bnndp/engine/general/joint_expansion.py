@@ -187,7 +187,7 @@ def _moved(joint: Joint, s: Gradient, c: Near, each: Tensor, v: Tensor, z: Momen
 
 
 def _slope_in(joint: Joint, s: Gradient) -> Near:
-    r"""E of the derivative of the part of s in X_j alone, g_j p_j + 2 Sigma_jj Cov(phi'(X_j), z_j): (batch, n_out, n)."""
+    """Mean slopes of the parts of s in X_j alone, g_j p_j + 2 Sigma_jj Cov(phi'(X_j), z_j): (batch, n_out, n)."""
     p, lag = (Near(part.value[:, None], part.off[:, None]) for part in (joint.slope, joint.lag))
     coarse = (joint.slope_deviation * joint.deviation)[:, None]
     take = lag.off < coarse  # false for NaN

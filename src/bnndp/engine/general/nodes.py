@@ -400,8 +400,8 @@ class Activated:
         zero = nothing(self.signal, rows)
         if self.signal.fixed:
             return zero, zero
-        if self.signal.joint is not None and isinstance(rows, DenseRows):
-            return zero, self.signal.joint.row_deviation(rows.values)
+        if self.signal.joint is not None:
+            return zero, self.signal.joint.row_deviation(rows.dense().values)
         linear, size, rest = rows.times(self.linear.slope), rows.abs(), self.linear.rest
         if self.weighted is None:
             _, central = self.below.parts(linear)
