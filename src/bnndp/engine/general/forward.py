@@ -301,8 +301,8 @@ def through_layers(weighted: Weighted) -> Through:
     for _, rows in weighted.weights.own_rows(numbers):
         central.append(below.parts(rows)[1].square())
         norms.append(below.norms(rows))
-    if below.signal.joint is not None:
-        return _jointly(weighted, below.signal.joint, torch.cat(norms, 1))
+    if weighted.joint is not None:
+        return _jointly(weighted, weighted.joint, torch.cat(norms, 1))
     squares = [sums_of_squares(below, rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
@@ -315,7 +315,7 @@ def through_layers(weighted: Weighted) -> Through:
 def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # norms (batch, n_out, q)
     """The same where the values below are made of jointly Gaussian ones."""
     weights, below = weighted.weights, weighted.below
-    z, gradient = below.signal, gradient_of(weights, below.signal)
+    z, gradient = below.signal, gradient_of(weights, below.signal, weighted.coupling)
     unit = torch.eye(weights.n_out, dtype=norms.dtype, device=norms.device)[None]
     mu = weights.pull(DenseRows(unit)).dense().values
     variance = joint.form(joint.covariance, mu).interval

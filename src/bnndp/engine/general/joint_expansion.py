@@ -49,7 +49,7 @@ from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Joint, Near
 from bnndp.engine.general.joint_products import products_deviation
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import CENTRED, Expansion, Signal
+from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import Weights
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
@@ -76,11 +76,15 @@ class Gradient:
     coupling: Tensor | None  # Sigma_jk for j != k: (n_out, n, n)
 
 
-def gradient_of(weights: Weights, z: Signal) -> Gradient | None:
+def gradient_of(
+    weights: Weights,
+    z: Signal,
+    coupling: Tensor | None,  # (n_out, n, n): all that is coupled
+) -> Gradient | None:
     """Of the variances of a layer above z; None if they are constant."""
     if not weights.random:
         return None
-    mean, coupling = z.mean, weights.coupling
+    mean = z.mean
     middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
     unit = DenseRows(torch.eye(weights.n_out, dtype=middle.dtype, device=middle.device)[None])
     squares = weights.variance_pull(unit).dense().values
@@ -174,7 +178,7 @@ def _moved(joint: Joint, s: Gradient, c: Near, each: Tensor, v: Tensor, z: Momen
     fourth = (curved * each.square()).sum(-1)
     norm4 = (s.rows.off * z.norms[:, None, :, 0]).sum(-1)
     below4 = norm4 + (s.squares * joint.variance.upper[:, None]).sum(-1)
-    norm4 = norm4 + CENTRED[0] * (s.squares * z.norms[:, None, :, 1].square()).sum(-1)
+    norm4 = norm4 + (s.squares * z.norms[:, None, :, 1].square()).sum(-1)  # centring makes no square larger
     if s.coupling is not None:
         products = products_deviation(joint, s.coupling, z.rests)
         deviation, norm4, below4 = deviation + products[0], norm4 + products[1], below4 + products[1]

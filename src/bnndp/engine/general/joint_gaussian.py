@@ -132,7 +132,7 @@ class Joint:
         take = fine < coarse  # false for NaN
         found = Near(torch.where(take, self.quadratic.value, 0.0), torch.where(take, fine, coarse))
         high, low = (self._grouped(part.square()) for part in (self.second, self.second_low))
-        return Near(_with_diagonal(found.value, high), _with_diagonal(found.off, (high - low) * UP + BLUR * high))
+        return _with_diagonal(found, Interval(low, high))
 
     @cached_property
     def covariance(self) -> Near:
@@ -144,13 +144,13 @@ class Joint:
         blur = BLUR * (self.linear.value.abs() + self.remainder.value.abs())
         off = torch.where(take, fine + blur, coarse)
         low, high = self._grouped(self.variance.lower), self._grouped(self.variance.upper)
-        return Near(_with_diagonal(value, 0.5 * (low + high)), _with_diagonal(off, 0.5 * (high - low) + BLUR * high))
+        return _with_diagonal(Near(value, off), Interval(low, high))
 
     @cached_property
     def apart(self) -> Near:
         """Covariances of different coordinates alone."""
         zero = torch.zeros_like(self._grouped(self.deviation))
-        return Near(*(_with_diagonal(part, zero) for part in (self.covariance.value, self.covariance.off)))
+        return _with_diagonal(self.covariance, Interval(zero, zero))
 
     def form(self, matrix: Near, rows: Tensor) -> Near:  # rows (batch or 1, rows, n) -> (batch, rows)
         """The quadratic form ``u M u`` of rows u."""
@@ -180,15 +180,18 @@ class Joint:
 
     @cached_property
     def slope_of_pairs(self) -> Near:
-        """Covariances of phi'(X_j) and z_k: b_j p_k C_jk up to what is of degree two and more in both."""
+        """Covariances of phi'(X_j) and z_k: b_j p_k C_jk up to what is of degree two and more in both, or Gebelein."""
         left, right = (
-            Near(*(self._grouped(part).unsqueeze(axis) for part in (near.value.nan_to_num(0.0), near.off)))
+            Near(*(self._grouped(part).unsqueeze(axis) for part in (near.value, near.off)))
             for near, axis in ((self.bend, -1), (self.slope, -2))
         )
         fine = left.times(right).times(self.gaussian)
         more = self.correlation.square() * self._grouped(self.slope_second)[..., :, None]
         off = fine.off + more * self._grouped(self.second)[..., None, :]
-        return Near(fine.value, off * UP)
+        coarse = self.correlation * self._grouped(self.slope_deviation)[..., :, None]
+        coarse = coarse * self._grouped(self.deviation)[..., None, :]
+        take = off < coarse  # false for NaN
+        return Near(torch.where(take, fine.value, 0.0), torch.where(take, off, coarse) * UP)
 
     def length(self, sizes: Tensor, part: slice) -> Tensor:  # (batch, rows, n) -> (batch, rows)
         """The root of the sum of |rho_jk| sizes_j sizes_k, of the boxes of a part."""
@@ -206,8 +209,10 @@ class Joint:
         return parts[..., :, None] * parts[..., None, :]
 
 
-def _with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:  # (batch, groups, g, g), (batch, groups, g)
-    return torch.diagonal_scatter(matrix, diagonal.expand(matrix.shape[:-1]), dim1=-2, dim2=-1)
+def _with_diagonal(matrix: Near, ends: Interval) -> Near:  # (batch, groups, g, g), (batch, groups, g)
+    """With this range of its diagonal."""
+    value, off = 0.5 * (ends.lower + ends.upper), 0.5 * (ends.upper - ends.lower) * UP + BLUR * ends.upper
+    return Near(*(torch.diagonal_scatter(a, b, dim1=-2, dim2=-1) for a, b in ((matrix.value, value), (matrix.off, off))))
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

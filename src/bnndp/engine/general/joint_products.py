@@ -60,10 +60,10 @@ def products_deviation(
         left, left8 = (torch.einsum("ojk,bk->boj", size, rests[part, :, q]) for q in (0, 1))  # of (Sigma R)_j
         near = _near(joint, pairs, rests, part)
         sway = (joint.slope_deviation[part, None].square() * bent + fourth[part, None].square() * near * left).sqrt()
-        sway = torch.minimum(sway, torch.minimum(w * bent.sqrt(), fourth[part, None] * left))
+        sway = torch.fmin(sway, torch.fmin(w * bent.sqrt(), fourth[part, None] * left))
         deviation = gauss + 2 * mixed + 2 * joint.length(r * sway, part)
         mixed4 = joint.length(r * (p * left + GAUSSIAN[1] * eighth[part, None] * straight.sqrt()), part)
-        curved4 = joint.length(r * torch.minimum(w * left, eighth[part, None] * left8), part)
+        curved4 = joint.length(r * torch.fmin(w * left, eighth[part, None] * left8), part)
         norm4 = _FORM * gauss + _ROOT3 * (2 * mixed4 + 2 * curved4)
         found.append(torch.stack([deviation, norm4]))
     deviation, norm4 = torch.cat(found, 1) * UP

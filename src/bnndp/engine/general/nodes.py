@@ -23,7 +23,7 @@ from bnndp.engine.general.folded import Before, Folded, folded
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Near
+from bnndp.engine.general.joint_gaussian import Joint, Near
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.rows import DenseRows, Rows, minimum
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, SecondMoments, Signal
@@ -242,7 +242,7 @@ class Weighted:
         lost = self.rounding * beta.abs().dot(size) + vanished(Interval(size, size))
         if z.source:
             return spread.plus(noise), -lost  # type: ignore[arg-type]
-        if z.joint is not None and self._apart is not None:
+        if self._apart is not None:
             return spread.plus(noise), within(beta, self._apart) - lost  # type: ignore[arg-type]
         ends = within(noise, z.noise) - lost
         if not weights.coupled:
@@ -259,10 +259,21 @@ class Weighted:
         return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
 
     @cached_property
+    def coupling(self) -> Tensor | None:  # (n_out, n_in, n_in)
+        """Covariances of two different weights of a row, if there are some and they are formed."""
+        return self.weights.coupling
+
+    @cached_property
+    def joint(self) -> Joint | None:
+        """Of jointly Gaussian values below; None too where products of two of them in s are not known."""
+        found = self.below.signal.joint
+        return None if found is None or (self.weights.coupled and self.coupling is None) else found
+
+    @cached_property
     def _apart(self) -> Interval | None:  # (batch, n_out)
         """Of jointly Gaussian values below: what products of two of them add to T - s(E z)."""
-        joint, coupling = self.below.signal.joint, self.weights.coupling
-        if joint is None or (coupling is None and self.weights.coupled):
+        joint, coupling = self.joint, self.coupling
+        if joint is None:
             return None
         unit = torch.eye(self.weights.n_out, dtype=joint.root.dtype, device=joint.root.device)[None]
         own = joint.form(joint.apart, self.weights.pull(DenseRows(unit)).dense().values)

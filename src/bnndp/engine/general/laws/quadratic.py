@@ -37,8 +37,9 @@ def mean_form(weights: Weights, z: Signal, diagonal: Tensor, covariance: Tensor 
     least = z.noise.lower @ diagonal.mT / UP
     if z.joint is not None and covariance is not None:
         apart = z.joint.products(off_diagonal(covariance))
-        least = torch.maximum(least, z.variance_low @ diagonal.mT / UP + apart.value - apart.off)
-        random = torch.minimum(random, z.variance @ diagonal.mT * UP + apart.value + apart.off)
+        off = apart.off + BLUR * (z.variance.sqrt() @ diagonal.sqrt().mT).square()  # the forms are rounded themselves
+        least = torch.maximum(least, z.variance_low @ diagonal.mT / UP + apart.value - off)
+        random = torch.minimum(random, z.variance @ diagonal.mT * UP + apart.value + off)
     return Interval((low + least) / UP, (high + random) * UP)
 
 
