@@ -19,7 +19,7 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
-from bnndp.engine.general.given import Given, given_input
+from bnndp.engine.general.given import Given, given_input, noise_given_input
 from bnndp.engine.general.powers import Powers, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
@@ -75,7 +75,7 @@ def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
         most = variance_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP)).upper * UP
         most = torch.minimum(most, phi.shape.steepest**2 * x.spread.upper * UP)
         return Outline(found.range, most, most)
-    total, noise = variance_of(phi, x, near).upper, given_input(phi, x).noise.upper
+    total, noise = variance_of(phi, x, near).upper, noise_given_input(phi, x)
     variance = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP)
     return Outline(found.range, variance, torch.fmin(noise, total))
 

@@ -257,17 +257,18 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
     total = x.smoothing
     third, fourth = third_and_fourth(phi, x.mean, Interval(total.lower.sqrt(), total.upper.sqrt()))
     r = least.sqrt()
+    series = terms.series
     rest, quadratic = (
         sum((_times(shape.derivative(p, r), q) for p, q in parts.items()), torch.zeros_like(r))
-        for parts in (terms.remainders, terms.quadratic)
+        for parts in (series.remainders, series.quadratic)
     )
     if terms.pieces is not None:
         rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
     more = _history(phi, x, total) if not x.source else (torch.zeros_like(r),) * 2
-    cubic, lower, upper = _ends(terms.third, third), [], []
+    cubic, lower, upper = _ends(series.third, third), [], []
     for kappa4, more_rest, steps in (
-        (terms.fourth, quadratic, _third_step(shape, terms, least)),
-        (terms.linear_fourth, 0.0, _second_step(shape, least, x.spread_deviation, terms.spread_low)),
+        (series.fourth, quadratic, _third_step(shape, terms, least)),
+        (series.linear_fourth, 0.0, _second_step(shape, least, x.spread_deviation, terms.spread_low)),
     ):
         quartic = _ends(kappa4, fourth)
         slack = 1e-10 * (cubic.magnitude + quartic.magnitude)
@@ -301,7 +302,9 @@ def _third_step(shape: Shape, terms: Expansion, least: Tensor) -> tuple[Tensor, 
 
 def _mass(mass: float, value: Tensor) -> Tensor:
     """The product, zero where either is zero."""
-    return torch.zeros_like(value) if mass == 0 else torch.where(value == 0, 0.0, mass * value)
+    if mass == 0:
+        return torch.zeros_like(value)
+    return mass * value if mass < math.inf else torch.where(value == 0, 0.0, mass * value)
 
 
 def _ends(a: Interval, b: Interval) -> Interval:
