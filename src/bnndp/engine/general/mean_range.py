@@ -10,7 +10,7 @@ from torch import Tensor
 from bnndp.engine.chunks import cache_size, indices_of, picked
 from bnndp.engine.general.ground import Ground
 from bnndp.engine.general.nodes import Activated, Bound, Node, Weighted, least_value
-from bnndp.engine.general.rows import DenseRows, Rows
+from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.weights import Weights
 from bnndp.engine.protocol import known
 from bnndp.geometry.bounds import Interval
@@ -101,10 +101,12 @@ def _picked(ground: Ground, weighted: Weighted, asked: Tensor, sign: int) -> Ten
     found = torch.full_like(scale, -torch.inf)
     most = cache_size(_NUMBERS, scale.device) // max(ground.half.shape[1], scale.shape[1])
     for at, index in picked(asked, most):
-        rows = DenseRows(sign * weights.rows_at(index).values)
+        rows = weights.rows_at(index)
+        if rows is None:
+            continue
+        rows = rows if sign > 0 else rows.map(torch.neg)
         constant = sign * weights.bias[index] - gamma(8) * scale[at].gather(1, index) - TINY
-        value = ground[at].least(rows, constant)
-        found[at] = found[at].scatter(1, index, value)
+        found[at] = found[at].scatter(1, index, ground[at].least(rows, constant))
     return torch.where(asked, found, -torch.inf)  # whatever other boxes are in the batch
 
 

@@ -397,7 +397,8 @@ class Activated:
         weights, z, slopes = self.weighted.weights, self.weighted.below.signal, self.slopes
         coupling = weights.spread_rest(z) if weights.coupled else None
         if at is not None:
-            slopes, z, coupling = (part if part is None else of_boxes(part, at) for part in (slopes, z, coupling))
+            slopes, z = of_boxes(slopes, at), of_boxes(z, at)
+            coupling = None if coupling is None else of_boxes(coupling, at)
         return row_deviation(slopes, weights, rows, z, coupling)
 
     def norms(self, rows: Rows) -> Tensor:
