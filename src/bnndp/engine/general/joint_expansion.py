@@ -49,7 +49,7 @@ from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Joint, Near
 from bnndp.engine.general.joint_products import products_deviation
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import CENTRED, Expansion, Signal
+from bnndp.engine.general.signal import CENTRED, Expansion, Series, Signal
 from bnndp.engine.general.weights import Weights
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
@@ -125,12 +125,11 @@ def joint_expansion(
     fifth = 0.25 * kappa.size * rest.square()
     infinite = torch.full_like(v, torch.inf)
     none = Interval(zero, zero)
+    remainders = {2: 0.5 * rest.square() * UP, 3: third * UP, 4: fourth * UP, 5: fifth * UP}
+    kappa3 = Interval(3 * (kappa.value - kappa.off), 3 * (kappa.value + kappa.off))
+    series = Series(kappa3, none, none, remainders, {4: infinite})
     return Expansion(
-        third=Interval(3 * (kappa.value - kappa.off), 3 * (kappa.value + kappa.off)),
-        fourth=none,
-        linear_fourth=none,
-        remainders={2: 0.5 * rest.square() * UP, 3: third * UP, 4: fourth * UP, 5: fifth * UP},
-        quadratic={4: infinite},
+        in_full=lambda: series,
         in_pieces=None,
         spread_variance=deviation.square() * UP,
         spread_third=infinite,
