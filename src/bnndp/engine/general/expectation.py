@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Shape
+from bnndp.engine.general.local_derivatives import local_remainder
 from bnndp.engine.general.signal import POWERS, Expansion, Pieces, Pre
 from bnndp.engine.general.smoothed import Smoothed, second_at, third_and_fourth
 from bnndp.geometry.bounds import Interval
@@ -259,9 +260,11 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
     r = least.sqrt()
     series = terms.series
     rest, quadratic = (
-        sum((_times(_derivative(shape, p, r), q) for p, q in parts.items()), torch.zeros_like(r))
+        sum((_times(shape.derivative(p, r), q) for p, q in parts.items()), torch.zeros_like(r))
         for parts in (series.remainders, series.quadratic)
     )
+    if series.local is not None:
+        rest = rest + local_remainder(shape, x, series.local)
     if terms.pieces is not None:
         rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
     more = _history(phi, x, total) if not x.source else (torch.zeros_like(r),) * 2
@@ -277,11 +280,6 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
         upper.append((rest + more_rest + steps[1] + more[1]) * UP + high + slack)
     errors = (torch.fmin(*e).nan_to_num(*(torch.inf,) * 3) for e in (lower, upper))  # no number bounds nothing
     return Along(total, *errors)
-
-
-def _derivative(shape: Shape, order: int, r: Tensor) -> Tensor:
-    """The largest size of a derivative of G; of the second one the width of its range."""
-    return sum(shape.curvature(r)) if order == 2 else shape.derivative(order, r)  # type: ignore[return-value]
 
 
 def _of_pieces(shape: Shape, least: Tensor, pieces: Pieces, sizes: dict[int, Tensor]) -> Tensor:

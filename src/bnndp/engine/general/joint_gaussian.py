@@ -190,7 +190,7 @@ class Joint:
         off = fine.off + more * self._grouped(self.second)[..., None, :]
         return Near(fine.value, off * UP)
 
-    def length(self, sizes: Tensor, part: slice) -> Tensor:  # (batch, rows, n) -> (batch, rows)
+    def length(self, sizes: Tensor, part: slice = slice(None)) -> Tensor:  # (batch, rows, n) -> (batch, rows)
         """The root of the sum of |rho_jk| sizes_j sizes_k, of the boxes of a part."""
         return ((self.apply(sizes, self.correlation[part]) * sizes).sum(-1) * UP).sqrt() * UP
 
