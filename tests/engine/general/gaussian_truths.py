@@ -18,7 +18,13 @@ from bnndp.layers import CorrelatedLinear, Linear, MatrixNormalLinear
 F64 = torch.float64
 _LEGENDRE = tuple(torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(12))
 _REACH = 9.0
-KINKS = {"relu": {0.0: 1.0}, "leaky_relu": {0.0: 0.99}, "hard_tanh": {-1.0: 1.0, 1.0: -1.0}, "identity": {}, "elu": {0.0: 0.0}}
+KINKS = {
+    "relu": {0.0: 1.0},
+    "leaky_relu": {0.0: 0.99},
+    "hard_tanh": {-1.0: 1.0, 1.0: -1.0},
+    "identity": {},
+    "elu": {0.0: 0.0},
+}
 """Where the slope jumps by how much."""
 _FLAT = {"relu": 0.0, "leaky_relu": 0.01, "hard_tanh": 0.0, "identity": 1.0}  # the slope far below
 

@@ -63,7 +63,9 @@ def node_of(layer: Any, shape: tuple[int, ...], act: str, x: Tensor, radius: flo
     """The node after a layer and an activation, on a box around x."""
     flat = (Flatten(),) if len(shape) == 3 else ()
     n = weights_of(layer, shape).n_out
-    network = BayesianNetwork((layer, activation(act), *flat, Linear.fixed(torch.ones(1, n, dtype=F64))), input_shape=shape)
+    network = BayesianNetwork(
+        (layer, activation(act), *flat, Linear.fixed(torch.ones(1, n, dtype=F64))), input_shape=shape
+    )
     return GeneralPass.of(network, ball(x, radius)).passed.chain[1]
 
 
@@ -165,7 +167,9 @@ def test_rectified_values_without_means_have_a_closed_form(rho: float) -> None:
     joint = joint_at("relu", torch.zeros(2, dtype=F64), covariance)
     kernel = (math.sqrt(1 - rho * rho) + rho * (math.pi - math.acos(rho))) / (2 * math.pi)
     truth = r * t * (kernel - 1 / (2 * math.pi))
-    assert within(Near(joint.covariance.value[0, 0, 0, 1], joint.covariance.off[0, 0, 0, 1]), torch.tensor(truth), 1e-12)
+    assert within(
+        Near(joint.covariance.value[0, 0, 0, 1], joint.covariance.off[0, 0, 0, 1]), torch.tensor(truth), 1e-12
+    )
     left = abs(truth - 0.25 * rho * r * t - 0.5 * (rho * r * t) ** 2 / (2 * math.pi * r * t))
     assert left <= float(joint.cubic[0, 0, 0, 1]) + 1e-12
     assert abs(float(truth_of("relu", torch.zeros(2, dtype=F64), covariance).covariance[0, 1]) - truth) < 1e-8
@@ -244,7 +248,9 @@ def test_covariances_are_lost_with_what_changes_the_values() -> None:
     """Independent rows have none, nor do large layers, nor signals that other nodes make of them."""
     independent = BayesianNetwork((records.linear(3, 2, 1), Relu(), Linear.fixed(torch.ones(1, 3, dtype=F64))))
     assert GeneralPass.of(independent, ball(records.normal(2, seed=1), 0.0)).passed.chain[1].signal.joint is None
-    wide = CorrelatedLinear.low_rank(*(torch.ones(s, dtype=F64) for s in ((600, 1), (600, 1), (600,), (600,), (600, 2, 1))))
+    wide = CorrelatedLinear.low_rank(
+        *(torch.ones(s, dtype=F64) for s in ((600, 1), (600, 1), (600,), (600,), (600, 2, 1)))
+    )
     assert weights_of(wide, (1,)).joint(Interval(torch.ones(1, 1, dtype=F64), torch.ones(1, 1, dtype=F64))) is None
     layers = (shared(3, 2, 7, 0.3), Identity(), Relu(), Linear.fixed(torch.ones(1, 3, dtype=F64)))
     chain = GeneralPass.of(BayesianNetwork(layers), ball(records.normal(2, seed=1), 0.0)).passed.chain

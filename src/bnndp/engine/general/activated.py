@@ -20,7 +20,7 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
-from bnndp.engine.general.given import Given, given_input
+from bnndp.engine.general.given import Given, given_input, noise_given_input
 from bnndp.engine.general.joint_activated import joint_of
 from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.powers import Powers, powers
@@ -78,7 +78,7 @@ def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
         most = variance_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP)).upper * UP
         most = torch.minimum(most, phi.shape.steepest**2 * x.spread.upper * UP)
         return Outline(found.range, most, most)
-    total, noise = variance_of(phi, x, near).upper, given_input(phi, x).noise.upper
+    total, noise = variance_of(phi, x, near).upper, noise_given_input(phi, x)
     variance = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP)
     return Outline(found.range, variance, torch.fmin(noise, total))
 

@@ -207,10 +207,13 @@ def least_rows(passed: Passed, rows: Tensor, cut: HalfSpace | None) -> Tensor:  
     return torch.maximum(least_value(passed.chain, bound, passed.box, cut), bound.least_in(passed.last.mean))
 
 
-def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
-    """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
+def row_variance(passed: Passed, rows: Tensor, at: Tensor | None = None) -> Tensor:  # rows (batch or some, rows, n_out)
+    """Upper bound of ``Var(rows . f(x))`` on the boxes, or on those ``at`` (some,): (batch or some, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
-    z, inner = outlined(below, weights.pull(u))
+    if at is not None and not (isinstance(below, Activated) and below.outlines is not None):
+        every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
+        return row_variance(passed, every)[at]
+    z, inner = outlined(below, weights.pull(u), at)
     found = (noise_of_rows(weights, u, z) + inner.square()) * UP
     if not z.fixed:
         return found + SMALL**2  # terms may underflow

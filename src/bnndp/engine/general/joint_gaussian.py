@@ -193,7 +193,7 @@ class Joint:
         take = off < coarse  # false for NaN
         return Near(torch.where(take, fine.value, 0.0), torch.where(take, off, coarse) * UP)
 
-    def length(self, sizes: Tensor, part: slice) -> Tensor:  # (batch, rows, n) -> (batch, rows)
+    def length(self, sizes: Tensor, part: slice = slice(None)) -> Tensor:  # (batch, rows, n) -> (batch, rows)
         """The root of the sum of |rho_jk| sizes_j sizes_k, of the boxes of a part."""
         return ((self.apply(sizes, self.correlation[part]) * sizes).sum(-1) * UP).sqrt() * UP
 
@@ -212,7 +212,9 @@ class Joint:
 def _with_diagonal(matrix: Near, ends: Interval) -> Near:  # (batch, groups, g, g), (batch, groups, g)
     """With this range of its diagonal."""
     value, off = 0.5 * (ends.lower + ends.upper), 0.5 * (ends.upper - ends.lower) * UP + BLUR * ends.upper
-    return Near(*(torch.diagonal_scatter(a, b, dim1=-2, dim2=-1) for a, b in ((matrix.value, value), (matrix.off, off))))
+    return Near(
+        *(torch.diagonal_scatter(a, b, dim1=-2, dim2=-1) for a, b in ((matrix.value, value), (matrix.off, off)))
+    )
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
