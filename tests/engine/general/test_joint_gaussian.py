@@ -132,7 +132,8 @@ def test_values_of_convolutions_hold_in_groups(act: str, radius: float) -> None:
     layer = records.conv(2, 1, 5, size=2, padding=(0, 1), std=0.6)
     x = records.normal(6, seed=2)
     joint = node_of(layer, shape, act, x, radius).signal.joint
-    assert joint is not None and joint.groups == 2
+    assert joint is not None
+    assert joint.groups == 2
     for at in points(ball(x, radius), 3 if radius else 1, 0):
         m, covariance = records.law(layer, at.reshape(shape))
         check(joint, truth_of(act, m, covariance), covariance, 3e-9)
