@@ -232,7 +232,7 @@ def _walk(layers: list[Layer], shape: tuple[int, ...], box: Sides, chain: Chain)
             box = _dropout(layer, shape, box, chain)
         elif isinstance(layer, MaxPool):
             box = _maximum(layer, before, box, chain)
-        elif isinstance(layer, Residual):
+        elif isinstance(layer, Residual) and not layer.shortcut:
             outer = len(chain.steps)
             inner = _walk(list(layer.layers), before, box, chain)
             chain.steps[outer:] = [Added(chain.steps[outer:])]

@@ -185,7 +185,7 @@ def _norms(layers: Sequence[Layer], shape: tuple[int, ...], sizes: Tensor) -> Te
             image = sizes.unflatten(-1, shape)
             area = layer.size[0] * layer.size[1]  # type: ignore[index]
             sizes = (functional.avg_pool2d(image, layer.size, layer.stride) * area).flatten(1)
-        elif isinstance(layer, Residual):
+        elif isinstance(layer, Residual) and not layer.shortcut:
             sizes = sizes + _norms(layer.layers, shape, sizes)
         elif not isinstance(layer, Flatten):
             weights = map_of(layer, shape)

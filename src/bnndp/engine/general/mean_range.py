@@ -29,7 +29,7 @@ Wanted = Callable[[Interval], Tensor]
 
 
 def mean_range(
-    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
+    nodes: Sequence[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
 ) -> Interval:
     """Range of E X over the boxes, or what ``cut`` leaves of them: (batch, n).
 
@@ -37,19 +37,19 @@ def mean_range(
     other boxes.
     """
     coarse = weighted.interval
-    if len(chain) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
+    if len(nodes) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
         return coarse
     if wanted is None:
-        return _meet(coarse, *_refined(chain, weighted, box, cut))
+        return _meet(coarse, *_refined(nodes, weighted, box, cut))
     asked = wanted(coarse)
     at = indices_of(asked)
     if at.shape[1] == 0:
         return coarse
     if at.shape[1] > _FEW * asked.shape[1] or weighted.weights.rows_at(at[:, :1]) is None:
-        found = _meet(coarse, *_refined(chain, weighted, box, cut))
+        found = _meet(coarse, *_refined(nodes, weighted, box, cut))
     else:
         some = Interval(coarse.lower.gather(1, at), coarse.upper.gather(1, at))
-        some = _meet(some, *_refined(chain, weighted, box, cut, at))
+        some = _meet(some, *_refined(nodes, weighted, box, cut, at))
         found = Interval(coarse.lower.scatter(1, at, some.lower), coarse.upper.scatter(1, at, some.upper))
     return Interval(torch.where(asked, found.lower, coarse.lower), torch.where(asked, found.upper, coarse.upper))
 
@@ -77,7 +77,7 @@ def _meet(coarse: Interval, low: Tensor, negated: Tensor) -> Interval:
 
 
 def _refined(
-    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
+    nodes: Sequence[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds of the means and of their negatives, of all or of those ``at`` (batch, k): (batch, n or k) each."""
     weights, scale = weighted.weights, weighted.scale
@@ -85,11 +85,11 @@ def _refined(
     if at is not None:
         bias, scale = bias.gather(1, at), scale.gather(1, at)
     slack, found = gamma(8) * scale + TINY, list[Tensor]()
-    widest = max(node.mean.lower.shape[-1] for node in chain)  # rows get as wide as that
+    widest = max(node.mean.lower.shape[-1] for node in nodes)  # rows get as wide as that
     numbers = cache_size(_NUMBERS, scale.device) // (2 * box.batch)
     for part, rows in _pieces(weights, numbers, widest, at):
         start = torch.cat([bias[:, part] - slack[:, part], -bias[:, part] - slack[:, part]], 1)
-        found.append(least_value(chain, Bound(rows.with_negatives(), start), box, cut))
+        found.append(least_value(nodes, Bound(rows.with_negatives(), start), box, cut))
     halves = [piece.chunk(2, 1) for piece in found]
     return torch.cat([low for low, _ in halves], 1), torch.cat([negated for _, negated in halves], 1)
 
