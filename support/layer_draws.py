@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from bnndp.layers import (
 )
 from bnndp.network import BayesianNetwork, is_activation
 
-__all__ = ["draw_layers", "draw_nodes"]
+__all__ = ["draw_layers", "draw_nodes", "node_values"]
 
 
 def draw_layers(network: BayesianNetwork, x: Tensor, draws: int, generator: torch.Generator) -> list[Tensor]:
@@ -39,18 +40,24 @@ def draw_layers(network: BayesianNetwork, x: Tensor, draws: int, generator: torc
 
 def draw_nodes(network: BayesianNetwork, x: Tensor, draws: int, generator: torch.Generator) -> list[tuple[str, Tensor]]:
     """The values (draws, points, n) at every node of the pass but the input, in its order, and the outputs last."""
-    shape = network.input_shape or ()
-    drawn = _Nodes(generator)
+    return node_values(network, x, draws, lambda layer, z: _forward(layer, z, generator))
+
+
+def node_values(
+    network: BayesianNetwork, x: Tensor, draws: int, forward: Callable[[Any, Tensor], Tensor]
+) -> list[tuple[str, Tensor]]:
+    """The same with any values of layers without branches, by ``forward``."""
+    shape, nodes = network.input_shape or (), _Nodes(forward)
     last = max(i for i, layer in enumerate(network.layers) if isinstance(layer, WEIGHTED))  # only a Flatten may follow
-    z, _ = drawn.walk(network.layers[: last + 1], x.reshape(1, len(x), *shape).expand(draws, -1, *shape), "layer ")
-    return [(name, values.flatten(2)) for name, values in [*drawn.found, ("output", z)]]
+    z, _ = nodes.walk(network.layers[: last + 1], x.reshape(1, len(x), *shape).expand(draws, -1, *shape), "layer ")
+    return [(name, values.flatten(2)) for name, values in [*nodes.found, ("output", z)]]
 
 
 class _Nodes:
-    """Draws, with what the pass makes a node of: weights with the activation after them, sums with it, and so on."""
+    """Values of what the pass makes a node of: weights with the activation after them, sums with it, and so on."""
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self.generator = generator
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        self.forward = forward
         self.found: list[tuple[str, Tensor]] = []
 
     def walk(self, layers: tuple[Any, ...], z: Tensor, where: str) -> tuple[Tensor, tuple[Any, Tensor] | None]:
@@ -62,7 +69,7 @@ class _Nodes:
             after, weights = weights, None
             if isinstance(layer, WEIGHTED):
                 weights = (layer, z)
-                z = _forward(layer, z, self.generator)
+                z = self.forward(layer, z)
             elif isinstance(layer, Residual):
                 z, below = self._sum(layer, z, f"{where}{index}")
                 weights = (layer, below)
@@ -73,7 +80,7 @@ class _Nodes:
                 z = torch.cat(parts, 2)
                 self.found.append((f"{where}{index}", z))
             else:
-                z = _forward(layer, z, self.generator)
+                z = self.forward(layer, z)
                 nothing = isinstance(layer, Flatten) or (isinstance(layer, Dropout) and not layer.random)
                 if not nothing and not (isinstance(layer, Identity) and after is None):
                     self.found.append((f"{where}{index}", z))

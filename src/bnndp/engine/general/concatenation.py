@@ -119,9 +119,11 @@ class Concatenation:
         return Squares(torch.minimum(whole, total.deviation), total.central, total.central_norm4, *_rest_of(total))
 
     def _random(self, rows: Rows) -> Iterator[tuple[Node, Rows, bool]]:
-        """The inputs that are random, with their rows."""
+        """The inputs that are random, with their rows; those of a concatenation in its place."""
         for node, own, apart in zip(self.inputs, rows.split(self._sizes).parts, self.apart, strict=True):
-            if not node.signal.fixed:
+            if apart and isinstance(node, Concatenation):
+                yield from node._random(own)
+            elif not node.signal.fixed:
                 yield node, own, apart
 
     def _walk(self, left: Sequence[tuple[Node, Rows]], kind: _Kind, none: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ expectation of its activation and the planes (docs/theory.md). What is random is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -103,7 +103,7 @@ class Relaxed:
 
 
 Relax = Callable[[int, Activation, Weighted, Interval], Relaxed]
-"""From the number of activations after weights below, the activation, the layer before it and its range of means."""
+"""From the number of activations before, the activation, the layer before it and its range of means."""
 
 
 def relaxed(index: int, phi: Activation, weighted: Weighted, mean: Interval) -> Relaxed:
@@ -118,8 +118,8 @@ def relaxed(index: int, phi: Activation, weighted: Weighted, mean: Interval) -> 
 class Region:
     """The x that a pass is about: those of the boxes, or of cells of them.
 
-    ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation after
-    weights have these signs; ``cut`` leaves those of a half-space. ``relax`` makes the bounds at activations after
+    ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation have
+    these signs; ``cut`` leaves those of a half-space. ``relax`` makes the bounds at activations after
     random weights; a diagnosis takes others (benchmarks/tightness).
     """
 
@@ -144,8 +144,8 @@ def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], re
 
 
 def activations_of(nodes: Sequence[Node]) -> dict[int, Activated]:
-    """The activations after weights, by their place among the nodes."""
-    return {i: node for i, node in enumerate(nodes) if isinstance(node, Activated) and node.weighted is not None}
+    """The activations, by their place among the nodes."""
+    return {i: node for i, node in enumerate(nodes) if isinstance(node, Activated)}
 
 
 def _walk(
@@ -153,7 +153,7 @@ def _walk(
     shapes: Sequence[tuple[int, ...]],
     nodes: list[Node],
     region: Region,
-    number: Iterator[int],  # of the next activation after weights
+    number: Iterator[int],  # of the next activation
 ) -> Weighted | None:
     """Append the nodes of the layers to those below; a last layer with weights is given back instead."""
     weighted: Weighted | None = None
@@ -172,7 +172,7 @@ def _walk(
             nodes.append(_concatenated(layer, shape, nodes, region, number))
         elif is_activation(layer):
             if not isinstance(layer, Identity):
-                nodes.append(_on_signal(layer, nodes))
+                nodes.append(_on_signal(layer, nodes[-1], region, next(number)))
         else:
             node = step(layer, nodes[-1], shape)
             if node is not nodes[-1]:
@@ -280,16 +280,16 @@ def _activated(
     nodes: list[Node],
     weighted: Weighted,
     region: Region,
-    number: int,  # of activations after weights before it
+    number: int,  # of activations before it
     *,
     linear: bool = False,  # whether nothing but rows of it is asked for
 ) -> Node:
     weights, below = weighted.weights, weighted.below
     exact = below.signal.fixed and not weights.random
     mean = mean_range(nodes, weighted, region.box, region.cut, _wanted(phi, weighted, exact=exact, linear=linear))
-    mean = mean.where_sign(region.signs[number]) if number < len(region.signs) else mean
+    mean = _on_cell(mean, region, number)
     if exact:
-        return _exact(phi, mean, weighted)
+        return _exact(phi, mean, weighted, below)
     found = region.relax(number, phi, weighted, mean)
     x, near = found.pre, found.near
     independent = weights.groups == weights.n_out
@@ -317,7 +317,7 @@ def _wanted(phi: Activation, weighted: Weighted, *, exact: bool, linear: bool) -
     return not_far_below(min(where for where, _ in shape.kinks), (variance * UP).sqrt() + SMALL)
 
 
-def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
+def _exact(phi: Activation, mean: Interval, weighted: Weighted | None, below: Node) -> Node:
     """An activation of a function of x: nothing is random, so there are planes and no moments."""
     x, zero = pre_of_signal(fixed(mean)), torch.zeros_like(mean.lower)
     found, near = planes_of_exact(phi, x), Around(zero, zero, zero, zero)
@@ -327,14 +327,25 @@ def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
         rest = Rests(zero, zero, signal.norms, signal.norms)
         return signal, Linearised(phi.shape.steepest, zero, zero, rest, None)
 
-    return Activated(found, x, moments, None, None, weighted, weighted.below, partial(hinge_of, phi, x, near))
+    return Activated(found, x, moments, None, None, weighted, below, partial(hinge_of, phi, x, near))
 
 
-def _on_signal(phi: Activation, nodes: list[Node]) -> Node:
-    z = nodes[-1].signal
-    x = pre_of_signal(z)
-    found = planes(phi, x, around(phi, x))
-    return Activated(found, x, partial(activated_signal, phi, z, x, found), None, None, None, nodes[-1])
+def _on_signal(phi: Activation, below: Node, region: Region, number: int) -> Node:
+    z = below.signal
+    mean = _on_cell(z.mean, region, number)
+    if z.fixed:
+        return _exact(phi, mean, None, below)
+    x = replace(pre_of_signal(z), mean=mean)
+    near = around(phi, x)
+    hinge = hinge_of(phi, x, near)
+    found = planes(phi, x, near, hinge)
+    moments = partial(activated_signal, phi, z, x, found)
+    return Activated(found, x, moments, None, None, None, below, lambda: hinge)
+
+
+def _on_cell(mean: Interval, region: Region, number: int) -> Interval:
+    """The range of the means before an activation where they have the signs of the region."""
+    return mean.where_sign(region.signs[number]) if number < len(region.signs) else mean
 
 
 def through_layers(weighted: Weighted) -> Through:

@@ -45,7 +45,7 @@ class GeneralPass:
     layers: Sequence[Layer]
     shapes: Sequence[tuple[int, ...]]
     box: Box
-    signs: tuple[Tensor, ...] = ()  # (batch, n) of -1, 0 and 1 for each activation after weights, or none
+    signs: tuple[Tensor, ...] = ()  # (batch, n) of -1, 0 and 1 for each activation, or none
     cut: HalfSpace | None = None  # x outside of it are not asked about
 
     @classmethod
@@ -70,7 +70,7 @@ class GeneralPass:
 
     @property
     def branchable(self) -> BranchablePass | None:
-        """Itself, if there is an activation after weights."""
+        """Itself, if there is an activation."""
         return self if self._activations else None
 
     def affine(self, rows: Tensor) -> Planes:
@@ -144,7 +144,7 @@ class GeneralPass:
         tangents, multipliers = list(slopes.tangents), list(slopes.multipliers)
 
         def lower(node: Node, bound: Bound) -> Bound:
-            if not isinstance(node, Activated) or node.weighted is None:
+            if not isinstance(node, Activated):
                 return node.lower(bound)
             values = bound.rows.dense().values
             met.append(values)
