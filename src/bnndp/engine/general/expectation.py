@@ -247,7 +247,7 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
     third, fourth = third_and_fourth(phi, x.mean, Interval(total.lower.sqrt(), total.upper.sqrt()))
     r = least.sqrt()
     rest, quadratic = (
-        sum((_times(shape.derivative(p, r), q) for p, q in parts.items()), torch.zeros_like(r))
+        sum((_times(_derivative(shape, p, r), q) for p, q in parts.items()), torch.zeros_like(r))
         for parts in (terms.remainders, terms.quadratic)
     )
     if terms.pieces is not None:
@@ -265,6 +265,11 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
         upper.append((rest + more_rest + steps[1] + more[1]) * UP + high + slack)
     errors = (torch.fmin(*e).nan_to_num(*(torch.inf,) * 3) for e in (lower, upper))  # no number bounds nothing
     return Along(total, *errors)
+
+
+def _derivative(shape: Shape, order: int, r: Tensor) -> Tensor:
+    """The largest size of a derivative of G; of the second one the width of its range."""
+    return sum(shape.curvature(r)) if order == 2 else shape.derivative(order, r)  # type: ignore[return-value]
 
 
 def _of_pieces(shape: Shape, least: Tensor, pieces: Pieces, sizes: dict[int, Tensor]) -> Tensor:

@@ -24,6 +24,8 @@ from bnndp.engine.general.efron_stein import MeanSlopes, row_deviation
 from bnndp.engine.general.folded import Before, Folded, folded
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.rows import DenseRows, JoinedRows, Rows, minimum, sum_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, SecondMoments, Signal
@@ -294,6 +296,8 @@ class Weighted:
         lost = self.rounding * beta.abs().dot(size) + vanished(Interval(size, size))
         if z.source:
             return spread.plus(noise), -lost  # type: ignore[arg-type]
+        if z.joint is not None and self._apart is not None:
+            return spread.plus(noise), within(beta, self._apart) - lost  # type: ignore[arg-type]
         ends = within(noise, z.noise) - lost
         if not weights.coupled:
             return spread, ends
@@ -307,6 +311,17 @@ class Weighted:
         large = beta.times(1 - small)
         least = within(weights.variance_pull(large.map(_positive)), z.noise)
         return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
+
+    @cached_property
+    def _apart(self) -> Interval | None:  # (batch, n_out)
+        """Of jointly Gaussian values below: what products of two of them add to T - s(E z)."""
+        joint, coupling = self.below.signal.joint, self.weights.coupling
+        if joint is None or (coupling is None and self.weights.coupled):
+            return None
+        unit = torch.eye(self.weights.n_out, dtype=joint.root.dtype, device=joint.root.device)[None]
+        own = joint.form(joint.apart, self.weights.pull(DenseRows(unit)).dense().values)
+        products = Near.zero(own.value) if coupling is None else joint.products(coupling)
+        return Near(own.value + products.value, (own.off + products.off) * UP + BLUR * own.size).interval
 
     @cached_property
     def _variance_excess(self) -> tuple[Tensor, Tensor]:  # (batch, n_out) each
@@ -439,6 +454,8 @@ class Activated(OnOne):
         zero = nothing(self.signal, rows)
         if self.signal.fixed:
             return zero, zero
+        if self.signal.joint is not None and isinstance(rows, DenseRows):
+            return zero, self.signal.joint.row_deviation(rows.values)
         linear, rest = rows.times(self.linear.slope), self._rest(rows)
         if self.weighted is None:
             _, central = self.below.parts(linear)
@@ -475,6 +492,8 @@ class Activated(OnOne):
         """E of the variance of ``rows . z`` given y, after weights: (batch, rows)."""
         if self.independent or self.weighted is None:
             return rows.square().dot(self.linear.noise)
+        if self.signal.joint is not None and isinstance(rows, DenseRows):
+            return self.signal.joint.row_deviation(rows.values).square()
         weights = self.weighted.weights
         left = rows.abs().group_dots(self.linear.rest.given[..., None], weights.groups)[..., 0]
         sd = row_variance(weights, linear, self.weighted.below.signal).sqrt() + torch.linalg.vector_norm(left, dim=-1)

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.joint_gaussian import Joint
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, UP
@@ -132,6 +133,7 @@ class Signal:
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
+    joint: Joint | None = None  # if z is made of jointly Gaussian values
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any
 
@@ -22,10 +22,12 @@ from torch import Tensor
 
 from bnndp.engine.general.concatenation import Concatenation
 from bnndp.engine.general.expansion import History
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.laws.dense import Dense
 from bnndp.engine.general.nodes import Node, nothing
 from bnndp.engine.general.rows import DenseRows, JoinedRows, LocalRows, Rows
-from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
+from bnndp.engine.general.signal import Expansion, Kernel, SecondMoments, Signal, SquareNoise
 from bnndp.engine.general.weights import SpreadRest, Weights
 from bnndp.geometry.bounds import Interval
 from bnndp.layers import Linear
@@ -133,6 +135,13 @@ class Unchanged:
         return None
 
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
+        return None
+
+    def joint(self, z: Interval) -> Near | None:
+        return None
+
+    @property
+    def coupling(self) -> Tensor | None:
         return None
 
     def spread(self, z: Tensor) -> Tensor:
@@ -246,6 +255,18 @@ class Summed:
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         return None
 
+    def joint(self, z: Interval) -> Near | None:
+        found = [part.joint(own) for part, own in self._parts_of(z) if part.random]
+        known = [each for each in found if each is not None and each.value.shape[1] == self.groups]
+        if len(known) < len(found) or not known:
+            return None
+        off = _sum(each.off for each in known) + BLUR * _sum(each.value.abs() for each in known)
+        return Near(_sum(each.value for each in known), off * UP)
+
+    @property
+    def coupling(self) -> Tensor | None:
+        return None  # is asked for jointly Gaussian inputs only, which values side by side are not known to be
+
     def spread(self, z: Tensor) -> Tensor:
         return _sum(part.spread(own) for part, own in self._of(z))
 
@@ -305,9 +326,9 @@ def part_of(z: Any, part: slice) -> Any:
         value = getattr(z, name)
         if isinstance(value, Tensor):
             values[name] = value[:, part]
-        elif is_dataclass(value):
+        elif isinstance(value, Interval | SquareNoise | Kernel):
             values[name] = part_of(value, part)
-    return replace(z, **values)
+    return replace(z, **values)  # values side by side are not known to be jointly Gaussian
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:
