@@ -96,7 +96,7 @@ def read_chain(
 
 def _shape_of(layers: Sequence[Layer], shape: list[int]) -> tuple[int, ...] | None:
     """The shape to build with: none where the first layer that matters is dense and says it, to compare both."""
-    first = next((layer for layer in layers if isinstance(layer, (*WEIGHTED, Flatten))), None)
+    first = next((layer for layer in layers if isinstance(layer, (*WEIGHTED, Flatten, Branched))), None)
     return None if isinstance(first, DENSE) else tuple(shape)
 
 
