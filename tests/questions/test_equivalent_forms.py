@@ -333,9 +333,16 @@ def residual_forms(task: str, *, image: bool) -> list[BayesianNetwork]:
         return Conv2d(draw(*shape) / 2, 0.1 * draw(*shape).abs(), draw(out), 0.1 * draw(out).abs(), 1, (1, 0))
 
     ends = 2 if task == "regression" else 3
+    inner: tuple[Any, ...]
+    unit: Any
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+    shape: tuple[int, ...]
     if image:
-        inner = (kernel(2, 2), Relu(), replace(kernel(2, 2), padding=(0, 0)))
-        unit: Any = Conv2d.fixed(torch.eye(2)[..., None, None])
+        inner, unit = (
+            (kernel(2, 2), Relu(), replace(kernel(2, 2), padding=(0, 0))),
+            Conv2d.fixed(torch.eye(2)[..., None, None]),
+        )
         before, after, shape = (Conv2d.fixed(draw(2, 1, 1, 1)), Relu()), (Relu(), Flatten(), layer(ends, 6)), (1, 3, 1)
     else:
         inner, unit = (layer(5, 4), Relu(), layer(4, 5)), Linear.fixed(torch.eye(4))

@@ -44,7 +44,6 @@ from bnndp.layers import (
     Linear,
     MatrixNormalLinear,
     MaxPool,
-    Residual,
 )  # fmt: skip
 from bnndp.network.ensemble import Ensemble, Posterior
 from bnndp.network.magnitudes import INPUTS, Placed, scaled
@@ -191,15 +190,14 @@ def _block(block: Branched, shape: Shape, pixels: bool) -> Sequence[Layer]:
         layers = [each.layer for each in _simplified([Placed("", layer) for layer in branch], shape, pixels)]
         found.append([] if len(layers) == 1 and _is_unit(layers[0]) else layers)
     if isinstance(block, Concatenate):
-        wide = _wide(found)
-        return found[0] if len(found) == 1 else [block.with_branches(found)] if wide is None else [wide]
-    for k, layers in enumerate(found):
-        if layers and _is_zero(layers[-1]):
-            return found[1 - k]
-    layers, shortcut = found if found[0] else reversed(found)
-    if all(map(_are, (layers, shortcut), block.branches)):
-        return [block]
-    return [Residual(tuple(layers) or (Identity(),), tuple(shortcut))]
+        wide = found[0] if len(found) == 1 else _wide(found)
+    else:
+        # A branch of zeros adds nothing, and a block has layers beside its shortcut.
+        wide = next((found[1 - k] for k, layers in enumerate(found) if layers and _is_zero(layers[-1])), None)
+        found = [found[0] or found[1] or [Identity()], found[1] if found[0] else []]
+    if wide is not None:
+        return wide
+    return [block if all(map(_are, found, block.branches)) else block.with_branches(found)]
 
 
 def _is_zero(layer: Layer) -> bool:
@@ -216,12 +214,11 @@ def _is_unit(layer: Layer) -> bool:
         if weight.shape[2:] != (1, 1) or layer.stride != (1, 1) or layer.padding != (0, 0):
             return False
         weight = weight[..., 0, 0]
-    return torch.equal(
-        weight, torch.eye(*weight.shape, dtype=weight.dtype, device=weight.device)[: weight.shape[0]]
-    ) and (weight.shape[0] == weight.shape[1])
+    square = weight.shape[0] == weight.shape[1]
+    return square and torch.equal(weight, torch.eye(*weight.shape, dtype=weight.dtype, device=weight.device))
 
 
-def _wide(branches: Sequence[Sequence[Layer]]) -> Layer | None:
+def _wide(branches: Sequence[Sequence[Layer]]) -> Sequence[Layer] | None:
     """One layer with the outputs of all, if each branch is a layer with independent weights of the same geometry."""
     layers: list[Any] = [branch[0] for branch in branches if len(branch) == 1]
     kind = type(layers[0]) if len(layers) == len(branches) else None
@@ -232,7 +229,7 @@ def _wide(branches: Sequence[Sequence[Layer]]) -> Layer | None:
     }
     if len(alike) > 1:
         return None
-    return replace(layers[0], **{name: torch.cat([getattr(each, name) for each in layers]) for name in kind.tensors})
+    return [replace(layers[0], **{name: torch.cat([getattr(each, name) for each in layers]) for name in kind.tensors})]
 
 
 def _dense(layer: Conv2d, shape: Shape) -> Linear:
