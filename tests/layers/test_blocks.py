@@ -16,11 +16,9 @@ import bnndp
 from bnndp.activations import Relu, Tanh
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.attack.pathwise import breadth, noise_width, step
-from bnndp.certificates.prove import prove_mean
 from bnndp.cli.inspection import _named
-from bnndp.errors import CertError, InputError, ModelFileError, UnsupportedLayerError
+from bnndp.errors import CertError, InputError, ModelFileError
 from bnndp.files.entries import read_chain, write_chain
-from bnndp.geometry.box import Box
 from bnndp.layers import Concatenate, Dropout, Flatten, Linear, Residual
 from bnndp.network import BayesianNetwork
 
@@ -155,11 +153,3 @@ def test_branches_must_fit() -> None:
         Concatenate(())
     with pytest.raises(CertError, match="layer 1, branch 1, layer 0 is ReLU"):
         BayesianNetwork((first, Residual((Relu(),), (torch.nn.ReLU(),)), last))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["projection", "side by side"])
-def test_certificates_say_that_they_know_no_shortcuts(name: str) -> None:
-    net = network(name, 0.1)
-    x = normal(1, net.n_in, seed=1)
-    with pytest.raises(UnsupportedLayerError, match="certificates do not support"):
-        prove_mean(net, Box(x, x), torch.eye(2, dtype=torch.float64))

@@ -19,7 +19,14 @@ _Self = TypeVar("_Self", bound="Branched")
 
 
 class Branched:
-    """A block of branches; their layers are independent of all others, as in a network."""
+    """A block of branches; their layers are independent of all others, as in a network.
+
+    Examples:
+        >>> from bnndp.activations import Relu
+        >>> from bnndp.layers import Residual
+        >>> Residual((Relu(),)).branches
+        ((Relu(),), ())
+    """
 
     __slots__ = ()
     kind: ClassVar[str]
