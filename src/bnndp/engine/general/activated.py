@@ -20,7 +20,7 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
-from bnndp.engine.general.given import Given, given_input
+from bnndp.engine.general.given import Given, given_input, noise_given_input
 from bnndp.engine.general.joint_activated import joint_of
 from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.powers import Powers, powers
@@ -78,22 +78,22 @@ def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
         most = variance_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP)).upper * UP
         most = torch.minimum(most, phi.shape.steepest**2 * x.spread.upper * UP)
         return Outline(found.range, most, most)
-    total, noise = variance_of(phi, x, near).upper, given_input(phi, x).noise.upper
+    total, noise = variance_of(phi, x, near).upper, noise_given_input(phi, x)
     variance = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP)
     return Outline(found.range, variance, torch.fmin(noise, total))
 
 
 def activated(
-    phi: Activation, x: Pre, near: Around, found: Planes, joint: Callable[[], Near | None] | None
+    phi: Activation, x: Pre, near: Around, found: Planes, *, joint: Callable[[], Near | None] | None = None
 ) -> tuple[Signal, Linearised]:
-    """The signal after the activation; ``joint`` gives the covariances of X given y, if there are some."""
+    """The signal after the activation; ``joint`` gives the covariances of X given y, where it is not independent."""
     signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
     if joint is None or signal.fixed:
         return signal, linear
     covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
     signal = signal.without_history()
     if covariances is not None:
-        found_jointly = joint_of(phi, x.mean, x.spread, covariances, signal.mean, variance, linear.rest.given)
+        found_jointly = joint_of(phi, x, covariances, signal.mean, variance, linear.rest.given)
         signal = replace(signal, joint=found_jointly)
     return signal, linear
 

@@ -90,7 +90,7 @@ class Concatenation:
             return nothing(self.signal, rows) + torch.inf
         more = reduce(DenseRows.plus, plain) if plain else None
         (node, own), *others = layers
-        return node.central(own, more) + sum(other.central(each) for other, each in others)
+        return node.central(own, more=more) + sum(other.central(each) for other, each in others)
 
     def norms(self, rows: Rows) -> Tensor:
         left = [(node, own) for node, own, _ in self._random(rows)]

@@ -42,7 +42,7 @@ from bnndp.engine.general.pre_activation import Jointly, Squares, Through, pre_o
 from bnndp.engine.general.reach import reached_variance
 from bnndp.engine.general.remainders import Rests
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import Pre, Signal, fixed, of_box
+from bnndp.engine.general.signal import GAUSSIAN, Pre, Signal, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
 from bnndp.engine.general.variance_planes import variance_planes
@@ -254,10 +254,13 @@ def least_rows(passed: Passed, rows: Tensor, cut: HalfSpace | None) -> Tensor:  
     return torch.maximum(least_value(passed.nodes, bound, passed.box, cut), bound.least_in(passed.last.mean))
 
 
-def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
-    """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
+def row_variance(passed: Passed, rows: Tensor, at: Tensor | None = None) -> Tensor:  # rows (batch or some, rows, n_out)
+    """Upper bound of ``Var(rows . f(x))`` on the boxes, or on those ``at`` (some,): (batch or some, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
-    z, inner = outlined(below, weights.pull(u))
+    if at is not None and not (isinstance(below, Activated) and below.outlines is not None):
+        every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
+        return row_variance(passed, every)[at]
+    z, inner = outlined(below, weights.pull(u), at)
     found = (noise_of_rows(weights, u, z) + inner.square()) * UP
     if not z.fixed:
         return found + SMALL**2  # terms may underflow
@@ -296,7 +299,7 @@ def _activated(
     x, near = found.pre, found.near
     independent = weights.groups == weights.n_out
     joint = None if independent else partial(weights.joint, below.mean)
-    moments = partial(activated, phi, x, near, found.planes, joint)
+    moments = partial(activated, phi, x, near, found.planes, joint=joint)
     variances = partial(variance_planes, phi, x, near)
 
     def slopes() -> MeanSlopes | None:
@@ -381,9 +384,18 @@ def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # nor
     zero = torch.zeros_like(noise.upper)
     straight = below.norms(DenseRows(gradient.rows.value)) if gradient is not None else torch.zeros_like(norms)
     spread = weights.mean_spread(z).upper if gradient is not None else zero
-    rests = below.linear.rest.norms if isinstance(below, Activated) else z.norms
+    rests = _rests(below, joint)
     found = joint_expansion(joint, mu, gradient, Moments(z.norms, rests), spread, straight[..., 0])
     eighth = torch.full_like(zero, torch.inf)
     known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, eighth], -1)
     squares = Squares(found.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
     return Through(zero, norms, squares if gradient is not None else None, Jointly(noise, found))
+
+
+def _rests(below: Node, joint: Joint) -> Tensor:  # (batch, n, q)
+    """Norms of what the line of slope E phi'(X) leaves of the values after an activation."""
+    if not isinstance(below, Activated):
+        return torch.full_like(below.signal.norms, torch.inf)
+    away = (joint.slope.value - below.linear.slope).abs() + joint.slope.off
+    more = (away * joint.spread_root)[..., None] * away.new_tensor(GAUSSIAN)
+    return (below.linear.rest.norms + more) * UP

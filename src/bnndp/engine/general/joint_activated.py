@@ -9,6 +9,7 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Joint, Near, product
 from bnndp.engine.general.second_moment import second_moment
+from bnndp.engine.general.signal import Pre
 from bnndp.engine.general.smoothed import second_at
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import TINY, UP
@@ -20,14 +21,14 @@ _SLOPE = 2e-9  # error granted to a slope
 
 def joint_of(
     phi: Activation,
-    mean: Interval,  # (batch, n) each
-    spread: Interval,  # of the variances of X
+    x: Pre,
     gaussian: Near,  # (batch, groups, g, g)
-    z_mean: Interval,
+    z_mean: Interval,  # (batch, n) each
     variance: Interval,  # of z
     rest: Tensor,  # sd(z - pX) for some number p, at most
 ) -> Joint:
     """Of an activation of jointly Gaussian values."""
+    mean, spread = x.mean, x.spread
     shape, least = phi.shape, spread.lower.sqrt()
     middle, half = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
     root, wide = (0.5 * (spread.lower + spread.upper)).sqrt(), 0.5 * (spread.upper - spread.lower) * UP
@@ -37,6 +38,7 @@ def joint_of(
     bend = Near(value, (error + product(third, half) + 0.5 * product(fourth, wide)) * UP)
     second = (variance.upper - slope.least.square() * spread.lower / UP).clamp_min(0) * UP + BLUR * variance.upper
     second = torch.minimum(second, rest.square() * UP)
+    second = torch.fmin(second, _second_from_middle(phi, x, middle, half).square() * UP)
     least_second = variance.lower - slope.size.square() * spread.upper * UP
     bent = torch.where(bend.off.isfinite(), bend.least, 0.0) * spread.lower
     above = (second - 0.5 * bent.square() / UP).clamp_min(0) * UP + BLUR * second
@@ -64,6 +66,21 @@ def joint_of(
         lag=_lag(phi, mean, spread, slope, z_mean),
         variance=variance,
     )
+
+
+def _second_from_middle(phi: Activation, x: Pre, middle: Tensor, half: Tensor) -> Tensor:
+    r"""Standard deviation of what is of degree two and more: at the middle, and what it moves by on the box.
+
+    Of :math:`\varphi(m+r\xi)` less the best line the derivatives in m and r are at most w and :math:`w|\xi|`.
+    """
+    root = (0.5 * (x.spread.lower + x.spread.upper)).sqrt()
+    away = torch.maximum(x.spread.upper.sqrt() - root, root - x.spread.lower.sqrt()) * UP
+    variance, slope = phi.variance(middle, root).upper, phi.slope(middle, root).abs()
+    line = torch.where(
+        torch.full_like(root, phi.shape.slope_known, dtype=torch.bool), (slope - _SLOPE).clamp_min(0), 0.0
+    )
+    at = (variance - line.square() * root.square() / UP).clamp_min(0) * UP + BLUR * variance
+    return at.sqrt() * UP + phi.shape.swing * (half + away) * UP
 
 
 def _lag(phi: Activation, mean: Interval, spread: Interval, slope: Near, z: Interval) -> Near:

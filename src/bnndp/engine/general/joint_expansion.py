@@ -49,13 +49,14 @@ from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Joint, Near
 from bnndp.engine.general.joint_products import products_deviation
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import CENTRED, Expansion, Signal
+from bnndp.engine.general.signal import CENTRED, Expansion, Factors, Local, Series, Signal
 from bnndp.engine.general.weights import Weights
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
 __all__ = ["Gradient", "Moments", "gradient_of", "joint_expansion"]
 
+_ALL = 0  # the supremum of a derivative, not a norm
 _HALF_ROOT, _SIXTH_ROOT = math.sqrt(0.5) * UP, math.sqrt(1 / 6) * UP
 
 
@@ -110,14 +111,19 @@ def joint_expansion(
     v = ((w * c.value).sum(-1) + (w.abs() * c.off + loose * c.size).sum(-1)).clamp_min(0) * UP
     each = torch.minimum(c.size / joint.root[:, None].clamp_min(TINY), v.sqrt()[..., None]) * UP  # |c_j| / r_j
     rest = joint.form(joint.remainder, mu).interval.upper.clamp_min(0).sqrt() * UP  # sd R
+    square = torch.minimum(_square_norm(joint, mu), (size * z.rests[:, None, :, 0]).sum(-1).square()) * UP  # ||R||_4^2
     kappa, third = _degree_two(joint, mu, c, each)
     fourth = _SIXTH_ROOT * (size * each**3 * joint.third[:, None]).sum(-1)
     zero = torch.zeros_like(v)
     deviation, low4, spread4 = zero, zero, zero
+    bent: list[tuple[Factors, ...]] = [
+        ({(2, 2): 0.5 * square, (3, _ALL): rest * square / 6}, {(2, _ALL): 0.5 * rest.square()})
+    ]
     if s is not None:
         moved = _moved(joint, s, c, each, v, z)
         deviation = moved.deviation
-        third = third + 0.5 * rest * deviation
+        near = {(3, 4): 0.5 * square.sqrt() * deviation, (4, _ALL): 0.25 * square * deviation}
+        bent.append((near, {(3, _ALL): 0.5 * rest * deviation}))
         fourth = fourth + moved.fourth
         kappa = Near(kappa.value + moved.cross.value, kappa.off + moved.cross.off)
         spread4 = (row_norm4 + moved.norm4) ** 4
@@ -125,12 +131,14 @@ def joint_expansion(
     fifth = 0.25 * kappa.size * rest.square()
     infinite = torch.full_like(v, torch.inf)
     none = Interval(zero, zero)
+    parts = (*bent, ({(3, 2): third},), ({(4, 2): fourth},), ({(5, _ALL): fifth},))
+    local = Local(
+        (v + rest.square()) * UP, tuple(tuple({k: f * UP for k, f in way.items()} for way in ways) for ways in parts)
+    )
+    kappa3 = Interval(3 * (kappa.value - kappa.off), 3 * (kappa.value + kappa.off))
+    series = Series(kappa3, none, none, {}, {4: infinite}, local)
     return Expansion(
-        third=Interval(3 * (kappa.value - kappa.off), 3 * (kappa.value + kappa.off)),
-        fourth=none,
-        linear_fourth=none,
-        remainders={2: 0.5 * rest.square() * UP, 3: third * UP, 4: fourth * UP, 5: fifth * UP},
-        quadratic={4: infinite},
+        in_full=lambda: series,
         in_pieces=None,
         spread_variance=deviation.square() * UP,
         spread_third=infinite,
@@ -139,6 +147,18 @@ def joint_expansion(
         spread_low=low4,
         norms=torch.full((*v.shape, 3), torch.inf, dtype=v.dtype, device=v.device),
     )
+
+
+def _square_norm(joint: Joint, mu: Tensor) -> Tensor:  # (batch, n_out)
+    r"""At most ||R||_4^2: three times the norm of :math:`|\nabla R|^2=\sum_{jk}\mu_j\mu_kC_{jk}\delta_j\delta_k` in L2.
+
+    That of its diagonal is at most its mean and its standard deviation (Gebelein), that of the others is added up.
+    """
+    length = mu.abs() * joint.spread_root[:, None]
+    mean = (length * joint.slope_deviation[:, None]).square().sum(-1)
+    fourth = length * (joint.widest * joint.slope_deviation).sqrt()[:, None]  # mu_j r_j ||delta_j||_4
+    own, every = joint.length(fourth.square()), joint.length(fourth)
+    return 3 * (mean + own + (every.square() - fourth.square().sum(-1) / UP).clamp_min(0)) * UP
 
 
 def _degree_two(joint: Joint, mu: Tensor, c: Near, each: Tensor) -> tuple[Near, Tensor]:
@@ -187,7 +207,7 @@ def _moved(joint: Joint, s: Gradient, c: Near, each: Tensor, v: Tensor, z: Momen
 
 
 def _slope_in(joint: Joint, s: Gradient) -> Near:
-    r"""E of the derivative of the part of s in X_j alone, g_j p_j + 2 Sigma_jj Cov(phi'(X_j), z_j): (batch, n_out, n)."""
+    """Mean slopes of the parts of s in X_j alone, g_j p_j + 2 Sigma_jj Cov(phi'(X_j), z_j): (batch, n_out, n)."""
     p, lag = (Near(part.value[:, None], part.off[:, None]) for part in (joint.slope, joint.lag))
     coarse = (joint.slope_deviation * joint.deviation)[:, None]
     take = lag.off < coarse  # false for NaN

@@ -11,8 +11,8 @@ inputs that are functions of x, has outputs :math:`X\sim N(m,C)` with a covarian
 :math:`\varphi(X_j)=\sum_pa_p\,He_p((X_j-m_j)/r_j)/p!` with :math:`a_p=r_j^p\mathbb E\varphi^{(p)}(X_j)`, and
 :math:`\mathbb EHe_p(\xi)He_q(\eta)=p!\rho^p1_{p=q}` for standard Gaussians of correlation :math:`\rho` (Mehler). So the
 covariance is :math:`\sum_pa_pa_p'\rho^p/p!`; of its terms from p = 3 on, Cauchy and Schwarz. The same with one term
-less has :math:`\rho^2u_ju_k`, :math:`u_j^2=\operatorname{Var}z_j-p_j^2r_j^2`, and none :math:`|\rho|` and standard
-deviations: :math:`|\operatorname{Cov}(f(X_j),g(X_k))|\le|\rho_{jk}|\operatorname{sd}f\operatorname{sd}g` (Gebelein 1941).
+less has :math:`\rho^2u_ju_k`, :math:`u_j^2=\operatorname{Var}z_j-p_j^2r_j^2`. Without any,
+:math:`|\operatorname{Cov}(f(X_j),g(X_k))|\le|\rho_{jk}|\operatorname{sd}f\operatorname{sd}g` (Gebelein 1941).
 
 Everything depends on x. It is known as a value and how far it may be off on the box (``Near``).
 """
@@ -190,7 +190,7 @@ class Joint:
         off = fine.off + more * self._grouped(self.second)[..., None, :]
         return Near(fine.value, off * UP)
 
-    def length(self, sizes: Tensor, part: slice) -> Tensor:  # (batch, rows, n) -> (batch, rows)
+    def length(self, sizes: Tensor, part: slice = slice(None)) -> Tensor:  # (batch, rows, n) -> (batch, rows)
         """The root of the sum of |rho_jk| sizes_j sizes_k, of the boxes of a part."""
         return ((self.apply(sizes, self.correlation[part]) * sizes).sum(-1) * UP).sqrt() * UP
 

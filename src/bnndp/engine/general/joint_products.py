@@ -1,19 +1,21 @@
-r"""Products of two values of a jointly Gaussian vector: how :math:`q=\sum_{j\ne k}\Sigma_{jk}d_jd_k` varies, d = z - E z.
+r"""Products of two values of a jointly Gaussian vector: how q = sum of Sigma_jk d_j d_k varies, j != k, d = z - E z.
 
 With :math:`D_j=p_j(X_j-\mathbb EX_j)`, of covariance K, and :math:`d=D+R`, q is :math:`D^\top\Sigma D+2D^\top\Sigma
 R+R^\top\Sigma R`. The first part has the variance :math:`2\operatorname{tr}(\Sigma K)^2`, and a norm in L4 of at most
-:math:`15^{1/4}` times its standard deviation (:math:`12(\sum\lambda^2)^2+48\sum\lambda^4\le15(2\sum\lambda^2)^2`). For the
-others :math:`\operatorname{Var}F\le\mathbb E|\nabla F|^2` and :math:`\lVert F-\mathbb EF\rVert_4\le\sqrt3\,\lVert|\nabla
-F|\rVert_4` (Poincare; Aida and Stroock 1994), the gradient being that in the noise. With :math:`\delta_j=\varphi'(X_j)-p_j`
-and the matrix C of covariances of X they have the gradients :math:`2C^{1/2}(p\circ\Sigma R+\delta\circ\Sigma D)` and
-:math:`2C^{1/2}(\delta\circ\Sigma R)`. Here :math:`\mathbb E|C^{1/2}(p\circ\Sigma R)|^2=\operatorname{tr}(\Sigma K\Sigma
-\operatorname{Cov}R)`, and :math:`\mathbb E|C^{1/2}y|^2\le\sum_{jk}|\rho_{jk}|r_jr_k\lVert y_j\rVert_2\lVert y_k\rVert_2`. Of
+:math:`15^{1/4}` times its standard deviation: for eigenvalues :math:`\lambda` its fourth moment is
+:math:`12(\sum\lambda^2)^2+48\sum\lambda^4\le15(2\sum\lambda^2)^2`. For the others :math:`\operatorname{Var}F\le\mathbb
+E|\nabla F|^2` and :math:`\lVert F-\mathbb EF\rVert_4\le\sqrt3\,\lVert|\nabla F|\rVert_4` (Poincare; Aida and Stroock
+1994), the gradient being that in noise. With :math:`\delta_j=\varphi'(X_j)-p_j` and the covariances C of X they have
+the gradients :math:`2C^{1/2}(p\circ\Sigma R+\delta\circ\Sigma D)` and :math:`2C^{1/2}(\delta\circ\Sigma R)`.
+
+Here :math:`\mathbb E|C^{1/2}(p\circ\Sigma R)|^2=\operatorname{tr}(\Sigma K\Sigma\operatorname{Cov}R)`, and
+:math:`\mathbb E|C^{1/2}y|^2\le\sum_{jk}|\rho_{jk}|r_jr_k\lVert y_j\rVert_2\lVert y_k\rVert_2`. Of
 :math:`(\Sigma D)_j=a_j\xi_j+G`, :math:`\xi_j=(X_j-\mathbb EX_j)/r_j`, G is independent of X_j, so
-:math:`\lVert\delta_j(\Sigma D)_j\rVert_2\le\lVert\delta_j\rVert_2(\Sigma K\Sigma)_{jj}^{1/2}+|a_j|\lVert\delta_j\rVert_4g_4`:
-slopes of neurons that are far from their kinks hardly move. And :math:`\mathbb E\delta_j^2R_kR_l` differs from
-:math:`\mathbb E\delta_j^2\,\mathbb ER_kR_l` by at most :math:`\lVert\delta_j\rVert_4^2\lVert R_k\rVert_4\lVert R_l\rVert_4`
-times the multiple correlation of X_j with X_k and X_l, which is at most
-:math:`(|\rho_{jk}|+|\rho_{jl}|)(1-|\rho_{kl}|)^{-1/2}` (Gebelein).
+:math:`\lVert\delta_j(\Sigma D)_j\rVert_2\le\lVert\delta_j\rVert_2(\Sigma K\Sigma)_{jj}^{1/2}
++|a_j|\lVert\delta_j\rVert_4g_4`: slopes of neurons that are far from their kinks hardly move. And
+:math:`\mathbb E\delta_j^2R_kR_l` differs from :math:`\mathbb E\delta_j^2\,\mathbb ER_kR_l` by at most
+:math:`\lVert\delta_j\rVert_4^2\lVert R_k\rVert_4\lVert R_l\rVert_4` times the multiple correlation of X_j with X_k and
+X_l, which is at most :math:`(|\rho_{jk}|+|\rho_{jl}|)(1-|\rho_{kl}|)^{-1/2}` (Gebelein).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _ROOT3 = 3**0.5 * UP
 def products_deviation(
     joint: Joint,
     coupling: Tensor,  # Sigma, zero on the diagonal: (n_out, n, n)
-    rests: Tensor,  # (batch, n, q): norms of what a line leaves of z
+    rests: Tensor,  # (batch, n, q): norms of R
 ) -> tuple[Tensor, Tensor]:
     """Standard deviation of q, and the norm of q - E q in L4, at most: (batch, n_out) each."""
     step = max(1, _HELD // coupling.numel())
@@ -53,9 +55,7 @@ def products_deviation(
         r, w, p = (values[part, None] for values in (root, joint.widest, joint.slope.size))
         gauss = (2 * _trace(linear, linear)).sqrt()
         shared = _shared(joint, pairs, part)
-        moved = (joint.slope_deviation[part, None].square() * straight).sqrt() + fourth[part, None] * GAUSSIAN[
-            0
-        ] * shared
+        moved = joint.slope_deviation[part, None] * straight.sqrt() + GAUSSIAN[0] * fourth[part, None] * shared
         mixed = _trace(linear, rest).sqrt() + joint.length(r * moved, part)
         left, left8 = (torch.einsum("ojk,bk->boj", size, rests[part, :, q]) for q in (0, 1))  # of (Sigma R)_j
         near = _near(joint, pairs, rests, part)
