@@ -185,9 +185,14 @@ def _where(take: Tensor, a: MeanSlopes, b: MeanSlopes) -> MeanSlopes:
 
 
 def row_deviation(
-    slopes: MeanSlopes, weights: Weights, rows: DenseRows, z: Signal, coupling: SpreadRest | None = None
+    slopes: MeanSlopes,
+    weights: Weights,
+    rows: DenseRows,
+    z: Signal,
+    coupling: SpreadRest | None = None,
+    more: DenseRows | None = None,
 ) -> Tensor:
-    """Of ``rows . h``, at most: (batch, rows); z is the input, ``coupling`` what else than squares there is in s."""
+    """Of ``rows . h + more . z``, at most: (batch, rows); z is the input, ``coupling`` what is no square in s."""
     size, v, norm4 = rows.abs(), z.variance, z.norms[..., 0]
     middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
     lost = gamma(4 * (weights.n_in + weights.n_out) + 32)
@@ -203,6 +208,8 @@ def row_deviation(
     linear = weights.pull(rows.times(slopes.slope)).dense().values + 2 * squares * middle[:, None]
     blur = lost * pulled(slopes.slope.abs(), 1) + 2 * sizes * middle.abs()[:, None]
     rest = slopes.rest
+    if more is not None:  # it joins the slopes
+        linear, blur = linear + more.values, blur + lost * more.abs().values
     if coupling is not None:
         linear = linear + rows.times(slopes.spread).values @ coupling.rows
         blur = blur + size.times(slopes.spread.abs()).values @ (coupling.slack + lost * coupling.rows.abs())

@@ -30,7 +30,7 @@ Wanted = Callable[[Interval], Tensor]
 
 
 def mean_range(
-    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
+    nodes: Sequence[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
 ) -> Interval:
     """Range of E X over the boxes, or what ``cut`` leaves of them: (batch, n).
 
@@ -38,11 +38,11 @@ def mean_range(
     other boxes.
     """
     coarse = weighted.interval
-    if len(chain) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
+    if len(nodes) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
         return coarse
     if wanted is None:
-        return _meet(coarse, *_refined(chain, weighted, box, cut))
-    ground = _ground(chain, weighted) if box.within is None and cut is None else None
+        return _meet(coarse, *_refined(nodes, weighted, box, cut))
+    ground = _ground(nodes, weighted) if box.within is None and cut is None else None
     if ground is not None:
         return _one_end_first(ground, weighted, coarse, wanted)
     asked = wanted(coarse)
@@ -50,10 +50,10 @@ def mean_range(
     if at.shape[1] == 0:
         return coarse
     if at.shape[1] > _FEW * asked.shape[1] or weighted.weights.rows_at(at[:, :1]) is None:
-        found = _meet(coarse, *_refined(chain, weighted, box, cut))
+        found = _meet(coarse, *_refined(nodes, weighted, box, cut))
     else:
         some = Interval(coarse.lower.gather(1, at), coarse.upper.gather(1, at))
-        some = _meet(some, *_refined(chain, weighted, box, cut, at))
+        some = _meet(some, *_refined(nodes, weighted, box, cut, at))
         found = Interval(coarse.lower.scatter(1, at, some.lower), coarse.upper.scatter(1, at, some.upper))
     return Interval(torch.where(asked, found.lower, coarse.lower), torch.where(asked, found.upper, coarse.upper))
 
@@ -80,9 +80,9 @@ def _meet(coarse: Interval, low: Tensor, negated: Tensor) -> Interval:
     return Interval(torch.fmax(known(low), coarse.lower), torch.fmin(-known(negated), coarse.upper))
 
 
-def _ground(chain: list[Node], weighted: Weighted) -> Ground | None:
+def _ground(nodes: Sequence[Node], weighted: Weighted) -> Ground | None:
     """Where the rows of the layer after the first activation end, if single rows of some of the boxes can be asked."""
-    ground = chain[1].ground if len(chain) == 2 and isinstance(chain[1], Activated) else None
+    ground = nodes[1].ground if len(nodes) == 2 and isinstance(nodes[1], Activated) else None
     if ground is None or any(weights.bias.ndim > 1 for weights in (ground.weights, weighted.weights)):
         return None  # stacked members have weights of their own
     return ground if weighted.weights.rows_at(torch.zeros(1, 1, dtype=torch.int64)) is not None else None
@@ -111,7 +111,7 @@ def _picked(ground: Ground, weighted: Weighted, asked: Tensor, sign: int) -> Ten
 
 
 def _refined(
-    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
+    nodes: Sequence[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds of the means and of their negatives, of all or of those ``at`` (batch, k): (batch, n or k) each."""
     weights, scale = weighted.weights, weighted.scale
@@ -119,11 +119,11 @@ def _refined(
     if at is not None:
         bias, scale = bias.gather(1, at), scale.gather(1, at)
     slack, found = gamma(8) * scale + TINY, list[Tensor]()
-    widest = max(node.mean.lower.shape[-1] for node in chain)  # rows get as wide as that
+    widest = max(node.mean.lower.shape[-1] for node in nodes)  # rows get as wide as that
     numbers = cache_size(_NUMBERS, scale.device) // (2 * box.batch)
     for part, rows in _pieces(weights, numbers, widest, at):
         start = torch.cat([bias[:, part] - slack[:, part], -bias[:, part] - slack[:, part]], 1)
-        found.append(least_value(chain, Bound(rows.with_negatives(), start), box, cut))
+        found.append(least_value(nodes, Bound(rows.with_negatives(), start), box, cut))
     halves = [piece.chunk(2, 1) for piece in found]
     return torch.cat([low for low, _ in halves], 1), torch.cat([negated for _, negated in halves], 1)
 
