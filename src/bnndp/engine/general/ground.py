@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,9 +44,18 @@ class Ground:
 
     def __getitem__(self, at: Tensor) -> Ground:
         """The same for some of the boxes, if all of them have the same weights."""
-        tensors = self.underflow[at], self.middle[at], self.half[at]
-        spread = None if self.spread is None else of_boxes(self.spread, at)
-        return Ground(self.weights, of_boxes(self.planes, at), spread, *tensors)
+        planes, tensors = of_boxes(self.planes, at), (self.underflow[at], self.middle[at], self.half[at])
+        if self.spread is None or not bool(self.sloped[at].any()):
+            return Ground(self.weights, replace(planes, beta=None), None, *tensors)
+        return Ground(self.weights, planes, of_boxes(self.spread, at), *tensors)
+
+    @property
+    def sloped(self) -> Tensor:  # (batch,) of booleans
+        """The boxes on which a plane has a slope in s, at the cost of a product with the matrix of variances."""
+        if self.planes.beta is None:
+            return torch.zeros_like(self.underflow[:, 0], dtype=torch.bool)
+        low, step = self.planes.beta
+        return ((low != 0) | (step != 0)).any(-1)
 
     def least(self, rows: Rows, constant: Tensor) -> Tensor:  # constant (batch, rows)
         """What ``rows . E z + constant`` is at least on the boxes, z after the activation: (batch, rows)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain as chained
 
 import torch
 from torch import Tensor
@@ -100,7 +101,8 @@ def _picked(ground: Ground, weighted: Weighted, asked: Tensor, sign: int) -> Ten
     weights, scale = weighted.weights, weighted.scale
     found = torch.full_like(scale, -torch.inf)
     most = cache_size(_NUMBERS, scale.device) // max(ground.half.shape[1], scale.shape[1])
-    for at, index in picked(asked, most):
+    groups = [asked & group[:, None] for group in (ground.sloped, ~ground.sloped)]
+    for at, index in chained.from_iterable(picked(group, most) for group in groups):
         rows = weights.rows_at(index)
         if rows is None:
             continue
