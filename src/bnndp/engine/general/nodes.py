@@ -313,12 +313,10 @@ class Activated:
 
     def least(self, bound: Bound) -> Tensor | None:
         """Least value of the bound: (batch, rows); None unless this follows weights on the input."""
-        if self.ground is None:
-            return None
+        if self.ground is None or bound.variances is None:
+            return None if self.ground is None else self.ground.least(bound.rows, bound.constant)
         before = self.ground.planes.apply(bound.rows, bound.constant)
-        if bound.variances is not None:
-            before = self._with_variances(before, bound.variances, self._folded_variances_at_middle)
-        return self.ground.least_before(before)
+        return self.ground.least_before(self._with_variances(before, bound.variances, self._folded_variances_at_middle))
 
     def lower_in_planes(self, alpha: Rows, beta: Rows | None, tangent: Rows | None, bound: Bound) -> Bound:
         """From coefficients of the mean, of T and of the tangent of S, in place of the rows of the bound."""
