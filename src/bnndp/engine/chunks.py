@@ -92,9 +92,7 @@ def indices_of(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) 
     return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, :most]
 
 
-def picked(
-    mask: Tensor, most: int, pieces: int = _PIECES
-) -> Iterator[tuple[Tensor, Tensor]]:  # (batch, n) of booleans
+def picked(mask: Tensor, most: int, pieces: int = _PIECES) -> Iterator[tuple[Tensor, Tensor]]:  # (batch, n) of booleans
     """Pieces of the boxes, and the indices at which the mask is true in them: (some,), (some, k) of integers.
 
     Boxes with about as many go together, ``most`` indices in all, so that few of those of a box are others; there are

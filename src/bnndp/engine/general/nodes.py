@@ -44,6 +44,7 @@ __all__ = [
     "least_value",
     "lower_bound",
     "nothing",
+    "on_boxes",
     "outlined",
     "sums_of_squares",
     "vanished",
@@ -261,7 +262,7 @@ class Activated:
     weighted: Weighted | None
     below: Node
     hinges: Callable[[], Hinge | None] | None = None  # other lower planes, for the search
-    outlines: Callable[[], Outline] | None = None  # where rows of z have a variance without other moments
+    outlines: Callable[[], Outline | None] | None = None  # where rows of z have a variance without other moments
 
     @property
     def mean(self) -> Interval:
@@ -383,21 +384,15 @@ class Activated:
         given = row_variance(weights, linear, z).sqrt() + torch.linalg.vector_norm(left, dim=-1)
         return zero, (given.square() + central.square()).sqrt() * UP
 
-    def central(self, rows: DenseRows, at: Tensor | None = None) -> Tensor:
-        """Standard deviation of ``rows . E[z | y]``: (batch, rows); infinite if the coordinates of y may depend.
-
-        The rows are of all boxes, or of those ``at`` (some,).
-        """
+    def central(self, rows: DenseRows) -> Tensor:
+        """Standard deviation of ``rows . E[z | y]``: (batch, rows); infinite if the coordinates of y may depend."""
         if self.pre.fixed:
-            return rows.values.new_zeros(rows.values.shape[:2])
+            return nothing(self.below.signal, rows)
         if self.slopes is None or self.weighted is None:
-            return rows.values.new_full(rows.values.shape[:2], torch.inf)
-        weights, z, slopes = self.weighted.weights, self.weighted.below.signal, self.slopes
+            return nothing(self.below.signal, rows) + torch.inf
+        weights, z = self.weighted.weights, self.weighted.below.signal
         coupling = weights.spread_rest(z) if weights.coupled else None
-        if at is not None:
-            slopes, z = of_boxes(slopes, at), of_boxes(z, at)
-            coupling = None if coupling is None else of_boxes(coupling, at)
-        return row_deviation(slopes, weights, rows, z, coupling)
+        return row_deviation(self.slopes, weights, rows, z, coupling)
 
     def norms(self, rows: Rows) -> Tensor:
         r"""Z = p X + rho: the linear part given below, the rests, and what varies given y.
@@ -450,18 +445,42 @@ def deviation(node: Node, rows: Rows) -> Tensor:
     return torch.minimum(found, rows.abs().dot(node.signal.variance.sqrt())) * UP
 
 
-def outlined(node: Node, rows: Rows, at: Tensor | None = None) -> tuple[SecondMoments, Tensor]:
+def outlined(node: Node, rows: Rows) -> tuple[SecondMoments, Tensor]:
     """Second moments of z after the node, and the standard deviation of ``rows . z``: (batch, rows).
 
-    Without the moments of higher order where they are of little use: those of E[z | y] for a y with independent
-    coordinates need none. The rows are of all boxes, or of those ``at`` (some,), and so is what is found.
+    Without the moments of higher order, which nothing above the node asks for.
     """
     z = node.outline if isinstance(node, Activated) else None
-    if z is None or not isinstance(node, Activated) or not isinstance(rows, DenseRows):
+    if z is None or not isinstance(node, Activated) or node.weighted is None or not isinstance(rows, DenseRows):
         return node.signal, deviation(node, rows)
-    z = z if at is None else of_boxes(z, at)
-    found = (rows.square().dot(z.noise) + node.central(rows, at).square()).sqrt()
+    central = node.central(rows)
+    if z.line is not None:
+        linear = node.weighted.deviation_below(rows.times(z.line.slope)) + rows.abs().dot(z.line.rest)
+        central = torch.fmin(central, linear)
+    found = (rows.square().dot(z.noise) + central.square()).sqrt()
     return z, torch.minimum(found, rows.abs().dot(z.variance.sqrt())) * UP
+
+
+def on_boxes(node: Node, at: Tensor) -> Node | None:
+    """The node for some of the boxes, as far as variances of rows go; None where that is not possible."""
+    if isinstance(node, Input):
+        return Input(of_boxes(node.signal, at))
+    below = on_boxes(node.below, at) if isinstance(node, Activated) and node.weighted is not None else None
+    if below is None or not isinstance(node, Activated) or node.weighted is None:
+        return None
+    weighted = Weighted(node.weighted.weights, below, node.weighted.scale[at])
+    pre, planes = of_boxes(replace(node.pre, expansion=None), at), of_boxes(node.planes, at)
+
+    def moments() -> tuple[Signal, Linearised]:
+        return of_boxes(node.signal, at), of_boxes(node.linear, at)
+
+    def slopes() -> MeanSlopes | None:
+        return None if node.slopes is None else of_boxes(node.slopes, at)
+
+    def outline() -> Outline | None:
+        return None if node.outline is None else of_boxes(node.outline, at)
+
+    return Activated(planes, pre, moments, None, slopes, weighted, below, outlines=outline)
 
 
 def sums_of_squares(node: Node, rows: Rows) -> Squares | None:

@@ -29,7 +29,7 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
-__all__ = ["Rests", "moved_by_spread", "past_kinks", "rests", "rests_on_signal"]
+__all__ = ["Rests", "central_rest", "moved_by_spread", "past_kinks", "rests", "rests_on_signal"]
 
 _SLOPE = 2e-9  # error granted to two slopes
 _SLOPE_ROOT = 5e-5  # root of twice the error 1e-9 granted to a slope of at most one
@@ -57,17 +57,26 @@ def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
         zero = torch.zeros_like(root)
         given, norms = _gaussian(phi, x, p, variance, half)
         return Rests(given, zero, norms, torch.zeros_like(norms))
-    central, central_norms = _of_mean(phi, x, p, root, half)
-    moved = moved_by_spread(phi, x, root)
     centred = x.norms.new_tensor(CENTRED)
     norms = centred * _norms(phi, x, p, x.total_norms, half, _kink_delta(phi, x, p)) * UP
-    central, central_norms = central + moved, central_norms + moved_by_spread(phi, x, root, norms=True)
+    central_norms = _norms(phi, x, p, x.norms, half, _mean_delta(phi, x, p, root), root)
+    central_norms = central_norms + moved_by_spread(phi, x, root, norms=True)
     if phi.shape.kinks:  # E[rho | y] is at most rho in norm
         tilt = _tilt(phi, x, p, None)
-        central = torch.fmin(central, tilt * x.mean_variance.sqrt() + past_kinks(phi, x, x.total_norms, 2))
         far = [tilt * x.norms[..., i] + past_kinks(phi, x, x.total_norms, q) for i, q in enumerate(POWERS[:-1])]
         central_norms = torch.fmin(central_norms, torch.stack([*far, torch.full_like(tilt, torch.inf)], -1))
-    return Rests(_given(phi, x, p, half), central * UP, norms, centred * central_norms * UP)
+    return Rests(_given(phi, x, p, half), central_rest(phi, x, p), norms, centred * central_norms * UP)
+
+
+def central_rest(phi: Activation, x: Pre, p: Tensor) -> Tensor:  # (batch, n)
+    """The standard deviation of E[rho | y], of an activation after weights on a random y."""
+    half, sd = 0.5 * (x.mean.upper - x.mean.lower) * UP, x.mean_variance.sqrt()
+    root = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper).sqrt()
+    found = _deviation(phi, x, p, sd, x.norms, half, _mean_delta(phi, x, p, root), root)
+    found = found + moved_by_spread(phi, x, root)
+    if phi.shape.kinks:  # E[rho | y] is at most rho in norm
+        found = torch.fmin(found, _tilt(phi, x, p, None) * sd + past_kinks(phi, x, x.total_norms, 2))
+    return found * UP
 
 
 def rests_on_signal(phi: Activation, x: Pre, p: Tensor) -> Rests:
@@ -146,11 +155,9 @@ def _widest(phi: Activation, p: Tensor) -> Tensor:
     return torch.maximum(high - p, p - low)
 
 
-def _of_mean(phi: Activation, x: Pre, p: Tensor, root: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Deviation and norms of G(m, root) - p m."""
-    delta = _slope_delta(phi, x, p, root) if phi.shape.fall == 0 else None
-    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.norms, half, delta, root)
-    return sd, _norms(phi, x, p, x.norms, half, delta, root)
+def _mean_delta(phi: Activation, x: Pre, p: Tensor, root: Tensor) -> _Delta | None:
+    """Of G(m, root) - p m."""
+    return _slope_delta(phi, x, p, root) if phi.shape.fall == 0 else None
 
 
 def _tilt(phi: Activation, x: Pre, p: Tensor, root: Tensor | None) -> Tensor:
