@@ -102,11 +102,13 @@ def picked(mask: Tensor, most: int, pieces: int = _PIECES) -> Iterator[tuple[Ten
     [([1], [[0]])]
     """
     count, order = mask.sum(-1).sort(descending=True, stable=True)
-    counts, start, share = count.tolist(), 0, max(_TOGETHER, -(-order.shape[0] // pieces))
-    while start < len(counts) and counts[start]:
-        at = order[start : start + min(max(1, most // counts[start]), share)]
+    counts = [number for number in count.tolist() if number]
+    start, share = 0, max(_TOGETHER, -(-len(counts) // pieces))
+    while start < len(counts):
+        stop = min(start + min(max(1, most // counts[start]), share), len(counts))
+        at = order[start:stop]
         yield at, mask[at].byte().argsort(dim=-1, descending=True, stable=True)[:, : counts[start]]
-        start += at.shape[0]
+        start = stop
 
 
 def _units(device: torch.device) -> int:

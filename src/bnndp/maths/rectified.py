@@ -25,7 +25,6 @@ from bnndp.maths.normal import INV_SQRT_2PI, bell, cdf
 
 _FAR = 1e3  # beyond this many standard deviations every tail is exactly zero in float64
 _SQRT1_2 = 0.5**0.5
-_SCALE = 2.0**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ def ratio(m: Tensor, r: Tensor) -> Tensor:
     """``m / r``, cut at +-1000 so that r = 0 gives the deterministic limit (0 for ``m = r = 0``)."""
     info = torch.finfo(r.dtype)
     smallest = info.tiny * info.eps  # subnormal: a clamp at the smallest normal number would be wrong below it
-    # Without the factor a subnormal m would be no more than a few times the smallest r.
-    return (m * _SCALE / (r * _SCALE).clamp_min(smallest)).clamp(-_FAR, _FAR)
+    m = torch.where(r == 0, m * 2.0**60, m)  # a subnormal m would be no more than a few times the smallest r
+    return (m / r.clamp_min(smallest)).clamp(-_FAR, _FAR)
 
 
 def expected_relu(m: Tensor, r: Tensor) -> Tensor:
