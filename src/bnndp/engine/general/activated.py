@@ -10,6 +10,7 @@ z is taken apart as :math:`p_iX_i+\rho_i` with a constant slope p; ``remainders.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,8 @@ from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
 from bnndp.engine.general.given import Given, given_input, middle_of, noise_given_input
+from bnndp.engine.general.joint_activated import joint_of
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.powers import Powers, powers
 from bnndp.engine.general.remainders import Rests, central_rest, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
@@ -99,11 +102,18 @@ def outline(phi: Activation, x: Pre, near: Around, found: Planes, *, by_slopes: 
     return Outline(found.range, variance, noise, line=Line(slope, rest))
 
 
-def activated(phi: Activation, x: Pre, near: Around, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
-    """The signal after the activation; ``independent`` if given y the X_i are."""
+def activated(
+    phi: Activation, x: Pre, near: Around, found: Planes, *, joint: Callable[[], Near | None] | None = None
+) -> tuple[Signal, Linearised]:
+    """The signal after the activation; ``joint`` gives the covariances of X given y, where it is not independent."""
     signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
-    if not (independent or signal.fixed):
-        signal = signal.without_history()
+    if joint is None or signal.fixed:
+        return signal, linear
+    covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
+    signal = signal.without_history()
+    if covariances is not None:
+        found_jointly = joint_of(phi, x, covariances, signal.mean, variance, linear.rest.given)
+        signal = replace(signal, joint=found_jointly)
     return signal, linear
 
 

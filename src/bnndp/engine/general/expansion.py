@@ -210,8 +210,8 @@ def _series(  # noqa: PLR0913 (the parts of one sum)
         remainders[8] = remainders[8] + quartic_sum * products.size / 48
         added = Interval(12 * products.cross.lower, 12 * products.cross.upper)
         linear4, kappa4 = plus(linear4, added), plus(kappa4, added)
-    rounded = ({order: part * UP for order, part in parts.items()} for parts in (remainders, quadratic))
-    return Series(kappa3, kappa4, linear4, *rounded)
+    rounded = [{order: part * UP for order, part in parts.items()} for parts in (remainders, quadratic)]
+    return Series(kappa3, kappa4, linear4, rounded[0], rounded[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Shape
+from bnndp.engine.general.local_derivatives import local_remainder
 from bnndp.engine.general.signal import POWERS, Expansion, Pieces, Pre
 from bnndp.engine.general.smoothed import Smoothed, second_at, third_and_fourth
 from bnndp.geometry.bounds import Interval
@@ -262,6 +263,8 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
         sum((_times(shape.derivative(p, r), q) for p, q in parts.items()), torch.zeros_like(r))
         for parts in (series.remainders, series.quadratic)
     )
+    if series.local is not None:
+        rest = rest + local_remainder(shape, x, series.local)
     if terms.pieces is not None:
         rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
     more = _history(phi, x, total) if not x.source else (torch.zeros_like(r),) * 2

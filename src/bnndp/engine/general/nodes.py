@@ -23,6 +23,8 @@ from bnndp.engine.general.folded import Before, Folded, folded
 from bnndp.engine.general.ground import Ground, SpreadAtMiddle
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.of_boxes import of_boxes
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.rows import DenseRows, Rows, minimum
@@ -224,6 +226,8 @@ class Weighted:
         lost = self.rounding * beta.abs().dot(size) + vanished(Interval(size, size))
         if z.source:
             return spread.plus(noise), -lost  # type: ignore[arg-type]
+        if z.joint is not None and self._apart is not None:
+            return spread.plus(noise), within(beta, self._apart) - lost  # type: ignore[arg-type]
         ends = within(noise, z.noise) - lost
         if not weights.coupled:
             return spread, ends
@@ -237,6 +241,17 @@ class Weighted:
         large = beta.times(1 - small)
         least = within(weights.variance_pull(large.map(_positive)), z.noise)
         return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
+
+    @cached_property
+    def _apart(self) -> Interval | None:  # (batch, n_out)
+        """Of jointly Gaussian values below: what products of two of them add to T - s(E z)."""
+        joint, coupling = self.below.signal.joint, self.weights.coupling
+        if joint is None or (coupling is None and self.weights.coupled):
+            return None
+        unit = torch.eye(self.weights.n_out, dtype=joint.root.dtype, device=joint.root.device)[None]
+        own = joint.form(joint.apart, self.weights.pull(DenseRows(unit)).dense().values)
+        products = Near.zero(own.value) if coupling is None else joint.products(coupling)
+        return Near(own.value + products.value, (own.off + products.off) * UP + BLUR * own.size).interval
 
     @cached_property
     def _variance_excess(self) -> tuple[Tensor, Tensor]:  # (batch, n_out) each
@@ -370,6 +385,8 @@ class Activated:
         zero = nothing(self.signal, rows)
         if self.signal.fixed:
             return zero, zero
+        if self.signal.joint is not None:
+            return zero, self.signal.joint.row_deviation(rows.dense().values)
         linear, size, rest = rows.times(self.linear.slope), rows.abs(), self.linear.rest
         if self.weighted is None:
             _, central = self.below.parts(linear)
@@ -462,13 +479,15 @@ def outlined(node: Node, rows: Rows) -> tuple[SecondMoments, Tensor]:
 
 
 def on_boxes(node: Node, at: Tensor) -> Node | None:
-    """The node for some of the boxes, as far as variances of rows go; None where that is not possible."""
+    """The node for some of the boxes, as far as variances of rows go; None unless outputs are independent given y."""
     if isinstance(node, Input):
         return Input(of_boxes(node.signal, at))
-    below = on_boxes(node.below, at) if isinstance(node, Activated) and node.weighted is not None else None
-    if below is None or not isinstance(node, Activated) or node.weighted is None:
+    if not isinstance(node, Activated) or node.weighted is None:
         return None
-    weighted = Weighted(node.weighted.weights, below, node.weighted.scale[at])
+    weights, below = node.weighted.weights, on_boxes(node.below, at)
+    if below is None or weights.groups != weights.n_out:
+        return None
+    weighted = Weighted(weights, below, node.weighted.scale[at])
     pre, planes = of_boxes(replace(node.pre, expansion=None), at), of_boxes(node.planes, at)
 
     def moments() -> tuple[Signal, Linearised]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.expectation import fluctuation
+from bnndp.engine.general.hinge_rest import rest_norms
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, Pre
 from bnndp.engine.general.smoothed import second
 from bnndp.maths.hinge import root_of
@@ -335,7 +336,8 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
         for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
             found = (stray * g + widest * d * root_of(2 * tail, 2 * POWERS[i])) * top
             norms[i] = torch.fmin(norms[i], found.nan_to_num(math.inf).amin(0))
-    return best * UP, top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
+    found = top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
+    return best * UP, torch.fmin(found, rest_norms(shape, x, p)) if shape.kinks else found
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

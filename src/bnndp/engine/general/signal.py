@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.joint_gaussian import Joint
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.maths.hinge import root_of
@@ -27,7 +28,9 @@ __all__ = [
     "POWERS",
     "RIO",
     "Expansion",
+    "Factors",
     "Kernel",
+    "Local",
     "Pieces",
     "Pre",
     "SecondMoments",
@@ -135,6 +138,7 @@ class Signal:
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
+    joint: Joint | None = None  # if z is made of jointly Gaussian values
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
@@ -206,6 +210,18 @@ class Pieces:
     remainders: dict[int, Tensor]  # R_p at the smoothing S + before
 
 
+Factors = dict[tuple[int, int], Tensor]
+"""By the order of a derivative and the norm that is taken of it, 0 for its supremum: what it is multiplied with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Parts of a remainder (``local_derivatives.py``), each of them in one or more ways of which the least counts."""
+
+    variance: Tensor  # of the Gaussian part of m, at most: (batch, n)
+    parts: tuple[tuple[Factors, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """Cumulants of X for every x of the box, and the factors of remainders (``expansion.py``): (batch, n) each."""
@@ -215,6 +231,7 @@ class Series:
     linear_fourth: Interval  # the same without Var s
     remainders: dict[int, Tensor]  # R_p, by p
     quadratic: dict[int, Tensor]  # more of them, if s is expanded to second order
+    local: Local | None = None  # more of them, with derivatives near M
 
 
 @dataclass(frozen=True, slots=True)
