@@ -96,10 +96,9 @@ def test_planes_of_values_without_spread_enclose_the_activation(phi: Activation)
 def test_planes_that_cannot_be_better_are_left_out_only_where_none_is(act: str) -> None:
     """Planes with a slope in s are tried where the function itself is better than the flat plane: nothing is lost."""
     dice, phi = Dice(5), activation(act)
-    m = dice.normal(40, 30)
-    r = 10 ** (-2 * dice.uniform(shape=(40, 30)))
-    m, s = Interval(m, m + dice.uniform(shape=(40, 30)) ** 3), Interval(r, r * (1 + dice.uniform(shape=(40, 30))))
-    zero = torch.zeros_like(r)
+    low, least, wide, more = dice.normal(40, 30), *(dice.uniform(shape=(40, 30)) for _ in range(3))
+    least = 10 ** (-2 * least)
+    m, s, zero = Interval(low, low + wide**3), Interval(least, least * (1 + more)), torch.zeros_like(low)
     centre = phi.mean(0.5 * (m.lower + m.upper), (0.5 * (s.lower + s.upper)).sqrt())
     for sign, level in ((1, s.upper), (-1, s.lower)):
         ends = torch.stack([phi.mean(end, level.sqrt()) for end in (m.lower, m.upper)])

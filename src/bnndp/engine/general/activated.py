@@ -106,7 +106,10 @@ def activated(
     phi: Activation, x: Pre, near: Around, found: Planes, *, joint: Callable[[], Near | None] | None = None
 ) -> tuple[Signal, Linearised]:
     """The signal after the activation; ``joint`` gives the covariances of X given y, where it is not independent."""
-    signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
+    if x.fixed:
+        signal, linear = _of_gaussian(phi, x, found, closely=joint is not None)
+    else:
+        signal, linear = _of_mixture(phi, x, near, found)
     if joint is None or signal.fixed:
         return signal, linear
     covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
@@ -117,14 +120,14 @@ def activated(
     return signal, linear
 
 
-def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linearised]:
+def _of_gaussian(phi: Activation, x: Pre, found: Planes, *, closely: bool) -> tuple[Signal, Linearised]:
     """X is Gaussian: its values after the activation are independent, with known moments."""
     steep, gaussian = phi.shape.steepest, x.spread_norms.new_tensor(GAUSSIAN)
     at = central_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP))
     top = steep**2 * x.spread.upper * UP
     noise = Interval(at.variance.lower.minimum(top), torch.minimum(at.variance.upper * UP, top))
     slope = _slope(phi, x.mean, (0.5 * (x.spread.lower + x.spread.upper)).sqrt())
-    rest, zero = rests(phi, x, slope, noise.upper), torch.zeros_like(top)
+    rest, zero = rests(phi, x, slope, noise.upper, closely=closely), torch.zeros_like(top)
     noisy = x.spread_norms * gaussian
     norms = torch.minimum(steep * noisy, slope.abs()[..., None] * noisy + rest.norms)
     norms = torch.minimum(norms, torch.stack([at.fourth.upper.sqrt().sqrt(), at.norm8, at.norm16], -1)) * UP

@@ -49,14 +49,19 @@ class Rests:
     central_norms: Tensor  # ||E[rho | y] - E rho||_q
 
 
-def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
-    """Of an activation after weights; ``variance`` (batch, n) is at least that of phi at the middle of the box."""
+def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor, *, closely: bool = False) -> Rests:
+    """Of an activation after weights; ``variance`` (batch, n) is at least that of phi at the middle of the box.
+
+    ``closely`` if norms for a Gaussian X are worth more work.
+    """
     half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     s0 = 0.5 * (x.spread.lower + x.spread.upper)
     root = s0.clamp(x.spread.lower, x.spread.upper).sqrt()
     if x.fixed:
         zero = torch.zeros_like(root)
         given, norms = _gaussian(phi, x, p, variance, half)
+        if closely and phi.shape.kinks:
+            norms = torch.fmin(norms, rest_norms(phi.shape, x, p))
         return Rests(given, zero, norms, torch.zeros_like(norms))
     centred = x.norms.new_tensor(CENTRED)
     norms = centred * _norms(phi, x, p, x.total_norms, half, _kink_delta(phi, x, p)) * UP
@@ -336,8 +341,7 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
         for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
             found = (stray * g + widest * d * root_of(2 * tail, 2 * POWERS[i])) * top
             norms[i] = torch.fmin(norms[i], found.nan_to_num(math.inf).amin(0))
-    found = top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
-    return best * UP, torch.fmin(found, rest_norms(shape, x, p)) if shape.kinks else found
+    return best * UP, top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
