@@ -63,6 +63,7 @@ _SLOPE = 2e-9  # error granted to two slopes
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 _WIDEST = 512  # neurons up to which correlations are formed
 _HELD = 2**19  # numbers of them that are held at a time
+_PIECES = 3  # of the boxes, by the number of neurons that count
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ def _forms(slopes: MeanSlopes, weights: Weights, size: Tensor, z: Signal) -> lis
     found = [v.new_zeros(v.shape[0], size.shape[1]) for _ in factors]
     active = torch.stack(factors).ne(0).any(0)  # true for NaN; the others add nothing
     most = cache_size(_HELD, v.device) // max(n, weights.n_in)
-    for at, index in picked(active, most):
+    for at, index in picked(active, most, _PIECES):
         own = matrix[0][index] if matrix.shape[0] == 1 else matrix[at[:, None], index]  # (some, k, n_in)
         chosen = (size if size.shape[0] == 1 else size[at]).mT
         chosen = chosen.expand(at.shape[0], -1, -1).gather(1, index[..., None].expand(-1, -1, size.shape[1]))

@@ -35,6 +35,7 @@ from bnndp.engine.general.nodes import (
     Weighted,
     least_value,
     lower_bound,
+    on_boxes,
     outlined,
     with_rest,
 )
@@ -257,10 +258,13 @@ def least_rows(passed: Passed, rows: Tensor, cut: HalfSpace | None) -> Tensor:  
 def row_variance(passed: Passed, rows: Tensor, at: Tensor | None = None) -> Tensor:  # rows (batch or some, rows, n_out)
     """Upper bound of ``Var(rows . f(x))`` on the boxes, or on those ``at`` (some,): (batch or some, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
-    if at is not None and not (isinstance(below, Activated) and below.outlines is not None):
-        every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
-        return row_variance(passed, every)[at]
-    z, inner = outlined(below, weights.pull(u), at)
+    if at is not None:
+        some = None if passed.fixed else on_boxes(below, at)
+        if some is None:
+            every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
+            return row_variance(passed, every)[at]
+        below = some
+    z, inner = outlined(below, weights.pull(u))
     found = (noise_of_rows(weights, u, z) + inner.square()) * UP
     if not z.fixed:
         return found + SMALL**2  # terms may underflow
@@ -306,8 +310,8 @@ def _activated(
         known = not weights.coupled or weights.spread_rest(below.signal) is not None
         return mean_slopes(phi, x, squares=known)
 
-    known = independent and (x.fixed or (below.signal.kernel is not None and phi.shape.slope_known))
-    outlines = partial(outline, phi, x, near, found.planes) if known else None
+    by_slopes = below.signal.kernel is not None and phi.shape.slope_known
+    outlines = partial(outline, phi, x, near, found.planes, by_slopes=by_slopes) if independent else None
     return Activated(found.planes, x, moments, variances, slopes, weighted, below, lambda: found.hinge, outlines)
 
 

@@ -50,6 +50,7 @@ __all__ = [
     "least_value",
     "lower_bound",
     "nothing",
+    "on_boxes",
     "outlined",
     "vanished",
     "with_rest",
@@ -330,7 +331,7 @@ class Activated(OnOne):
     weighted: Weighted | None
     below: Node
     hinges: Callable[[], Hinge | None] | None = None  # other lower planes, for the search
-    outlines: Callable[[], Outline] | None = None  # where rows of z have a variance without other moments
+    outlines: Callable[[], Outline | None] | None = None  # where rows of z have a variance without other moments
 
     @property
     def mean(self) -> Interval:
@@ -382,12 +383,10 @@ class Activated(OnOne):
 
     def least(self, bound: Bound) -> Tensor | None:
         """Least value of the bound: (batch, rows); None unless this follows weights on the input."""
-        if self.ground is None:
-            return None
+        if self.ground is None or bound.variances is None:
+            return None if self.ground is None else self.ground.least(bound.rows, bound.constant)
         before = self.ground.planes.apply(bound.rows, bound.constant)
-        if bound.variances is not None:
-            before = self._with_variances(before, bound.variances, self._folded_variances_at_middle)
-        return self.ground.least_before(before)
+        return self.ground.least_before(self._with_variances(before, bound.variances, self._folded_variances_at_middle))
 
     def lower_in_planes(self, alpha: Rows, beta: Rows | None, tangent: Rows | None, bound: Bound) -> Bound:
         """From coefficients of the mean, of T and of the tangent of S, in place of the rows of the bound."""
@@ -490,21 +489,15 @@ class Activated(OnOne):
         """Whether the coordinates of z are independent given y."""
         return self.weighted is not None and self.weighted.weights.groups == self.weighted.weights.n_out
 
-    def central(self, rows: DenseRows, at: Tensor | None = None, more: DenseRows | None = None) -> Tensor:
-        """Standard deviation of ``rows . E[z | y] + more . y``: (batch, rows); infinite if the y_j may depend.
-
-        The rows are of all boxes, or of those ``at`` (some,).
-        """
+    def central(self, rows: DenseRows, more: DenseRows | None = None) -> Tensor:
+        """Standard deviation of ``rows . E[z | y] + more . y``: (batch, rows); infinite if the y_j may depend."""
         if self.pre.fixed:
-            return rows.values.new_zeros(rows.values.shape[:2])
+            return nothing(self.below.signal, rows)
         if self.slopes is None or self.weighted is None:
-            return rows.values.new_full(rows.values.shape[:2], torch.inf)
-        weights, z, slopes = self.weighted.weights, self.weighted.below.signal, self.slopes
+            return nothing(self.below.signal, rows) + torch.inf
+        weights, z = self.weighted.weights, self.weighted.below.signal
         coupling = weights.spread_rest(z) if weights.coupled else None
-        if at is not None:
-            slopes, z = of_boxes(slopes, at), of_boxes(z, at)
-            coupling = None if coupling is None else of_boxes(coupling, at)
-        return row_deviation(slopes, weights, rows, z, coupling, more)
+        return row_deviation(self.slopes, weights, rows, z, coupling, more)
 
     def norms(self, rows: Rows) -> Tensor:
         r"""Z = p X + rho: the linear part given below, the rests, and what varies given y.
@@ -578,18 +571,44 @@ def deviation(node: Node, rows: Rows) -> Tensor:
     return torch.minimum(found, rows.abs().dot(node.signal.variance.sqrt())) * UP
 
 
-def outlined(node: Node, rows: Rows, at: Tensor | None = None) -> tuple[SecondMoments, Tensor]:
+def outlined(node: Node, rows: Rows) -> tuple[SecondMoments, Tensor]:
     """Second moments of z after the node, and the standard deviation of ``rows . z``: (batch, rows).
 
-    Without the moments of higher order where they are of little use: those of E[z | y] for a y with independent
-    coordinates need none. The rows are of all boxes, or of those ``at`` (some,), and so is what is found.
+    Without the moments of higher order, which nothing above the node asks for.
     """
     z = node.outline if isinstance(node, Activated) else None
-    if z is None or not isinstance(node, Activated) or not isinstance(rows, DenseRows):
+    if z is None or not isinstance(node, Activated) or node.weighted is None or not isinstance(rows, DenseRows):
         return node.signal, deviation(node, rows)
-    z = z if at is None else of_boxes(z, at)
-    found = (rows.square().dot(z.noise) + node.central(rows, at).square()).sqrt()
+    central = node.central(rows)
+    if z.line is not None:
+        linear = node.weighted.deviation_below(rows.times(z.line.slope)) + rows.abs().dot(z.line.rest)
+        central = torch.fmin(central, linear)
+    found = (rows.square().dot(z.noise) + central.square()).sqrt()
     return z, torch.minimum(found, rows.abs().dot(z.variance.sqrt())) * UP
+
+
+def on_boxes(node: Node, at: Tensor) -> Node | None:
+    """The node for some of the boxes, as far as variances of rows go; None unless outputs are independent given y."""
+    if isinstance(node, Input):
+        return Input(of_boxes(node.signal, at))
+    if not isinstance(node, Activated) or node.weighted is None:
+        return None
+    weights, below = node.weighted.weights, on_boxes(node.below, at)
+    if below is None or weights.groups != weights.n_out:
+        return None
+    weighted = Weighted(weights, below, node.weighted.scale[at])
+    pre, planes = of_boxes(replace(node.pre, expansion=None), at), of_boxes(node.planes, at)
+
+    def moments() -> tuple[Signal, Linearised]:
+        return of_boxes(node.signal, at), of_boxes(node.linear, at)
+
+    def slopes() -> MeanSlopes | None:
+        return None if node.slopes is None else of_boxes(node.slopes, at)
+
+    def outline() -> Outline | None:
+        return None if node.outline is None else of_boxes(node.outline, at)
+
+    return Activated(planes, pre, moments, None, slopes, weighted, below, outlines=outline)
 
 
 def with_rest(squares: Squares, rest: SpreadRest, node: Node) -> Squares:
