@@ -82,7 +82,7 @@ def above(first: Any, act: str, second: Any, x: Tensor) -> Above:
 def pre_of(first: Any, act: str, second: Any, x: Tensor, radius: float) -> Pre:
     last = Linear.fixed(torch.ones(1, second.weight_mean.shape[0], dtype=F64))
     network = BayesianNetwork((first, activation(act), second, Identity(), last))
-    node = GeneralPass.of(network, ball(x, radius)).passed.chain[2]
+    node = GeneralPass.of(network, ball(x, radius)).passed.nodes[2]
     return node.pre  # type: ignore[attr-defined]
 
 
@@ -170,7 +170,7 @@ def test_convolutions_hold_in_groups(radius: float) -> None:
     second, x = records.correlated(3, 6, 91, shared=False, std=0.2), records.normal(3, seed=3)
     last = Linear.fixed(torch.ones(1, 3, dtype=F64))
     layers = (first, Relu(), Flatten(), second, Identity(), last)
-    chain = GeneralPass.of(BayesianNetwork(layers, input_shape=(1, 1, 3)), ball(x, radius)).passed.chain
+    chain = GeneralPass.of(BayesianNetwork(layers, input_shape=(1, 1, 3)), ball(x, radius)).passed.nodes
     pre = chain[2].pre  # type: ignore[attr-defined]
     for where in points(ball(x, radius), 3, 1):
         mean, covariance = records.law(first, where.reshape(1, 1, 3))

@@ -66,7 +66,7 @@ def node_of(layer: Any, shape: tuple[int, ...], act: str, x: Tensor, radius: flo
     network = BayesianNetwork(
         (layer, activation(act), *flat, Linear.fixed(torch.ones(1, n, dtype=F64))), input_shape=shape
     )
-    return GeneralPass.of(network, ball(x, radius)).passed.chain[1]
+    return GeneralPass.of(network, ball(x, radius)).passed.nodes[1]
 
 
 def blocks(joint: Joint, matrix: Tensor) -> Tensor:  # (n, n) -> (1, groups, g, g)
@@ -248,13 +248,13 @@ def test_means_of_forms_hold(name: str) -> None:
 def test_covariances_are_lost_with_what_changes_the_values() -> None:
     """Independent rows have none, nor do large layers, nor signals that other nodes make of them."""
     independent = BayesianNetwork((records.linear(3, 2, 1), Relu(), Linear.fixed(torch.ones(1, 3, dtype=F64))))
-    assert GeneralPass.of(independent, ball(records.normal(2, seed=1), 0.0)).passed.chain[1].signal.joint is None
+    assert GeneralPass.of(independent, ball(records.normal(2, seed=1), 0.0)).passed.nodes[1].signal.joint is None
     wide = CorrelatedLinear.low_rank(
         *(torch.ones(s, dtype=F64) for s in ((600, 1), (600, 1), (600,), (600,), (600, 2, 1)))
     )
     assert weights_of(wide, (1,)).joint(Interval(torch.ones(1, 1, dtype=F64), torch.ones(1, 1, dtype=F64))) is None
     layers = (shared(3, 2, 7, 0.3), Identity(), Relu(), Linear.fixed(torch.ones(1, 3, dtype=F64)))
-    chain = GeneralPass.of(BayesianNetwork(layers), ball(records.normal(2, seed=1), 0.0)).passed.chain
+    chain = GeneralPass.of(BayesianNetwork(layers), ball(records.normal(2, seed=1), 0.0)).passed.nodes
     assert all(node.signal.joint is None for node in chain[2:])
 
 
