@@ -21,7 +21,7 @@ from bnndp.engine.general.activated import activated
 from bnndp.engine.general.activation_planes import planes
 from bnndp.engine.general.expectation import around
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.nodes import deviation
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.weights import weights_of
@@ -142,7 +142,9 @@ def test_values_of_convolutions_hold_in_groups(act: str, radius: float) -> None:
     rows, coupling = records.normal(1, 3, n, seed=4), records.normal(2, n, n, seed=5)
     assert torch.allclose(joint.apply(rows, joint.covariance.value)[0], rows[0] @ matrix)
     other = coupling * (1 - torch.eye(n, dtype=F64))
-    assert torch.allclose(joint.products(other).value[0], (other * matrix).sum((-1, -2)))
+    assert torch.allclose(
+        joint.products(Coupling(other, torch.ones(2, dtype=F64))).value[0], (other * matrix).sum((-1, -2))
+    )
     assert torch.allclose(
         joint.length(rows.abs(), slice(None))[0].square(),
         torch.einsum("rj,jk,rk->r", rows[0].abs(), torch.block_diag(*joint.correlation[0]), rows[0].abs()),

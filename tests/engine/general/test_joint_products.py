@@ -13,6 +13,7 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.engine.general.forward import _rests
+from bnndp.engine.general.joint_gaussian import Coupling
 from bnndp.engine.general.joint_products import products_deviation
 
 FIRST = {
@@ -30,6 +31,10 @@ def coupling_of(n: int, seed: int) -> Tensor:  # (4, n, n)
     found[1, 0, 1] = found[1, 1, 0] = 1.0
     found[2] = found[2].abs()
     return found * (1 - torch.eye(n, dtype=F64))
+
+
+def every(forms: Tensor) -> Coupling:
+    return Coupling(forms, torch.ones(len(forms), dtype=F64))
 
 
 def varies(act: str, m: Tensor, covariance: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,7 +56,7 @@ def test_products_hold_on_boxes(name: str, radius: float, act: str) -> None:
     joint = node.signal.joint
     assert joint is not None
     coupling = coupling_of(layer.n_out, 3)
-    deviation, norm4 = products_deviation(joint, coupling, _rests(node, joint))
+    deviation, norm4 = products_deviation(joint, every(coupling), _rests(node, joint))
     for at in points(ball(x, radius), 3 if radius else 1, 2):
         sd, fourth = varies(act, *records.law(layer, at), coupling)
         assert bool((sd <= deviation[0] * (1 + 1e-4) + 1e-6).all()), (sd, deviation)
@@ -63,7 +68,7 @@ def test_products_of_gaussians_are_exact() -> None:
     covariance = torch.cov(records.normal(4, 9, seed=1))
     joint, coupling = joint_at("identity", records.normal(4, seed=2), covariance), coupling_of(4, 5)
     rests = torch.zeros(1, 4, 3, dtype=F64)
-    deviation, norm4 = products_deviation(joint, coupling, rests)
+    deviation, norm4 = products_deviation(joint, every(coupling), rests)
     form = coupling @ covariance
     truth = (2 * (form * form.mT).sum((-1, -2))).sqrt()
     assert torch.allclose(deviation[0], truth, rtol=1e-3)
@@ -80,7 +85,7 @@ def test_groups_are_independent() -> None:
     node = node_of(layer, (1, 1, 2), "relu", x, 0.0)
     joint = node.signal.joint
     assert joint is not None
-    deviation, _ = products_deviation(joint, coupling_of(4, 5), _rests(node, joint))
+    deviation, _ = products_deviation(joint, every(coupling_of(4, 5)), _rests(node, joint))
     m, covariance = records.law(layer, x.reshape(1, 1, 2))
     draws = torch.randn(2_000_000, 4, generator=torch.Generator().manual_seed(1), dtype=F64)
     values, vectors = torch.linalg.eigh(covariance)

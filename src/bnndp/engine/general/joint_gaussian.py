@@ -29,10 +29,12 @@ from bnndp.engine.general.intervals import BLUR
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["LARGEST_JOINT", "Joint", "Near", "product"]
+__all__ = ["LARGEST_JOINT", "Coupling", "Joint", "Near", "product"]
 
 LARGEST_JOINT = 2**18
 """Numbers in the covariances of a layer that are formed for each box."""
+
+_HELD = 2**22  # numbers of rows that are held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,25 @@ class Near:
         return left.times(right)
 
 
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """Covariances of two different weights of a row: ``scale`` times ``forms``, symmetric and zero on the diagonal."""
+
+    forms: Tensor  # (n_out, n, n), or (1, n, n) if all rows have the same one
+    scale: Tensor  # (n_out,), not negative
+
+    @classmethod
+    def of(cls, covariance: Tensor, scale: Tensor | None = None) -> Coupling:  # (n_out or 1, n + 1, n + 1), (n_out,)
+        """Of covariances with the bias last."""
+        forms = covariance[:, :-1, :-1]
+        forms = forms - torch.diag_embed(forms.diagonal(dim1=-2, dim2=-1))
+        return cls(forms, forms.new_ones(len(forms)) if scale is None else scale)
+
+    def __getitem__(self, part: slice) -> Coupling:
+        """Of some of the rows."""
+        return Coupling(self.forms if len(self.forms) == 1 else self.forms[part], self.scale[part])
+
+
 @dataclass(frozen=True, eq=False)
 class Joint:
     """What is known of z: (batch, n); matrices (batch, groups, g, g), as those of different groups are independent."""
@@ -113,13 +134,13 @@ class Joint:
         """p_j p_k C_jk."""
         return self.slope.outer(self.groups).times(self.gaussian)
 
-    @cached_property
+    @property
     def quadratic(self) -> Near:
         """b_j b_k C_jk^2 / 2: covariances of what is of degree two."""
         found = self.bend.outer(self.groups).times(self.gaussian.times(self.gaussian))
         return Near(0.5 * found.value, 0.5 * found.off)
 
-    @cached_property
+    @property
     def cubic(self) -> Tensor:
         """The size of the covariances of what is of degree three and more, at most."""
         return (self.correlation**3 * self._pairs(self.third)) * UP
@@ -128,9 +149,10 @@ class Joint:
     def remainder(self) -> Near:
         """Covariances of z_j - p_j X_j: of what is of degree two and more."""
         coarse = self.correlation.square() * self._pairs(self.second) * UP
-        fine = self.quadratic.off + self.cubic
+        quadratic = self.quadratic
+        fine = quadratic.off + self.cubic
         take = fine < coarse  # false for NaN
-        found = Near(torch.where(take, self.quadratic.value, 0.0), torch.where(take, fine, coarse))
+        found = Near(torch.where(take, quadratic.value, 0.0), torch.where(take, fine, coarse))
         high, low = (self._grouped(part.square()) for part in (self.second, self.second_low))
         return _with_diagonal(found, Interval(low, high))
 
@@ -146,7 +168,7 @@ class Joint:
         low, high = self._grouped(self.variance.lower), self._grouped(self.variance.upper)
         return _with_diagonal(Near(value, off), Interval(low, high))
 
-    @cached_property
+    @property
     def apart(self) -> Near:
         """Covariances of different coordinates alone."""
         zero = torch.zeros_like(self._grouped(self.deviation))
@@ -154,10 +176,14 @@ class Joint:
 
     def form(self, matrix: Near, rows: Tensor) -> Near:  # rows (batch or 1, rows, n) -> (batch, rows)
         """The quadratic form ``u M u`` of rows u."""
-        size = rows.abs()
-        value = (self.apply(rows, matrix.value) * rows).sum(-1)
-        off = (self.apply(size, matrix.off + BLUR * matrix.value.abs()) * size).sum(-1)
-        return Near(value, torch.where(off.isnan(), torch.inf, off) * UP)
+        slack = matrix.off + BLUR * matrix.value.abs()
+        step = max(1, _HELD // (len(slack) * rows.shape[-1]))
+        found = []
+        for some in rows.split(step, 1):
+            size = some.abs()
+            value, off = (self.apply(some, matrix.value) * some).sum(-1), (self.apply(size, slack) * size).sum(-1)
+            found.append(torch.stack([value, torch.where(off.isnan(), torch.inf, off) * UP]))
+        return Near(*torch.cat(found, -1))
 
     def apply(self, rows: Tensor, matrix: Tensor) -> Tensor:  # (batch or 1, rows, n), (batch, G, g, g)
         """Rows times a matrix: (batch, rows, n)."""
@@ -165,11 +191,11 @@ class Joint:
         found = (parts @ matrix).transpose(1, 2)
         return found.reshape(*found.shape[:2], -1)
 
-    def products(self, coupling: Tensor) -> Near:  # (n_out, n, n), zero on the diagonal -> (batch, n_out)
+    def products(self, coupling: Coupling) -> Near:  # -> (batch, n_out)
         """The sums of coupling_jk Cov(z_j, z_k)."""
-        blocks = self.blocks(coupling)
-        value = torch.einsum("bgjk,ogjk->bo", self.apart.value, blocks)
-        off = torch.einsum("bgjk,ogjk->bo", self.apart.off + BLUR * self.apart.value.abs(), blocks.abs())
+        blocks, matrix = self.blocks(coupling.forms), self.covariance
+        value = torch.einsum("bgjk,ogjk->bo", matrix.value, blocks) * coupling.scale
+        off = torch.einsum("bgjk,ogjk->bo", matrix.off + BLUR * matrix.value.abs(), blocks.abs()) * coupling.scale
         return Near(value, off * UP)
 
     def blocks(self, matrix: Tensor) -> Tensor:  # (n_out, n, n) -> (n_out, groups, g, g)
@@ -178,7 +204,7 @@ class Joint:
         parts = matrix.reshape(-1, self.groups, size, self.groups, size)
         return parts.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 
-    @cached_property
+    @property
     def slope_of_pairs(self) -> Near:
         """Covariances of phi'(X_j) and z_k: b_j p_k C_jk up to what is of degree two and more in both, or Gebelein."""
         left, right = (

@@ -26,7 +26,7 @@ from bnndp.engine.general.ground import Ground, SpreadAtMiddle
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.of_boxes import of_boxes
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.rows import DenseRows, JoinedRows, Rows, minimum, sum_of
@@ -297,7 +297,7 @@ class Weighted:
         return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
 
     @cached_property
-    def coupling(self) -> Tensor | None:  # (n_out, n_in, n_in)
+    def coupling(self) -> Coupling | None:
         """Covariances of two different weights of a row, if there are some and they are formed."""
         return self.weights.coupling
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from bnndp.engine.general.concatenation import Concatenation
 from bnndp.engine.general.expansion import History
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.laws.dense import Dense
 from bnndp.engine.general.nodes import Node, nothing
 from bnndp.engine.general.rows import DenseRows, JoinedRows, LocalRows, Rows
@@ -141,7 +141,7 @@ class Unchanged:
         return None
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None
 
     def spread(self, z: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ class Summed:
         return Near(_sum(each.value for each in known), off * UP)
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None  # is asked for jointly Gaussian inputs only, which values side by side are not known to be
 
     def spread(self, z: Tensor) -> Tensor:
