@@ -16,6 +16,7 @@ import torch
 
 from bnndp.engine.chunks import device_size, timed_chunks
 from bnndp.engine.combined import Best, Shifted
+from bnndp.engine.general.forward import joint_numbers
 from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.general.stacked import stacked_layers
 from bnndp.engine.mixture import Mixture, Part
@@ -135,7 +136,7 @@ def _footprint(network: BayesianNetwork, options: Options, rows: int) -> int:
     """
     entry = 8 * _FLOATS_PER_ENTRY
     if not network.plain:
-        return entry * rows * network.widest
+        return entry * (rows * network.widest + 2 * joint_numbers(network.layers, network.shapes))
     sizes = network.sizes
     widest = max(sizes[1:-1], default=1)
     hidden = max((2 * n_in * n_out for n_in, n_out in pairwise(sizes[1:-1])), default=widest)

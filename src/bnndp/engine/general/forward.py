@@ -24,7 +24,7 @@ from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import Hinge, hinge_of
 from bnndp.engine.general.joint_expansion import Moments, gradient_of, joint_expansion, side_by_side
-from bnndp.engine.general.joint_gaussian import Joint
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Joint
 from bnndp.engine.general.laws.summed import Branch, Unchanged, summed
 from bnndp.engine.general.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
 from bnndp.engine.general.nodes import (
@@ -63,6 +63,7 @@ __all__ = [
     "Relaxed",
     "activations_of",
     "hidden_layers",
+    "joint_numbers",
     "least_rows",
     "mean_rows",
     "output_bound",
@@ -233,6 +234,16 @@ def _grown_since(fork: Node, end: Node) -> bool:
             return True
         (node,) = node.inputs
     return False
+
+
+def joint_numbers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]]) -> int:
+    """Of the covariances that are formed for each box: those of the first layer that is random."""
+    for layer, shape in zip(layers, shapes, strict=False):
+        if layer.random:
+            weights = weights_of(layer, shape) if isinstance(layer, _WEIGHTED) else None
+            size = 0 if weights is None or weights.groups == weights.n_out else weights.n_out**2 // weights.groups
+            return size if size <= LARGEST_JOINT else 0
+    return 0
 
 
 def output_bound(passed: Passed, rows: Tensor) -> Bound:  # rows (batch or 1, rows, n_out)
