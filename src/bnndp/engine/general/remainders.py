@@ -310,17 +310,17 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
 
     The norms of smooth activations, already centred: docs/theory.md, section 4.10.
 
-    At the middle (m, r) of the box the deviation is :math:`\sqrt{v-p^2s}` (Stein: p is E phi'); moving (m, r) costs at
-    most :math:`r\min(2w,c\,\text{half})+2w|r-r_0|`.
+    At the middle (m, r) of the box the deviation is at most :math:`\sqrt{v-p_0^2s}+|p-p_0|r`, :math:`p_0` being E phi'
+    there (Stein); moving (m, r) costs at most :math:`r\min(2w,c\,\text{half})+2w|r-r_0|`.
     """
     shape = phi.shape
     widest, top = _widest(phi, p), x.spread.upper.sqrt()
     s0 = 0.5 * (x.spread.lower + x.spread.upper)
     root = s0.sqrt()
     bend = _bend(phi)  # infinite: the exact deviation is not used either
-    exact = (variance - p.square() * s0 / UP).clamp_min(0).sqrt() + _SLOPE_ROOT * math.sqrt(
-        max(1.0, shape.steepest)
-    ) * root
+    at = p if bend == math.inf else phi.slope(0.5 * (x.mean.lower + x.mean.upper), root)
+    exact = (variance - at.square() * s0 / UP).clamp_min(0).sqrt() + (at - p).abs() * root
+    exact = exact + _SLOPE_ROOT * math.sqrt(max(1.0, shape.steepest)) * root
     turned = 2 * shape.swing * root if bend == math.inf else (bend * half).clamp_max(2 * shape.swing) * root
     best = torch.minimum(widest * top, exact + turned + 2 * shape.swing * (top - x.spread.lower.sqrt()))
     norms = [widest * top * g for g in GAUSSIAN]
