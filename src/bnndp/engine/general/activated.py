@@ -20,7 +20,8 @@ from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
 from bnndp.engine.general.given import Given, given_input
-from bnndp.engine.general.powers import Powers, powers
+from bnndp.engine.general.hinge_taylor import hinge_taylor
+from bnndp.engine.general.powers import Powers, hinge_slopes, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Kernel, Pre, Signal, SquareNoise
@@ -42,6 +43,7 @@ class SquareLine:
 
     slope: Tensor  # p
     rest: Tensor  # standard deviation of the rest
+    rest_norms: Tensor  # (batch, n, 2): its norms for q = 4, 8
     given: Tensor  # root of E Var(z_i^2 | y)
     norms: Tensor  # (batch, n, 2): ||E[z_i^2 | y] - E z_i^2||_q for q = 4, 8
     given_norms: Tensor  # (batch, n, 2): ||z_i^2 - E[z_i^2 | y]||_q
@@ -168,9 +170,12 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         torch.fmin(given.noise.upper, total.upper),
     )
     variance = torch.minimum(noise.upper + deviation.square(), steep**2 * x.variance) * UP
+    deviations = torch.fmin(given.deviations, noisy * UP)
+    second = (noise.upper.square() + given.noise_deviation.square()).sqrt().sqrt() * UP  # ||Var(z | y)||_2^(1/2)
+    deviations[..., 0] = torch.fmin(deviations[..., 0], second)
     # ||sd(z^2 | y)||_2 with A = z - h: A (2 h + A) less its mean
     square = 2 * found.range.magnitude * noise.upper.sqrt() + given.fourth_mean.sqrt()
-    square = square + 2 * inner[..., 0] * (noise.upper.square() + given.noise_deviation.square()).sqrt().sqrt()
+    square = square + 2 * inner[..., 0] * second
     signal = Signal(
         mean=found.range,
         variance=torch.fmin(variance, total.upper),
@@ -178,7 +183,7 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         norms=norms,
         inner=inner * UP,
         given=noisy * UP,
-        deviations=torch.fmin(given.deviations, noisy * UP),
+        deviations=deviations,
         roughness=torch.minimum(2 * rest.given, _APART * noise.upper.sqrt()) * UP,
         noise=noise,
         noise_deviation=given.noise_deviation,
@@ -235,9 +240,26 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
         norms = torch.fmin(
             norms, (slope.abs() + off + bend * half)[..., None] * x.norms[..., :2] + 0.5 * most * centred * wider
         )
+    rest_norms = norms + slope.abs()[..., None] * x.norms[..., :2]
+    slopes = hinge_slopes(phi)
+    if slopes is not None:
+        known, (low, high) = hinge_taylor(x), (slope_**2 for slope_ in slopes)
+        jump, base = abs(high - low) * UP, min(high, low)
+        in_s = jump * known.square_slope + base
+        sizes = [(sd, x.spread_deviation), *zip(x.norms.unbind(-1), x.spread_deltas.unbind(-1), strict=False)]
+        taus = (x.norms[..., 0], x.norms[..., 1], x.norms[..., 2])
+        fine_ = [
+            in_s * delta_ + jump * factor * part + base * factor * (half + t2).square()
+            for (_, delta_), part, factor, t2 in zip(sizes, known.square, (1.0, *CENTRED[:2]), taus, strict=True)
+        ]
+        rest = torch.fmin(rest, off * sd + fine_[0])
+        norms = torch.fmin(norms, torch.stack([(slope.abs() + off) * tau_ + f for (tau_, _), f in zip(sizes[1:], fine_[1:], strict=True)], -1))
+        rest_norms = torch.stack([off * tau_ + f for (tau_, _), f in zip(sizes[1:], fine_[1:], strict=True)], -1)
+    better = rest + slope.abs() * sd < all_of_it  # false for NaN
     return SquareLine(
         torch.where(better, slope, 0.0),
         torch.where(better, rest, all_of_it) * UP,
+        torch.where(better[..., None], rest_norms, norms) * UP,
         given,
         norms * UP,
         given_norms * UP,

@@ -225,7 +225,7 @@ def _history(phi: Smoothed, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
     third, fourth, wide = shape.derivative(3, least), shape.derivative(4, least), 0.5 * (total.upper - total.lower) * UP
     bend, off = second_at(phi, middle, root)
     moved = (off + _times(third, half) + 0.5 * _times(fourth, wide)) * UP
-    beyond = _times(third, x.central.sqrt() * x.norms[..., 0].square()) / 6
+    beyond = _times(third, x.central.sqrt() * x.central_norm4.square()) / 6
     whole = 0.125 * _times(shape.derivative(4, x.spread.lower.sqrt()), x.noise_deviation.square())
     whole = whole + 0.5 * _times(_times(third, x.central.sqrt()), x.noise_deviation)
     found = []

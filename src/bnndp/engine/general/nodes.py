@@ -431,11 +431,17 @@ class Activated:
             noise = gaussian * (at[..., None] + away) + x.norms.new_tensor(RIO) * left
         if z.fixed:
             return noise * UP
-        central = self.weighted.below.norms(weights.pull(linear)) + size.dots(rest.central_norms)
+        central = self.central_norms(rows)
         found = central + noise
         if weights.groups == weights.n_out:
             found[..., 0] = torch.fmin(found[..., 0], self._fourth_norm(rows, central[..., 0], noise[..., 0]))
         return found * UP
+
+    def central_norms(self, rows: Rows) -> Tensor:
+        """Of ``rows . E[z | y]`` less its mean, after weights on a random y: (batch, rows, q)."""
+        assert self.weighted is not None
+        pulled = self.weighted.weights.pull(rows.times(self.linear.slope))
+        return (self.weighted.below.norms(pulled) + rows.abs().dots(self.linear.rest.central_norms)) * UP
 
     def _fourth_norm(self, rows: Rows, central: Tensor, noise: Tensor) -> Tensor:  # (batch, rows) each
         r"""Of H + N, H the centred mean given y, N a sum of independent terms with variance V and third moment K.
@@ -486,6 +492,8 @@ def sums_of_squares(node: Node, rows: Rows) -> Squares | None:
     square = rows.square()
     central = node.weighted.deviation_below(rows.times(line.slope)) + rows.dot(line.rest)
     inner = rows.dots(line.norms)
+    below, through = node.weighted.below, weights.pull(rows.times(line.slope))
+    inner = torch.fmin(inner, below.norms(through)[..., :2] + rows.dots(line.rest_norms))
     norms = independent_norms(rows, line.given_norms, line.deviations) + inner
     deviation = (square.dot(line.given.square()) + central.square()).sqrt()
     none = torch.zeros_like(deviation)

@@ -245,6 +245,7 @@ class Pre:
     convex: bool  # whether the terms are convex and increasing functions of Gaussian variables
     quartic: Tensor  # sum of E (fourth central moment + 3 variance^2) of the terms
     norms: Tensor  # (batch, n, q): ||m - E m||_q
+    central_norm4: Tensor  # ||E[m | Y] - E m||_4
     spread_norms: Tensor  # (batch, n, q): ||sqrt(s)||_q
     spread_away: Tensor  # (batch, n, q): ||sqrt(s) - sqrt(S)||_q for any S of its range
     spread_deltas: Tensor  # (batch, n, 2): ||s - S||_q for q = 4, 8
