@@ -26,7 +26,8 @@ from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests
 from bnndp.engine.general.second_moment import second_moment, variance_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Kernel, Pre, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY, UP
+from bnndp.maths.hinge import positive_moments
+from bnndp.maths.rounding import SMALL, TINY, UP
 
 __all__ = ["Linearised", "Outline", "activated", "activated_signal", "outline"]
 
@@ -118,9 +119,22 @@ def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linear
         fixed=bool((x.spread.upper == 0).all()),
         source=True,
         kernel=_kernel(phi, noise, top),
+        square16=_square16(phi, x),
         convex=phi.shape.convex,
     )
     return signal, Linearised(steep, slope, noise.upper, rest, None)
+
+
+def _square16(phi: Activation, x: Pre) -> Tensor | None:
+    """The norm of z^2 in L16 for a hinge with its kink at zero: E X_+^32 increases in the mean and in the variance."""
+    slopes = hinge_slopes(phi)
+    if slopes is None:
+        return None
+    root = x.spread.upper.sqrt() * UP
+    unit = torch.maximum(x.mean.magnitude, root).clamp_min(SMALL)
+    sides = [positive_moments(32, end / unit, root / unit)[32] for end in (-x.mean.lower, x.mean.upper)]
+    total = slopes[0] ** 32 * sides[0] + slopes[1] ** 32 * sides[1]
+    return ((total + 1e-300) ** (1 / 16)) * unit.square() * UP
 
 
 def _slope(phi: Activation, mean: Interval, root: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ tried for each neuron.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -75,6 +76,8 @@ def hinge_taylor(x: Pre) -> HingeTaylor:
     # All that follows in units of the root of s_0; with an axis of choices of t before.
     tau = [(half + norm) / root for norm in (x.mean_variance.sqrt(), *x.norms.unbind(-1))]  # of order 2, 4, 8, 16
     delta = [(wide + norm) / root / root for norm in (x.spread_deviation, *x.spread_deltas.unbind(-1))]  # 2, 4, 8
+    if x.spread_delta16 is not None:
+        delta.append((wide + x.spread_delta16) / root / root)
     reach = torch.stack([*(share * u.abs() for share in _SHARES), *(torch.full_like(u, by) for by in _ROOTS)])
     far = _Far(tau, delta, reach.clamp_min(1e-3))
     left, right = (u - far.reach) - _LOST * (1 + u.abs()), (u + far.reach) + _LOST * (1 + u.abs())
@@ -86,11 +89,13 @@ def hinge_taylor(x: Pre) -> HingeTaylor:
         ((_SQUARE_FAR / away**2).clamp_max(SECOND_CURVATURE), torch.ones_like(away)),
     )
     mean, square = [], []
-    for i in range(len(delta)):  # orders 2, 4, 8
+    for i in range(3):  # orders 2, 4, 8
         two, mixed, more = far.near(i)
         moved = [torch.minimum(k * more, linear * delta[i]) for k, linear in in_s]
         rest = 0.5 * density * two + 0.5 * bent * mixed + moved[0]
-        mean.append(_least(rest + steep * far.tau(i, 1) + _PEAK * far.delta(i)) * root * UP)
+        beyond = [far.delta(i)] + ([far.delta(i, 2)] if i + 1 < len(delta) else [])
+        late = torch.minimum(_PEAK * beyond[0], MEAN_BELOW * beyond[-1]) if len(beyond) > 1 else _PEAK * beyond[0]
+        mean.append(_least(rest + steep * far.tau(i, 1) + late) * root * UP)
         rest = slope * two + density * mixed + moved[1]
         square.append(_least(rest + far.tau(i, 2) + far.delta(i)) * root.square() * UP)
     return HingeTaylor(
@@ -101,7 +106,7 @@ def hinge_taylor(x: Pre) -> HingeTaylor:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Far:
     """Norms of tau and delta of the orders 2, 4, 8 and 16, and choices of t: (choices, batch, n)."""
 
@@ -126,12 +131,21 @@ class _Far:
         ]
         return torch.stack(found).amin(0)
 
-    def delta(self, i: int) -> Tensor:
-        """Of delta where |tau| > t."""
-        if i + 1 == len(self.deltas):
-            return self.deltas[i].expand_as(self.reach)
-        chance = torch.stack([(norm / self.reach).clamp_max(1.0) ** 2 ** (j + 1) for j, norm in enumerate(self.taus)])
-        return torch.minimum(self.deltas[i], self.deltas[i + 1] * chance.amin(0) ** (0.25 / 2**i))
+    def delta(self, i: int, power: int = 1) -> Tensor:
+        """Of a power of delta where |tau| > t: its norm in Lp and the chance to the power 1 / q - power / p."""
+        order = 2 ** (i + 1)
+        found = [
+            norm**power * self.chance ** (1 / order - power / 2 ** (j + 1))
+            for j, norm in enumerate(self.deltas)
+            if 2 ** (j + 1) >= power * order
+        ]
+        return torch.stack([part.expand_as(self.reach) for part in found]).amin(0)
+
+    @cached_property
+    def chance(self) -> Tensor:
+        """P(|tau| > t), at most."""
+        found = [(norm / self.reach).clamp_max(1.0) ** 2 ** (j + 1) for j, norm in enumerate(self.taus)]
+        return torch.stack(found).amin(0)
 
 
 def _largest(left: Tensor, right: Tensor, turns: tuple[float, ...]) -> Tensor:

@@ -102,6 +102,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         expansion=expansion,
         fixed=False,
         source=z.source,
+        spread_delta16=None if expansion is None else expansion.spread_norm16,
     )
     return _at_least(pre, least)
 

@@ -132,6 +132,7 @@ class Signal:
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
+    square16: Tensor | None = None  # ||z_j^2||_16, if it is known
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
@@ -218,6 +219,7 @@ class Expansion:
     spread_third: Tensor  # E |s - S|^3
     spread_fourth: Tensor  # E (s - S)^4
     spread_norm8: Tensor  # ||s - S||_8, infinite given a history
+    spread_norm16: Tensor | None  # ||s - S||_16, where it is known
     spread_low: Tensor  # E (S - s)_+^4
     norms: Tensor  # (batch, n, q): ||m - E m||_q
 
@@ -252,6 +254,7 @@ class Pre:
     expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
+    spread_delta16: Tensor | None = None  # ||s - S||_16, where it is known
     spread_centre: Tensor | None = None  # s at the middle of the means of an input that is a function of x
 
     @property
