@@ -396,7 +396,7 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         both_size = 2 * (size * k3_size + moved * sixteenth**3) + fourth1
         squares_size = (2 * size * second.sqrt() + 2 * moved8 * deviation8 + fourth1.sqrt()).square()
         sizes = (cross_size, both_size, squares_size, fourth1, fourth1 + second_square)  # v^2 <= E A^4
-        gauss5 = fifth  # v^(5/2) and v |A|^3 are at most |A|^5 in the mean
+        gauss5 = torch.minimum(fifth, deviation4.clamp_min(SMALL) ** 3 * deviation8.clamp_min(SMALL).square())
         triple = 2 * (size * fourth1 + fifth + moved * eighth**4)
         pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
         k3_change, c_change = dk, 2 * (size * dv + moved * four4) + dk

@@ -30,6 +30,7 @@ from torch import Tensor
 from bnndp.activations.activation import Activation, Central
 from bnndp.engine.general.hinge_drift import Drift, hinge_drift
 from bnndp.engine.general.remainders import past_kinks
+from bnndp.engine.general.smooth_drift import smooth_drift
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
@@ -64,7 +65,7 @@ def given_input(phi: Activation, x: Pre) -> Given:
     at = phi.central(middle, s0.sqrt())
     near = _near(phi, x, at, middle, s0)
     near = _lesser(near, _far(phi, x)) if phi.shape.kinks else near
-    drift = hinge_drift(phi, x)
+    drift = hinge_drift(phi, x) or smooth_drift(phi, x, at)
     return near if drift is None else _drifted(near, at, drift)
 
 
