@@ -228,6 +228,7 @@ def _history(phi: Smoothed, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
     beyond = _times(third, x.central.sqrt() * x.central_norm4.square()) / 6
     whole = 0.125 * _times(shape.derivative(4, x.spread.lower.sqrt()), x.noise_deviation.square())
     whole = whole + 0.5 * _times(_times(third, x.central.sqrt()), x.noise_deviation)
+    lowest = torch.zeros_like(x.central) if x.central_least is None else x.central_least
     found = []
     for curvature, at, sway in zip(
         shape.curvature(least),
@@ -235,7 +236,8 @@ def _history(phi: Smoothed, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
         _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt()),
         strict=True,
     ):
-        local = 0.5 * _times((at + moved).clamp_min(0), x.central) + beyond
+        most = at + moved
+        local = 0.5 * (_times(most.clamp_min(0), x.central) + _times(most.clamp_max(0), lowest)) + beyond
         found.append(torch.fmin(sway, whole) + torch.fmin(0.5 * _times(curvature, x.central), local))
     return found[0], found[1]
 

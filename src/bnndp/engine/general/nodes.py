@@ -443,6 +443,17 @@ class Activated:
         pulled = self.weighted.weights.pull(rows.times(self.linear.slope))
         return (self.weighted.below.norms(pulled) + rows.abs().dots(self.linear.rest.central_norms)) * UP
 
+    def central_least(self, rows: Rows) -> Tensor:
+        """Variance of ``rows . E[z | y]``, at least: that of the lines of the activations less their rests.
+
+        And of a row of y at least the mean of its variance given the history of y.
+        """
+        assert self.weighted is not None
+        weights, y, linear = self.weighted.weights, self.weighted.below.signal, rows.times(self.linear.slope)
+        size = weights.power_pull(linear.abs(), 1).dot(y.variance.sqrt())  # for the rounding
+        line = weights.pull(linear).square().dot(y.noise.lower.clamp_min(0)).sqrt() / UP
+        return (line - rows.abs().dot(self.linear.rest.central) * UP - self.weighted.rounding * size).clamp_min(0).square() / UP
+
     def _fourth_norm(self, rows: Rows, central: Tensor, noise: Tensor) -> Tensor:  # (batch, rows) each
         r"""Of H + N, H the centred mean given y, N a sum of independent terms with variance V and third moment K.
 

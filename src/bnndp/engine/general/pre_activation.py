@@ -39,6 +39,7 @@ class Through:
     """What the nodes below say of the rows of a layer: (batch, n_out) each."""
 
     central: Tensor  # Var E[m | Y]
+    central_least: Tensor  # the same, at least
     norms: Tensor  # (batch, n_out, q): of m - E m
     central_norm4: Tensor  # ||E[m | Y] - E m||_4
     spread: Squares | None  # of s, where it is a sum of squares
@@ -55,7 +56,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     noise_deviation = weights.power(z.noise_deviation, 2) * UP
     norms = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
-    central_norm4 = norms[..., 0]
+    central_norm4, central_least = norms[..., 0], zero
     central, squares, expansion = zero, None, weights.expansion(z, None) if z.source else None
     if expansion is not None:
         norms = torch.minimum(norms, expansion.norms)
@@ -67,6 +68,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         norms, squares = torch.minimum(norms, found.norms), found.spread
         central_norm4 = torch.minimum(norms[..., 0], found.central_norm4)
         if not z.source:
+            central_least = found.central_least
             central = torch.minimum(found.central, weights.power(z.variance.sqrt(), 1).square() * UP)
     if squares is not None and not z.source:
         history = History(
@@ -102,6 +104,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         expansion=expansion,
         fixed=False,
         source=z.source,
+        central_least=torch.minimum(central_least, central),
         spread_delta16=None if expansion is None else expansion.spread_norm16,
     )
     return _at_least(pre, least)

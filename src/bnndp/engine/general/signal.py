@@ -254,6 +254,7 @@ class Pre:
     expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
+    central_least: Tensor | None = None  # Var E[m | Y], at least, where it is known
     spread_delta16: Tensor | None = None  # ||s - S||_16, where it is known
     spread_centre: Tensor | None = None  # s at the middle of the means of an input that is a function of x
 
