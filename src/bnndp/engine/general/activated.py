@@ -184,6 +184,8 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         torch.fmin(given.noise.upper, total.upper),
     )
     variance = torch.minimum(noise.upper + deviation.square(), steep**2 * x.variance) * UP
+    least = noise.lower.clamp_min(0).square() / UP  # of the fourth moment
+    least = least if given.fourth_least is None else torch.fmax(least, given.fourth_least)
     deviations = torch.fmin(given.deviations, noisy * UP)
     second = (noise.upper.square() + given.noise_deviation.square()).sqrt().sqrt() * UP  # ||Var(z | y)||_2^(1/2)
     deviations[..., 0] = torch.fmin(deviations[..., 0], second)
@@ -203,9 +205,10 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         noise_deviation=given.noise_deviation,
         third=given.third,
         third_deviation=given.third_deviation,
-        noise_fourth=Interval(noise.lower.clamp_min(0).square() / UP, given.fourth),
+        noise_fourth=Interval(least, given.fourth),
         fixed=False,
         source=False,
+        excess=given.excess,
         convex=phi.shape.convex,
     )
     line = _square_line(phi, x, signal, square * UP, given.fourths)

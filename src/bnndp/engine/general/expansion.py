@@ -401,6 +401,8 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
         k3_change, c_change = dk, 2 * (size * dv + moved * four4) + dk
     cross_size, both_size, squares_size, fourth, excess_size = sizes
+    if z.excess is not None:
+        excess_size = torch.fmin(excess_size, z.excess)
     close3 = 1.5 * rough * (fourth4.square() + (GAUSSIAN[0] * deviation4).square())
     close5 = 2.5 * rough * (eighth**4 + (GAUSSIAN[1] * deviation8) ** 4)
     plain = (k3_size, fourth + 3 * second_square, fifth if z.convex else fifth + _GAUSS_5 * gauss5)

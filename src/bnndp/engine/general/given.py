@@ -30,7 +30,7 @@ from torch import Tensor
 from bnndp.activations.activation import Activation, Central
 from bnndp.engine.general.hinge_drift import Drift, hinge_drift
 from bnndp.engine.general.remainders import past_kinks
-from bnndp.engine.general.smooth_drift import smooth_drift
+from bnndp.engine.general.smooth_drift import SmoothDrift, smooth_drift
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
@@ -56,6 +56,8 @@ class Given:
     norms: Tensor  # (batch, n, q): ||z - E[z | y]||_q
     deviations: Tensor  # (batch, n, q): norms in Lq of the standard deviation of z given y
     fourths: Tensor  # (batch, n, 2): norms in L8 and L16 of the fourth root of the fourth central moment given y
+    fourth_least: Tensor | None = None  # E of the fourth central moment, at least
+    excess: Tensor | None = None  # root of the mean square of it less three squared variances
 
 
 def given_input(phi: Activation, x: Pre) -> Given:
@@ -65,8 +67,28 @@ def given_input(phi: Activation, x: Pre) -> Given:
     at = phi.central(middle, s0.sqrt())
     near = _near(phi, x, at, middle, s0)
     near = _lesser(near, _far(phi, x)) if phi.shape.kinks else near
-    drift = hinge_drift(phi, x) or smooth_drift(phi, x, at)
-    return near if drift is None else _drifted(near, at, drift)
+    drift = hinge_drift(phi, x)
+    if drift is not None:
+        return _drifted(near, at, drift)
+    smooth = smooth_drift(phi, x, at)
+    return near if smooth is None else _drifted_smoothly(near, at, smooth)
+
+
+def _drifted_smoothly(found: Given, at: Central, drift: SmoothDrift) -> Given:
+    """With how far the moments of a smooth function are off those at the middle."""
+    (v, k, c), (dv, dk, dc), (v4, *_) = drift.mean, drift.deviation, drift.norm4
+    found = _drifted(found, at, Drift(v, dv, k, dk))
+    fourth = at.fourth.upper
+    # Of mu_4 - 3 v^2: v^2 - v_0^2 = (v - v_0) (v + v_0)
+    middle = torch.maximum(fourth - 3 * at.variance.lower.square() / UP, 3 * at.variance.upper.square() - at.fourth.lower)
+    excess = middle.clamp_min(0) + dc + 3 * v4 * (2 * at.variance.upper + v4)
+    return replace(
+        found,
+        fourth_mean=torch.fmin(found.fourth_mean, (fourth + c) * UP),
+        fourth_least=(at.fourth.lower - c * UP).clamp_min(0) / UP,
+        fourth=torch.fmin(found.fourth, (fourth + dc) * UP),
+        excess=excess * UP,
+    )
 
 
 def _drifted(found: Given, at: Central, drift: Drift) -> Given:

@@ -132,6 +132,7 @@ class Signal:
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
+    excess: Tensor | None = None  # norm in L2 of the fourth central moment given Y less three squared variances
     square16: Tensor | None = None  # ||z_j^2||_16, if it is known
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
