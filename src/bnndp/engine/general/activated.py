@@ -20,14 +20,13 @@ from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
 from bnndp.engine.general.given import Given, given_input
-from bnndp.engine.general.hinge_taylor import hinge_taylor
+from bnndp.engine.general.hinge_square import hinge_square
 from bnndp.engine.general.powers import Powers, hinge_slopes, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Kernel, Pre, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.hinge import positive_moments
-from bnndp.maths.rounding import SMALL, TINY, UP
+from bnndp.maths.rounding import TINY, UP
 
 __all__ = ["Linearised", "Outline", "activated", "activated_signal", "outline"]
 
@@ -44,11 +43,11 @@ class SquareLine:
 
     slope: Tensor  # p
     rest: Tensor  # standard deviation of the rest
-    rest_norms: Tensor  # (batch, n, 2): its norms for q = 4, 8
     given: Tensor  # root of E Var(z_i^2 | y)
     norms: Tensor  # (batch, n, 2): ||E[z_i^2 | y] - E z_i^2||_q for q = 4, 8
     given_norms: Tensor  # (batch, n, 2): ||z_i^2 - E[z_i^2 | y]||_q
     deviations: Tensor  # (batch, n, 2): the norm in Lq of the standard deviation of z_i^2 given y
+    rest_norms: Tensor | None  # (batch, n, 2): norms of the rest for q = 4, 8, where they may be less than all
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +118,9 @@ def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linear
         fixed=bool((x.spread.upper == 0).all()),
         source=True,
         kernel=_kernel(phi, noise, top),
-        square16=_square16(phi, x),
         convex=phi.shape.convex,
     )
     return signal, Linearised(steep, slope, noise.upper, rest, None)
-
-
-def _square16(phi: Activation, x: Pre) -> Tensor | None:
-    """The norm of z^2 in L16 for a hinge with its kink at zero: E X_+^32 increases in the mean and in the variance."""
-    slopes = hinge_slopes(phi)
-    if slopes is None:
-        return None
-    root = x.spread.upper.sqrt() * UP
-    unit = torch.maximum(x.mean.magnitude, root).clamp_min(SMALL)
-    sides = [positive_moments(32, end / unit, root / unit)[32] for end in (-x.mean.lower, x.mean.upper)]
-    total = slopes[0] ** 32 * sides[0] + slopes[1] ** 32 * sides[1]
-    return ((total + 1e-300) ** (1 / 16)) * unit.square() * UP
 
 
 def _slope(phi: Activation, mean: Interval, root: Tensor) -> Tensor:
@@ -245,7 +231,6 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
     plain = torch.full_like(sd, torch.inf) if most == math.inf else 0.5 * most * sd_s
     rest = off * sd + bend * half * sd + 0.5 * bend * tau.square() + torch.fmin(fine, plain)
     rest = rest + third * (half + tau) * (half + x.norms[..., 1]).square() / 6
-    better = rest + slope.abs() * sd < all_of_it  # false for NaN
     size = (z.mean.magnitude[..., None] + z.inner)[..., 1:]  # ||h||_2q
     centred = size.new_tensor(CENTRED[:2])
     given_norms = 2 * z.given[..., 1:] * size + centred * z.given[..., 1:].square()
@@ -257,30 +242,42 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
         norms = torch.fmin(
             norms, (slope.abs() + off + bend * half)[..., None] * x.norms[..., :2] + 0.5 * most * centred * wider
         )
-    rest_norms = norms + slope.abs()[..., None] * x.norms[..., :2]
-    slopes = hinge_slopes(phi)
-    if slopes is not None:
-        known, (low, high) = hinge_taylor(x), (slope_**2 for slope_ in slopes)
-        jump, base = abs(high - low) * UP, min(high, low)
-        in_s = jump * known.square_slope + base
-        sizes = [(sd, x.spread_deviation), *zip(x.norms.unbind(-1), x.spread_deltas.unbind(-1), strict=False)]
-        taus = (x.norms[..., 0], x.norms[..., 1], x.norms[..., 2])
-        fine_ = [
-            in_s * delta_ + jump * factor * part + base * factor * (half + t2).square()
-            for (_, delta_), part, factor, t2 in zip(sizes, known.square, (1.0, *CENTRED[:2]), taus, strict=True)
-        ]
-        rest = torch.fmin(rest, off * sd + fine_[0])
-        norms = torch.fmin(norms, torch.stack([(slope.abs() + off) * tau_ + f for (tau_, _), f in zip(sizes[1:], fine_[1:], strict=True)], -1))
-        rest_norms = torch.stack([off * tau_ + f for (tau_, _), f in zip(sizes[1:], fine_[1:], strict=True)], -1)
+    finer = _hinge_rests(phi, x)
+    rest_norms = None
+    if finer is not None:
+        rest = torch.fmin(rest, off * sd + finer[0])
+        rest_norms = off[..., None] * x.norms[..., :2] + torch.stack(finer[1:], -1)
+        norms = torch.fmin(norms, slope.abs()[..., None] * x.norms[..., :2] + rest_norms)
     better = rest + slope.abs() * sd < all_of_it  # false for NaN
     return SquareLine(
         torch.where(better, slope, 0.0),
         torch.where(better, rest, all_of_it) * UP,
-        torch.where(better[..., None], rest_norms, norms) * UP,
         given,
         norms * UP,
         given_norms * UP,
         deviations * UP,
+        None if rest_norms is None else torch.where(better[..., None], rest_norms, norms) * UP,
+    )
+
+
+def _hinge_rests(phi: Activation, x: Pre) -> tuple[Tensor, ...] | None:
+    r"""Norms in L2, L4 and L8 of :math:`\mathbb E[z^2\mid y]` less its line in m at the middle, for a hinge at zero.
+
+    :math:`z^2=a^2X^2+(b^2-a^2)X_+^2` with the slopes a and b: of :math:`m^2+s` the line leaves :math:`\tau^2` and what
+    s moves, of the other mean what ``hinge_square.py`` says.
+    """
+    slopes = hinge_slopes(phi)
+    if slopes is None:
+        return None
+    known, (left, right) = hinge_square(x), (slope**2 for slope in slopes)
+    jump, half = abs(right - left), 0.5 * (x.mean.upper - x.mean.lower) * UP
+    in_s = left + max(right - left, 0.0) * known.slope
+    deltas = (x.spread_deviation, *x.spread_deltas.unbind(-1))
+    return tuple(
+        (in_s * delta + factor * (jump * rest + left * (half + tau).square())) * UP
+        for delta, rest, tau, factor in zip(
+            deltas, known.rests, x.norms.unbind(-1), (1.0, *CENTRED[:2]), strict=True
+        )
     )
 
 

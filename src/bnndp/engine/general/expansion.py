@@ -185,8 +185,6 @@ def expansion_of(
     spread8 = _eighth_norm(terms, sums) if history is None else torch.full_like(spread, torch.inf)
     if products is not None:
         spread8 = spread8 + products.norm8
-    known = history is None and products is None and z.square16 is not None
-    spread16 = _eighth_norm(terms, sums, z.square16) if known else None
     return Expansion(
         kappa3,
         kappa4,
@@ -198,7 +196,6 @@ def expansion_of(
         found.third * UP,
         found.fourth * UP,
         spread8 * UP,
-        spread16,
         found.low * UP,
         norms_of_sum(z, sums),
     )
@@ -491,22 +488,17 @@ def _norms(v: Tensor, c: Tensor, eighth: Tensor, last: Tensor, sums: Callable[[T
     return torch.stack([root * norm_of_moments(scaled, q) for q in POWERS], -1) * UP
 
 
-def _eighth_norm(terms: _Terms, sums: Sums, wide16: Tensor | None = None) -> Tensor:
-    r"""The norm in L8 of the sum of the terms of s, or in L16 from those of the terms there.
+def _eighth_norm(terms: _Terms, sums: Sums) -> Tensor:
+    r"""The norm in L8 of the sum of the terms of s.
 
-    Beyond the fourth, :math:`M_p\le(\sum_k\lVert X_k\rVert_8^4)^{p/4}`, beyond the eighth
-    :math:`(\sum_k\lVert X_k\rVert_{16}^8)^{p/8}`.
+    Beyond the fourth, :math:`M_p\le(\sum_k\lVert X_k\rVert_8^4)^{p/4}`.
     """
     root = sums(terms.squares_size, 0, 2).sqrt()
     fourth = sums(terms.wide**4, 0, 4) / root**4
     scaled = {2: torch.ones_like(root), 3: fourth.sqrt(), 4: fourth}
     largest = sums(terms.wide8**4, 0, 4) ** 0.25 / root
     scaled |= {p: largest**p for p in range(5, 9)}
-    if wide16 is None:
-        return root * norm_of_moments(scaled, 8) * UP
-    largest = sums(wide16.clamp_min(SMALL**2) ** 8, 0, 8) ** 0.125 / root
-    scaled |= {p: largest**p for p in range(9, 17)}
-    return root * norm_of_moments(scaled, 16) * UP
+    return root * norm_of_moments(scaled, 8) * UP
 
 
 def _signed(parts: tuple[tuple[Interval, int, int, float], ...], sums: Sums, signed: Sums) -> Interval:

@@ -294,17 +294,17 @@ def through_layers(weighted: Weighted) -> Through:
     """What the nodes below say of the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
     numbers = device_size(_NUMBERS, weighted.scale.device) // batch
-    central, least, norms, norms4 = [], [], [], []
+    central, norms, apart = [], [], []
     for _, rows in weighted.weights.own_rows(numbers):
         central.append(below.parts(rows)[1].square())
         norms.append(below.norms(rows))
-        given = isinstance(below, Activated) and below.weighted is not None and not below.pre.fixed and below.weighted.weights.groups == below.weighted.weights.n_out
-        least.append(below.central_least(rows) if given else torch.zeros_like(central[-1]))
-        norms4.append(below.central_norms(rows)[..., 0] if given else norms[-1][..., 0])
+        if isinstance(below, Activated) and below.mixed:
+            apart.append((below.central_norms(rows)[..., 0], below.central_least(rows)))
     squares = [sums_of_squares(below, rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
     spread = Squares(*(torch.cat([getattr(s, name) for s in known], 1) for name in names)) if known else None
     rest = weighted.weights.spread_rest(below.signal) if spread is not None else None
     spread = spread if spread is None or rest is None else with_rest(spread, rest, below)
-    return Through(torch.cat(central, 1) * UP, torch.cat(least, 1), torch.cat(norms, 1), torch.cat(norms4, 1), spread)
+    known_apart = (torch.cat(part, 1) for part in zip(*apart, strict=True))
+    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, *known_apart)

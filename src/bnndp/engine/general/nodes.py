@@ -437,6 +437,12 @@ class Activated:
             found[..., 0] = torch.fmin(found[..., 0], self._fourth_norm(rows, central[..., 0], noise[..., 0]))
         return found * UP
 
+    @property
+    def mixed(self) -> bool:
+        """Whether it follows weights on a random y, given which its values are independent: y is their history."""
+        weighted = self.weighted
+        return weighted is not None and not self.pre.fixed and weighted.weights.groups == weighted.weights.n_out
+
     def central_norms(self, rows: Rows) -> Tensor:
         """Of ``rows . E[z | y]`` less its mean, after weights on a random y: (batch, rows, q)."""
         assert self.weighted is not None
@@ -503,8 +509,9 @@ def sums_of_squares(node: Node, rows: Rows) -> Squares | None:
     square = rows.square()
     central = node.weighted.deviation_below(rows.times(line.slope)) + rows.dot(line.rest)
     inner = rows.dots(line.norms)
-    below, through = node.weighted.below, weights.pull(rows.times(line.slope))
-    inner = torch.fmin(inner, below.norms(through)[..., :2] + rows.dots(line.rest_norms))
+    if line.rest_norms is not None:  # the lines as a row below
+        lines = node.weighted.below.norms(weights.pull(rows.times(line.slope)))[..., :2]
+        inner = torch.fmin(inner, lines + rows.dots(line.rest_norms))
     norms = independent_norms(rows, line.given_norms, line.deviations) + inner
     deviation = (square.dot(line.given.square()) + central.square()).sqrt()
     none = torch.zeros_like(deviation)

@@ -39,10 +39,10 @@ class Through:
     """What the nodes below say of the rows of a layer: (batch, n_out) each."""
 
     central: Tensor  # Var E[m | Y]
-    central_least: Tensor  # the same, at least
     norms: Tensor  # (batch, n_out, q): of m - E m
-    central_norm4: Tensor  # ||E[m | Y] - E m||_4
     spread: Squares | None  # of s, where it is a sum of squares
+    central_norm4: Tensor | None = None  # ||E[m | Y] - E m||_4, where it is known apart
+    central_least: Tensor | None = None  # Var E[m | Y], at least
 
 
 def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], Through]) -> Pre:
@@ -56,8 +56,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     noise_deviation = weights.power(z.noise_deviation, 2) * UP
     norms = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
-    central_norm4, central_least = norms[..., 0], zero
-    central, squares, expansion = zero, None, weights.expansion(z, None) if z.source else None
+    central, squares, found, expansion = zero, None, None, weights.expansion(z, None) if z.source else None
     if expansion is not None:
         norms = torch.minimum(norms, expansion.norms)
         fourth, eighth = expansion.spread_fourth.sqrt().sqrt(), expansion.spread_norm8
@@ -66,9 +65,7 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     else:
         found = through()
         norms, squares = torch.minimum(norms, found.norms), found.spread
-        central_norm4 = torch.minimum(norms[..., 0], found.central_norm4)
         if not z.source:
-            central_least = found.central_least
             central = torch.minimum(found.central, weights.power(z.variance.sqrt(), 1).square() * UP)
     if squares is not None and not z.source:
         history = History(
@@ -97,15 +94,14 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         convex=z.convex,
         quartic=weights.power(z.noise_fourth.upper + 3 * each, 4) * UP,
         norms=norms * UP,
-        central_norm4=central_norm4 * UP,
         spread_norms=spreads.norms * UP,
         spread_away=spreads.away * UP,
         spread_deltas=spreads.deltas * UP,
         expansion=expansion,
         fixed=False,
         source=z.source,
-        central_least=torch.minimum(central_least, central),
-        spread_delta16=None if expansion is None else expansion.spread_norm16,
+        central_norm4=None if found is None else found.central_norm4,
+        central_least=None if found is None else found.central_least,
     )
     return _at_least(pre, least)
 
@@ -149,7 +145,7 @@ def _gaussian(mean: Interval, spread: Interval) -> Pre:
     none, norms = Interval(zero, zero), torch.zeros_like(root).expand(*zero.shape, len(POWERS))
     moments = (zero, none, zero, zero, zero, zero, False, zero)
     return Pre(
-        mean, spread, *moments, norms, zero, root.expand_as(norms), norms, norms[..., 1:], None, fixed=True, source=True
+        mean, spread, *moments, norms, root.expand_as(norms), norms, norms[..., 1:], None, fixed=True, source=True
     )  # fmt: skip
 
 
@@ -183,7 +179,6 @@ def pre_of_signal(z: Signal) -> Pre:
         convex=z.convex,
         quartic=z.noise_fourth.upper + 3 * noise,
         norms=z.norms,
-        central_norm4=z.norms[..., 0],
         spread_norms=torch.zeros_like(z.norms),
         spread_away=torch.zeros_like(z.norms),
         spread_deltas=torch.zeros_like(z.norms[..., 1:]),
@@ -217,5 +212,5 @@ def _at_least(x: Pre, least: Tensor) -> Pre:
         absolute_third=x.absolute_third + least**3,
         quartic=x.quartic + least**4,
         norms=x.norms + least[..., None],
-        central_norm4=x.central_norm4 + least,
+        central_norm4=None if x.central_norm4 is None else x.central_norm4 + least,
     )

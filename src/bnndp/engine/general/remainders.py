@@ -23,8 +23,6 @@ from torch import Tensor
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.expectation import fluctuation
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, Pre
-from bnndp.engine.general.hinge_taylor import hinge_taylor
-from bnndp.engine.general.powers import hinge_slopes
 from bnndp.engine.general.smoothed import second
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
@@ -68,28 +66,7 @@ def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
         central = torch.fmin(central, tilt * x.mean_variance.sqrt() + past_kinks(phi, x, x.total_norms, 2))
         far = [tilt * x.norms[..., i] + past_kinks(phi, x, x.total_norms, q) for i, q in enumerate(POWERS[:-1])]
         central_norms = torch.fmin(central_norms, torch.stack([*far, torch.full_like(tilt, torch.inf)], -1))
-    central_norms = centred * central_norms
-    slopes = hinge_slopes(phi)
-    if slopes is not None:
-        central, central_norms = _of_hinge(phi, x, p, abs(slopes[1] - slopes[0]) * UP, central, central_norms)
-    return Rests(_given(phi, x, p, half), central * UP, norms, central_norms * UP)
-
-
-def _of_hinge(
-    phi: Activation, x: Pre, p: Tensor, jump: float, central: Tensor, norms: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Deviation and norms of E[rho | y] for a hinge, if those are less than what is known."""
-    known = hinge_taylor(x)
-    root = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper).sqrt()
-    tilt, in_s = _tilt(phi, x, p, root), jump * known.mean_slope
-    sizes = [(x.mean_variance.sqrt(), x.spread_deviation)]
-    sizes += list(zip(x.norms.unbind(-1), x.spread_deltas.unbind(-1), strict=False))
-    found = [
-        tilt * tau + in_s * delta + jump * factor * rest
-        for (tau, delta), rest, factor in zip(sizes, known.mean, (1.0, *CENTRED[:2]), strict=True)
-    ]
-    better = torch.stack([*found[1:], torch.full_like(tilt, torch.inf)], -1)
-    return torch.fmin(central, found[0]), torch.fmin(norms, better)
+    return Rests(_given(phi, x, p, half), central * UP, norms, centred * central_norms * UP)
 
 
 def rests_on_signal(phi: Activation, x: Pre, p: Tensor) -> Rests:

@@ -133,7 +133,6 @@ class Signal:
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
     excess: Tensor | None = None  # norm in L2 of the fourth central moment given Y less three squared variances
-    square16: Tensor | None = None  # ||z_j^2||_16, if it is known
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
@@ -220,7 +219,6 @@ class Expansion:
     spread_third: Tensor  # E |s - S|^3
     spread_fourth: Tensor  # E (s - S)^4
     spread_norm8: Tensor  # ||s - S||_8, infinite given a history
-    spread_norm16: Tensor | None  # ||s - S||_16, where it is known
     spread_low: Tensor  # E (S - s)_+^4
     norms: Tensor  # (batch, n, q): ||m - E m||_q
 
@@ -248,15 +246,14 @@ class Pre:
     convex: bool  # whether the terms are convex and increasing functions of Gaussian variables
     quartic: Tensor  # sum of E (fourth central moment + 3 variance^2) of the terms
     norms: Tensor  # (batch, n, q): ||m - E m||_q
-    central_norm4: Tensor  # ||E[m | Y] - E m||_4
     spread_norms: Tensor  # (batch, n, q): ||sqrt(s)||_q
     spread_away: Tensor  # (batch, n, q): ||sqrt(s) - sqrt(S)||_q for any S of its range
     spread_deltas: Tensor  # (batch, n, 2): ||s - S||_q for q = 4, 8
     expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
+    central_norm4: Tensor | None = None  # ||E[m | Y] - E m||_4, where it is known apart
     central_least: Tensor | None = None  # Var E[m | Y], at least, where it is known
-    spread_delta16: Tensor | None = None  # ||s - S||_16, where it is known
     spread_centre: Tensor | None = None  # s at the middle of the means of an input that is a function of x
 
     @property
