@@ -120,6 +120,7 @@ class Analytic:
     widened: float  # at least |phi'| in that strip
     steepest: float  # at least |phi'| on the real line
     width: float = math.inf  # of the range of phi
+    monotone: bool = False
 
     @property
     def coarsest(self) -> tuple[float, float]:
@@ -150,7 +151,9 @@ def analytic_central(phi: Analytic, m: Tensor, r: Tensor, rounding: Tensor) -> C
         eight, sixteen = (norm.clone() for norm in known.norms())
         for at, step in rules:
             off = raw_error(1, phi.steepest, phi.widened, flat_rounding[at]) * 2  # of the mean, and of the values
-            sums = norms_above(phi.difference, flat_m[at], flat_r[at], step, phi.steepest, phi.width)
+            sums = norms_above(
+                phi.difference, flat_m[at], flat_r[at], step, phi.steepest, phi.width, monotone=phi.monotone
+            )
             for norm, value in zip((eight, sixteen), sums, strict=True):
                 norm[at] = _least((value + off) * flat_r[at].clamp_min(SMALLEST) * _SLACK, norm[at])
         return eight.reshape(m.shape), sixteen.reshape(m.shape)

@@ -76,19 +76,22 @@ def analytic_raw(
     return tuple(in_chunks(sums, m, r, len(xi)).unbind(0))
 
 
-def norms_above(
+def norms_above(  # noqa: PLR0913 (what is known of one function)
     difference: Callable[[Tensor, Tensor], Tensor],  # (m, delta) -> phi(m + delta) - phi(m)
     m: Tensor,  # (n,)
     r: Tensor,  # (n,)
     step: float,
     steepest: float,
     width: float,
+    *,
+    monotone: bool,
 ) -> tuple[Tensor, Tensor]:
     r"""Norms in L8 and L16 of :math:`\nu-c` by upper sums, c the mean of :math:`\nu` by the rule: at most, (n,) each.
 
     With L the Lipschitz constant of :math:`\nu`, between two nodes at a distance h :math:`|\nu-c|\le\tfrac12(|\nu_j-c|
-    +|\nu_{j+1}-c|+Lh)`. Beyond the last node it is at most :math:`1.1L|\xi|`, as :math:`|c|\le0.8L`, and at most the
-    width of the range over r; ``_BEYOND`` are the mean of :math:`(1.1|\xi|)^q` there and the probability.
+    +|\nu_{j+1}-c|+Lh)`, and for a monotone function no more than at one of them. Beyond the last node it is at most
+    :math:`1.1L|\xi|`, as :math:`|c|\le0.8L`, and at most the width of the range over r; ``_BEYOND`` are the means of
+    :math:`(1.1|\xi|)^q` there, ``_CHANCE`` its probability.
     """
     xi, weight = nodes(step, m)
     cells = torch.diff(cdf(xi)) + 2.0**-51  # (nodes - 1,)
@@ -97,7 +100,8 @@ def norms_above(
         r = r.clamp_min(SMALLEST)[:, None]
         nu = difference(m[:, None], r * xi) / r  # (chunk, nodes)
         away = (nu - (nu @ weight)[:, None]).abs()
-        eighth = power_of(0.5 * (away[:, 1:] + away[:, :-1] + steepest * step), 8)
+        most = 0.5 * (away[:, 1:] + away[:, :-1] + steepest * step)
+        eighth = power_of(torch.minimum(most, torch.maximum(away[:, 1:], away[:, :-1])) if monotone else most, 8)
         return torch.stack([eighth @ cells, (eighth * eighth) @ cells])
 
     most = width / r.clamp_min(SMALLEST)

@@ -275,9 +275,7 @@ def _hinge_rests(phi: Activation, x: Pre) -> tuple[Tensor, ...] | None:
     deltas = (x.spread_deviation, *x.spread_deltas.unbind(-1))
     return tuple(
         (in_s * delta + factor * (jump * rest + left * (half + tau).square())) * UP
-        for delta, rest, tau, factor in zip(
-            deltas, known.rests, x.norms.unbind(-1), (1.0, *CENTRED[:2]), strict=True
-        )
+        for delta, rest, tau, factor in zip(deltas, known.rests, x.norms.unbind(-1), (1.0, *CENTRED[:2]), strict=True)
     )
 
 

@@ -357,11 +357,14 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
     h = z.mean if mean is None else mean  # (batch, n_in), or (batch, n_out, n_in)
     parts = (z.noise, z.third, z.noise_fourth)
     numbers = (z.noise_deviation, z.third_deviation, *z.given.unbind(-1), *z.inner[..., :2].unbind(-1))
-    numbers = (*numbers, *z.deviations[..., :2].unbind(-1), z.roughness)
+    numbers = (*numbers, *z.deviations[..., :2].unbind(-1), z.roughness, z.excess_size)
     if mean is not None:  # (batch, 1, n_in)
         parts = tuple(Interval(part.lower[:, None], part.upper[:, None]) for part in parts)  # type: ignore[assignment]
         numbers = tuple(part[:, None] for part in numbers)
-    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8, rough) = parts, numbers
+    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8, rough, most) = (
+        parts,
+        numbers,
+    )
     eighth, sixteenth = eighth.clamp_min(SMALL), sixteenth.clamp_min(SMALL)
     random = 0.0 if z.source else 1.0  # whether Y is
     v2 = Interval(v.lower.square() / UP, (v.upper.square() + dv.square()) * UP)
@@ -392,14 +395,18 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         cross_size = 2 * (size * second + moved * four4) + k3_size
         both_size = 2 * (size * k3_size + moved * sixteenth**3) + fourth1
         squares_size = (2 * size * second.sqrt() + 2 * moved8 * deviation8 + fourth1.sqrt()).square()
-        sizes = (cross_size, both_size, squares_size, fourth1, fourth1 + second_square)  # v^2 <= E A^4
+        sizes = (
+            cross_size,
+            both_size,
+            squares_size,
+            fourth1,
+            torch.fmin(fourth1 + second_square, most),
+        )  # v^2 <= E A^4
         gauss5 = torch.minimum(fifth, deviation4.clamp_min(SMALL) ** 3 * deviation8.clamp_min(SMALL).square())
         triple = 2 * (size * fourth1 + fifth + moved * eighth**4)
         pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
         k3_change, c_change = dk, 2 * (size * dv + moved * four4) + dk
     cross_size, both_size, squares_size, fourth, excess_size = sizes
-    if z.excess is not None:
-        excess_size = torch.fmin(excess_size, z.excess)
     close3 = 1.5 * rough * (fourth4.square() + (GAUSSIAN[0] * deviation4).square())
     close5 = 2.5 * rough * (eighth**4 + (GAUSSIAN[1] * deviation8) ** 4)
     plain = (k3_size, fourth + 3 * second_square, fifth if z.convex else fifth + _GAUSS_5 * gauss5)

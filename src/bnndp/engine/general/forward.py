@@ -298,13 +298,13 @@ def through_layers(weighted: Weighted) -> Through:
     for _, rows in weighted.weights.own_rows(numbers):
         central.append(below.parts(rows)[1].square())
         norms.append(below.norms(rows))
-        if isinstance(below, Activated) and below.mixed:
-            apart.append((below.central_norms(rows)[..., 0], below.central_least(rows)))
+        if isinstance(below, Activated) and (found := below.apart(rows)) is not None:
+            apart.append(found)
     squares = [sums_of_squares(below, rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
     spread = Squares(*(torch.cat([getattr(s, name) for s in known], 1) for name in names)) if known else None
     rest = weighted.weights.spread_rest(below.signal) if spread is not None else None
     spread = spread if spread is None or rest is None else with_rest(spread, rest, below)
-    known_apart = (torch.cat(part, 1) for part in zip(*apart, strict=True))
-    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, *known_apart)
+    of_means = (torch.cat(part, 1) for part in zip(*apart, strict=True))
+    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, *of_means)

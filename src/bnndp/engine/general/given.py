@@ -30,8 +30,8 @@ from torch import Tensor
 from bnndp.activations.activation import Activation, Central
 from bnndp.engine.general.hinge_drift import Drift, hinge_drift
 from bnndp.engine.general.remainders import past_kinks
-from bnndp.engine.general.smooth_drift import SmoothDrift, smooth_drift
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre
+from bnndp.engine.general.smooth_drift import SmoothDrift, smooth_drift
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import TINY, UP
@@ -80,7 +80,9 @@ def _drifted_smoothly(found: Given, at: Central, drift: SmoothDrift) -> Given:
     found = _drifted(found, at, Drift(v, dv, k, dk))
     fourth = at.fourth.upper
     # Of mu_4 - 3 v^2: v^2 - v_0^2 = (v - v_0) (v + v_0)
-    middle = torch.maximum(fourth - 3 * at.variance.lower.square() / UP, 3 * at.variance.upper.square() - at.fourth.lower)
+    middle = torch.maximum(
+        fourth - 3 * at.variance.lower.square() / UP, 3 * at.variance.upper.square() - at.fourth.lower
+    )
     excess = middle.clamp_min(0) + dc + 3 * v4 * (2 * at.variance.upper + v4)
     return replace(
         found,

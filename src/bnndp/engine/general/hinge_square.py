@@ -9,8 +9,8 @@ normal distribution function, f its density and :math:`u=m/\sqrt{s_0}` let
 where :math:`F_{mm}=2P(u)` and :math:`F_{ms}=f(u)s_0^{-1/2}`, so A and B are the largest P and :math:`fs_0^{-1/2}` for
 these m; then s. With :math:`v=m/\sqrt s`, :math:`F_{ss}=-\tfrac12v^3f(v)m^{-2}` at any s, so
 :math:`K\le\tfrac14\sup|v^3f(v)|\,m^{-2}`: far from the kink s does little, however small or large it is. Always
-:math:`K\le` ``SECOND_CURVATURE`` :math:`/s_0` (docs/theory.md, section 4.3), and as :math:`0\le F_s\le1` the last term is
-at most :math:`|\delta|`.
+:math:`K\le` ``SECOND_CURVATURE`` :math:`/s_0` (docs/theory.md, section 4.3), and as :math:`0\le F_s\le1` the last
+term is at most :math:`|\delta|`.
 
 *Far*, for any m and s, :math:`|q|\le\tau^2+|\delta|`, as :math:`0\le F_{mm}\le2`.
 

@@ -431,34 +431,31 @@ class Activated:
             noise = gaussian * (at[..., None] + away) + x.norms.new_tensor(RIO) * left
         if z.fixed:
             return noise * UP
-        central = self.central_norms(rows)
+        central = self._central_norms(self.weighted, rows)
         found = central + noise
         if weights.groups == weights.n_out:
             found[..., 0] = torch.fmin(found[..., 0], self._fourth_norm(rows, central[..., 0], noise[..., 0]))
         return found * UP
 
-    @property
-    def mixed(self) -> bool:
-        """Whether it follows weights on a random y, given which its values are independent: y is their history."""
-        weighted = self.weighted
-        return weighted is not None and not self.pre.fixed and weighted.weights.groups == weighted.weights.n_out
+    def apart(self, rows: Rows) -> tuple[Tensor, Tensor] | None:
+        """Of ``rows . E[z | y]`` less its mean: the norm in L4, and the variance from below; (batch, rows) each.
 
-    def central_norms(self, rows: Rows) -> Tensor:
-        """Of ``rows . E[z | y]`` less its mean, after weights on a random y: (batch, rows, q)."""
-        assert self.weighted is not None
-        pulled = self.weighted.weights.pull(rows.times(self.linear.slope))
-        return (self.weighted.below.norms(pulled) + rows.abs().dots(self.linear.rest.central_norms)) * UP
-
-    def central_least(self, rows: Rows) -> Tensor:
-        """Variance of ``rows . E[z | y]``, at least: that of the lines of the activations less their rests.
-
-        And of a row of y at least the mean of its variance given the history of y.
+        None unless the values are independent given y. The variance is that of the lines of the activations less their
+        rests, and for a row of y at least the mean of its variance given the history of y.
         """
-        assert self.weighted is not None
-        weights, y, linear = self.weighted.weights, self.weighted.below.signal, rows.times(self.linear.slope)
-        size = weights.power_pull(linear.abs(), 1).dot(y.variance.sqrt())  # for the rounding
-        line = weights.pull(linear).square().dot(y.noise.lower.clamp_min(0)).sqrt() / UP
-        return (line - rows.abs().dot(self.linear.rest.central) * UP - self.weighted.rounding * size).clamp_min(0).square() / UP
+        weighted = self.weighted
+        if weighted is None or self.pre.fixed or weighted.weights.groups != weighted.weights.n_out:
+            return None
+        y, linear = weighted.below.signal, rows.times(self.linear.slope)
+        size = weighted.weights.power_pull(linear.abs(), 1).dot(y.variance.sqrt())  # of the terms, for the rounding
+        line = weighted.weights.pull(linear).square().dot(y.noise.lower.clamp_min(0)).sqrt() / UP
+        least = line - rows.abs().dot(self.linear.rest.central) * UP - weighted.rounding * size
+        return self._central_norms(weighted, rows)[..., 0], least.clamp_min(0).square() / UP
+
+    def _central_norms(self, weighted: Weighted, rows: Rows) -> Tensor:
+        """Of ``rows . E[z | y]`` less its mean, z = p X + rho: (batch, rows, q)."""
+        below = weighted.below.norms(weighted.weights.pull(rows.times(self.linear.slope)))
+        return (below + rows.abs().dots(self.linear.rest.central_norms)) * UP
 
     def _fourth_norm(self, rows: Rows, central: Tensor, noise: Tensor) -> Tensor:  # (batch, rows) each
         r"""Of H + N, H the centred mean given y, N a sum of independent terms with variance V and third moment K.

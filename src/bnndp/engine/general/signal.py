@@ -132,13 +132,18 @@ class Signal:
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
-    excess: Tensor | None = None  # norm in L2 of the fourth central moment given Y less three squared variances
+    excess: Tensor | None = None  # norm in L2 over Y of E (z_j - E[z_j | Y])^4 - 3 Var(z_j | Y)^2 given Y, if known
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
     def third_size(self) -> Tensor:
         """Root of the mean square of the third central moment of z_j given Y."""
         return (self.third.magnitude + self.third_deviation) * UP
+
+    @property
+    def excess_size(self) -> Tensor:
+        """The excess, infinite where it is not known."""
+        return torch.full_like(self.variance, torch.inf) if self.excess is None else self.excess
 
     @property
     def fourth(self) -> Tensor:

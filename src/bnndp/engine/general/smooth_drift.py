@@ -2,8 +2,8 @@ r"""How the central moments of a smooth function of a Gaussian vary with its mea
 
 :math:`z=\varphi(X)`, X Gaussian of mean m and variance s given a random input y, and :math:`\mu_n` is the n-th central
 moment of z given y. With :math:`a=\varphi-G` and :math:`a_j=\varphi^{(j)}-G_j`, whose derivatives in m are
-:math:`a_1` and :math:`a_{j+1}`, the derivatives of :math:`\mu_n=\mathbb Ea^n` in m are means of sums of products of n of
-them,
+:math:`a_1` and :math:`a_{j+1}`, the derivatives of :math:`\mu_n=\mathbb Ea^n` in m are means of sums of products of n
+of them,
 
 .. math:: \mu_n'=n\,\mathbb Ea^{n-1}a_1,\qquad\mu_n''=\mathbb E\bigl(n(n-1)a^{n-2}a_1^2+n\,a^{n-1}a_2\bigr),\ \ldots
 
@@ -21,8 +21,8 @@ these means. So, with :math:`\tau=m-m_0` and :math:`\delta=s-s_0`, first in m at
 with the derivatives at (m_0, s_0), T and D the largest sizes of :math:`\mu_n'''` and :math:`\partial_s\mu_n'` at s_0,
 and E that of :math:`\partial_s^2\mu_n` for :math:`s\le2s_0`. Beyond, both moments are at most :math:`\mathbb
 E|\xi|^n(c_1\sqrt s)^n` and :math:`s\le2\delta`, so all of it is less than :math:`\delta^2` times what E is raised to.
-Derivatives in m at m_0 are central differences with a step h, off by :math:`\tfrac16h^2T` and :math:`\tfrac13hT`. In the
-mean over y the linear terms are those of the means of :math:`\tau` and :math:`\delta`. Norms of products over y:
+Derivatives in m at m_0 are central differences with a step h, off by :math:`\tfrac16h^2T` and :math:`\tfrac13hT`. In
+the mean over y the linear terms are those of the means of :math:`\tau` and :math:`\delta`. Norms of products over y:
 :math:`\lVert\tau^3\rVert_q\le\lVert\tau\rVert_{2q}\lVert\tau\rVert_{4q}^2`, and so on (Hoelder).
 """
 
