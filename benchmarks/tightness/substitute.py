@@ -70,7 +70,8 @@ class Substituted(GeneralPass):
         if Source.MEAN_VARIANCE in self.sources:
             x = replace(x, central=true.central, norms=true.mean_norms(POWERS))
         if Source.HIGHER_ORDER in self.sources and x.expansion is not None:
-            x = replace(x, expansion=replace(x.expansion, remainders={}, quadratic={}, in_pieces=None))
+            series = replace(x.expansion.series, remainders={}, quadratic={})
+            x = replace(x, expansion=replace(x.expansion, in_full=lambda: series, in_pieces=None))
         return _with_true_spreads(x, true) if Source.SPREAD_VARIANCE in self.sources else x
 
 

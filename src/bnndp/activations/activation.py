@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import ClassVar, Protocol
 
 import torch
@@ -101,7 +101,10 @@ class Shape:
         plain = (self.third, self.fourth, self.fifth, self.sixth, self.seventh, self.eighth)[order - 3]
         smooth = min((self.rise + self.fall) * _PEAKS[order - 2], self.swing * _HERMITE[order - 2])
         bent = min(self.variation * _PEAKS[order - 3], 0.5 * (self.bend_up + self.bend_down) * _HERMITE[order - 3])
-        return torch.minimum(_least(r, plain, smooth, order - 1), _least(r, plain, bent, order - 2))
+        ways = [
+            _least(r, plain, way, power) for way, power in ((smooth, order - 1), (bent, order - 2)) if way < math.inf
+        ]
+        return reduce(torch.minimum, ways) if ways else torch.full_like(r, plain)
 
 
 ANY_SLOPE = (-math.inf, math.inf)
@@ -195,6 +198,8 @@ def _least(r: Tensor, plain: float, smooth: float, power: int) -> Tensor:
     """``min(plain, smooth / r^power)``, rounded up; plain where r is below TINY."""
     if plain == 0 or smooth == 0:
         return torch.zeros_like(r)  # not 0 / 0 where the power of r underflows
-    bound = torch.full_like(r, math.inf) if smooth == math.inf else smooth / power_of(r.clamp_min(TINY), power)
-    found = bound.clamp_max(plain)
-    return torch.where(r >= TINY, found, torch.full_like(r, plain)) * (1 + 1e-14)
+    if smooth == math.inf:
+        return torch.full_like(r, plain * (1 + 1e-14))
+    found = smooth * (1 + 1e-14) / power_of(r.clamp_min(TINY), power)
+    found = found if power > 1 else torch.where(r >= TINY, found, torch.inf)  # higher powers underflow, to infinity
+    return found if plain == math.inf else found.clamp_max(plain * (1 + 1e-14))

@@ -18,6 +18,7 @@ _PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the chunks of a C
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
 _BOXES = 256  # in a chunk on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
 _SHARE, _LEAST_TIME, _GROWTH = 0.1, 0.3, 4  # of a chunk: of the time left to a deadline, seconds, times the last
+_PIECES, _TOGETHER = 8, 8  # of boxes that are taken by how much is asked of them: at least, and boxes in each
 _NUMBERS = 2**16  # in the matrices of each box made at a time: in the caches of a CPU
 
 
@@ -89,6 +90,23 @@ def indices_of(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) 
     """
     most = int(mask.sum(-1).amax()) if mask.shape[0] else 0
     return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, :most]
+
+
+def picked(mask: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:  # (batch, n) of booleans
+    """Pieces of the boxes, and the indices at which the mask is true in them: (some,), (some, k) of integers.
+
+    Boxes with about as many go together, ``most`` indices in all or a share of the boxes, so that few of those of a box
+    are others. Boxes without any are left out.
+
+    >>> [(at.tolist(), index.tolist()) for at, index in picked(torch.tensor([[False, False], [True, False]]), 8)]
+    [([1], [[0]])]
+    """
+    count, order = mask.sum(-1).sort(descending=True, stable=True)
+    counts, start, share = count.tolist(), 0, max(_TOGETHER, -(-order.shape[0] // _PIECES))
+    while start < len(counts) and counts[start]:
+        at = order[start : start + min(max(1, most // counts[start]), share)]
+        yield at, mask[at].byte().argsort(dim=-1, descending=True, stable=True)[:, : counts[start]]
+        start += at.shape[0]
 
 
 def _units(device: torch.device) -> int:

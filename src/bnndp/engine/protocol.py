@@ -92,8 +92,11 @@ class Pass(Protocol):
         """Lower bounds (batch, rows) of ``rows . E f(x)``; minus infinity where nothing is known."""
         ...
 
-    def variance(self, rows: Tensor) -> Tensor:
-        """Upper bounds (batch, rows) of the variance of ``rows . f(x)``; infinite where nothing is known."""
+    def variance(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
+        """Upper bounds (batch, rows) of the variance of ``rows . f(x)``; infinite where nothing is known.
+
+        With ``at`` (some,) the rows (some, rows, outputs) are those of these boxes only: (some, rows).
+        """
         ...
 
     def output_variance(self) -> Interval:
@@ -269,9 +272,9 @@ class Wrapped:
         """Lower bounds of ``rows . E f(x)``."""
         return self.inner.least(rows)
 
-    def variance(self, rows: Tensor) -> Tensor:
+    def variance(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
         """Upper bounds of ``Var(rows . f(x))``."""
-        return self.inner.variance(rows)
+        return self.inner.variance(rows, at)
 
     def output_variance(self) -> Interval:
         """Bounds of the variance of each output."""

@@ -250,8 +250,11 @@ class Box:
 
 
 def apply_rows(matrix: Tensor, x: Tensor) -> Tensor:
-    """``matrix @ x`` for x (batch, n) and a matrix (batch, rows, n) of each box or (rows, n) of all: (batch, rows)."""
-    return x @ matrix.mT if matrix.ndim == 2 else (matrix @ x[..., None])[..., 0]
+    """``matrix @ x`` for x (batch, n) and a matrix (batch, rows, n) of each box or (rows, n) of all: (batch, rows).
+
+    A row from the left is several times as fast as a column from the right.
+    """
+    return x @ matrix.mT if matrix.ndim == 2 else (x[..., None, :] @ matrix.mT)[..., 0, :]
 
 
 def _matrix(name: str, value: Tensor | Sequence[float]) -> Tensor:

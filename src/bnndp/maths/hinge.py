@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from bnndp.maths.normal import cdf, pdf
+from bnndp.maths.normal import bell, cdf, pdf
 from bnndp.maths.rectified import first_two, ratio, standard_raw
 from bnndp.maths.rounding import power_of
 
@@ -73,7 +73,7 @@ def tail_norms(orders: tuple[int, ...], t: Tensor) -> tuple[Tensor, list[Tensor]
     """
     ratios, square = _tail_ratios(max(orders), t), t * t
     moment = 0.5 * torch.special.erfcx(_SQRT1_2 * t)  # over exp(-t^2 / 2)
-    mean, norms = moment * ratios[0] * torch.exp(-0.5 * square) * _SLACK, []
+    mean, norms = moment * ratios[0] * bell(t) * _SLACK, []
     for n, high in enumerate(ratios, 1):
         moment = moment * high
         if n in orders:
@@ -97,7 +97,7 @@ def positive_moments(count: int, m: Tensor, r: Tensor) -> list[Tensor]:
     """
     u = ratio(m, r)
     t, high = u.clamp_max(0).abs(), m.clamp_min(0)
-    tail = 0.5 * torch.special.erfcx(_SQRT1_2 * t) * torch.exp(-0.5 * t * t)
+    tail = 0.5 * torch.special.erfcx(_SQRT1_2 * t) * bell(t)
     probability = cdf(u.clamp_min(0))
     below, above = [tail], [probability, high * probability + r * pdf(u.clamp_min(0))]
     for j, factor in enumerate(_tail_ratios(count, t), 1):

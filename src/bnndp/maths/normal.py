@@ -13,12 +13,18 @@ from bnndp.errors import InputError
 
 INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT1_2 = math.sqrt(0.5)
+_LOWEST, _NORMAL = -708.0, 3.32e-308  # the exponential of the first is 3.31e-308
 _SMALLEST = 1e-300  # below it the tail is not a normal float64 number and loses digits
+
+
+def bell(t: Tensor) -> Tensor:
+    r""":math:`e^{-t^2/2}`, zero where that is no normal float64 number: there ``exp`` takes ten times as long."""
+    return torch.nn.functional.threshold(torch.exp((-0.5 * t * t).clamp_min(_LOWEST)), _NORMAL, 0.0)
 
 
 def pdf(t: Tensor) -> Tensor:
     r"""Density :math:`\varphi(t)=e^{-t^2/2}/\sqrt{2\pi}`."""
-    return torch.exp(-0.5 * t * t) * INV_SQRT_2PI
+    return bell(t) * INV_SQRT_2PI
 
 
 def cdf(t: Tensor) -> Tensor:

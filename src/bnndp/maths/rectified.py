@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bnndp.maths.normal import INV_SQRT_2PI, cdf
+from bnndp.maths.normal import INV_SQRT_2PI, bell, cdf
 
 _FAR = 1e3  # beyond this many standard deviations every tail is exactly zero in float64
 _SQRT1_2 = 0.5**0.5
@@ -93,12 +93,12 @@ def moments(m: Tensor, r: Tensor) -> Moments:
 
 def _gamma1(t: Tensor) -> Tensor:
     """E (xi - t)_+ for t >= 0; decreasing, positive, 0.3989 at t = 0."""
-    return torch.exp(-0.5 * t * t) * (INV_SQRT_2PI - 0.5 * t * torch.special.erfcx(_SQRT1_2 * t)).clamp_min(0)
+    return bell(t) * (INV_SQRT_2PI - 0.5 * t * torch.special.erfcx(_SQRT1_2 * t)).clamp_min(0)
 
 
 def standard_raw(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Raw moments of Y (module docstring) at t >= 0; ``active`` says on which side of zero the mean lies."""
-    scale = torch.exp(-0.5 * t * t)
+    scale = bell(t)
     q = 0.5 * torch.special.erfcx(_SQRT1_2 * t)  # Q = scale * q
     t2 = t * t
     low3 = (scale * ((t2 + 2) * INV_SQRT_2PI - (t2 + 3) * t * q)).clamp_min(0)
@@ -114,7 +114,7 @@ def standard_raw(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 
 def first_two(t: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
     """The first two of :func:`standard_raw`."""
-    return _one_and_two(t, active, torch.exp(-0.5 * t * t), 0.5 * torch.special.erfcx(_SQRT1_2 * t))
+    return _one_and_two(t, active, bell(t), 0.5 * torch.special.erfcx(_SQRT1_2 * t))
 
 
 def _one_and_two(t: Tensor, active: Tensor, scale: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,7 @@ class PaperPass:
         """The least values of these functions."""
         return self.affine(rows).least
 
-    def variance(self, rows: Tensor) -> Tensor:
+    def variance(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
         """Refused: the method knows means only."""
         raise InputError("method 'partition' bounds the mean only; use method 'moment'.")
 

@@ -189,10 +189,12 @@ def _from_moments(bounds: Pass, asked: _Asked, known: Margins, tails: Tensor) ->
     """Bounds (batch, rows) from the margins; the variances of their middles are asked for where the leads need them."""
     rows, label = asked.rows, asked.label
     bound = row_bound(rows, known, label, tails)
-    if bounds.random and bool(undecided(bound, known).any()):
-        middles = bounds.variance(middle_rows(label, rows.shape[-1])).unflatten(1, (-1, rows.shape[-1]))
-        bound = torch.fmax(bound, row_bound(rows, known, label, tails, middles))
-    return bound
+    at = undecided(bound, known).nonzero()[:, 0]
+    if not bounds.random or at.numel() == 0:
+        return bound
+    middles = bounds.variance(middle_rows(label[at], rows.shape[-1]), at).unflatten(1, (-1, rows.shape[-1]))
+    more = row_bound(rows[at], known[at], label[at], tails[at], middles)
+    return bound.index_copy(0, at, torch.fmax(bound[at], more))
 
 
 def _hopeful(known: Margins, tails: Tensor, asked: _Asked) -> Tensor:

@@ -32,7 +32,7 @@ def _function(act: str, phi: Any) -> Any:
 
 def _activated(phi: Any, x: Pre) -> tuple[Signal, Linearised]:
     near = around(phi, x)
-    return activated(phi, x, near, planes(phi, x, near), independent=True)
+    return activated(phi, x, near, planes(phi, x, near))
 
 
 def _count(act: str) -> int:

@@ -151,7 +151,7 @@ def random_case(seed: int, n_in: int, batch: int = 40, n_out: int = 12, **settin
 def whole(found: Expansion, order: int) -> Tensor:  # (batch, n_out)
     """The remainder of an order, of all blocks."""
     assert found.pieces is not None
-    return found.remainders[order] + found.quadratic[order] + found.pieces.remainders[order].sum(-1)
+    return found.series.remainders[order] + found.series.quadratic[order] + found.pieces.remainders[order].sum(-1)
 
 
 def violation(phi: Any, law: Case, found: Around) -> tuple[float, float]:
@@ -260,9 +260,13 @@ def test_remainders_of_waves(n: int, mean: float, std: float, low: float, high: 
             term = (1 - heavy) * terms[0] + heavy * terms[1]
             wave = (n * term.log() - (w * noise) ** 2 / 2).exp()  # E exp(i w (X - M))
             third, fourth = (
-                w**k * arb(0.5 * (x.lower + x.upper).item()) for k, x in ((3, found.third), (4, found.fourth))
+                w**k * arb(0.5 * (x.lower + x.upper).item())
+                for k, x in ((3, found.series.third), (4, found.series.fourth))
             )
-            blur = sum(arb(float((x.upper - x.lower).max())) * w**k for k, x in ((3, found.third), (4, found.fourth)))
+            blur = sum(
+                arb(float((x.upper - x.lower).max())) * w**k
+                for k, x in ((3, found.series.third), (4, found.series.fourth))
+            )
             near = (-w * w * rho2 / 2).exp() * (1 - acb(0, 1) * third / 6 + fourth / 24)
             smooth = (-w * w * spread / 2).exp()  # sup |G_p| / w^p
             rest = sum((w**k * size for k, size in zip((5, 6, 7, 8), sizes[:4], strict=True)), arb(0)) * smooth
@@ -353,12 +357,12 @@ def _check_moments(law: Case) -> None:
     delta = s - spread
     third = law.mean(a**3 + 3 * a * s)
     fourth = law.mean(a**4 + 6 * a.square() * s + 3 * s.square()) - 3 * variance.square()
-    rest = 24 * found.quadratic[4]  # zero for independent weights
+    rest = 24 * found.series.quadratic[4]  # zero for independent weights
     reach = a.abs().amax(0) + s.amax(0).sqrt()
     size = 1e-12 * reach + 1e-14 * law.m.abs().amax(0)  # of rounding here
     for name, low, truth, high, degree in (
-        ("third", found.third.lower, third, found.third.upper, 3),
-        ("fourth", found.fourth.lower - rest, fourth, found.fourth.upper + rest, 4),
+        ("third", found.series.third.lower, third, found.series.third.upper, 3),
+        ("fourth", found.series.fourth.lower - rest, fourth, found.series.fourth.upper + rest, 4),
         ("variance of s", None, law.mean(delta**2), found.spread_variance, 4),
         ("third of s", None, law.mean(delta.abs() ** 3), found.spread_third, 6),
         ("fourth of s", None, law.mean(delta**4), found.spread_fourth, 8),
@@ -390,7 +394,7 @@ def test_points_are_nearly_exact_where_the_terms_are_many() -> None:
     law = random_case(2, 4)
     found = law.pre.expansion
     assert found is not None
-    for part in (found.third, found.fourth):
+    for part in (found.series.third, found.series.fourth):
         assert bool((part.upper - part.lower <= 1e-7 * (1 + part.magnitude)).all())
 
 

@@ -36,7 +36,7 @@ def signal_of(act: str, m: Tensor, s: Tensor) -> Signal:  # (1, n) each
     phi = activation(act)
     x = of_gaussian(Interval(m, m), Interval(s, s))
     near = around(phi, x)
-    return activated(phi, x, near, planes(phi, x, near), independent=True)[0]
+    return activated(phi, x, near, planes(phi, x, near))[0]
 
 
 def _not_asked() -> Through:

@@ -152,7 +152,7 @@ def test_what_the_variance_moves(act: str, number: int) -> None:
 
 def _line(phi: Any, x: Pre) -> Any:
     near = around(phi, x)
-    _, linear = activated(phi, x, near, planes(phi, x, near), independent=True)
+    _, linear = activated(phi, x, near, planes(phi, x, near))
     assert linear.square is not None
     return linear.square
 

@@ -41,7 +41,7 @@ def source(phi: Activation, m: Interval, r: Interval) -> Signal:
     """The signal after an activation of Gaussian values with these means and deviations, (batch, n) each."""
     x = of_gaussian(m, Interval(r.lower.square(), r.upper.square()))
     near = around(phi, x)
-    return activated(phi, x, near, planes(phi, x, near), independent=True)[0]
+    return activated(phi, x, near, planes(phi, x, near))[0]
 
 
 def exactly(value: Tensor) -> Interval:

@@ -116,7 +116,7 @@ def test_the_fourth_powers_are_of_order_two_over_the_history(setting: dict[str, 
             return values[:, :1]
 
         plain, varied = (
-            expansion_of(signal, sums, sums, History(zero, zero, spread, *(zero,) * 6)).remainders[6]
+            expansion_of(signal, sums, sums, History(zero, zero, spread, *(zero,) * 6)).series.remainders[6]
             for spread in (zero, one)
         )
         centred = law.values - (law.chance * law.values).sum(-1, keepdim=True)
@@ -135,7 +135,7 @@ def test_third_cumulants_vary_with_the_history(setting: dict[str, float]) -> Non
         def sums(values: Tensor, a: int, b: int) -> Tensor:  # the first term alone, weight and variance one
             return values[:, :1]
 
-        found = expansion_of(signal_of(law), sums, sums, History(zero + 1, *(zero,) * 8)).remainders[4]
+        found = expansion_of(signal_of(law), sums, sums, History(zero + 1, *(zero,) * 8)).series.remainders[4]
         a = law.values - (law.chance * law.values).sum(-1, keepdim=True)
         kappa3 = (law.chance * (a**3 + 3 * a * law.values.square())).sum(-1)
         blur = 1e-12 * law.values.abs().amax((1, 3))[:, :1] ** 3

@@ -177,7 +177,7 @@ def test_total_variances_of_all_posteriors_hold_on_boxes(name: str, radius: floa
 @pytest.mark.parametrize("radius", [0.0, 0.3])
 @pytest.mark.parametrize("name", ["weakly coupled", *(name for name, (_, shape) in KINDS.items() if len(shape) == 1)])
 def test_total_variances_behind_a_shared_noise_hold_on_boxes(name: str, radius: float) -> None:
-    """Of a Gaussian z with any covariance: nothing is independent, and N is zero."""
+    """Of a Gaussian z with any covariance: nothing is independent, and N is the variance of the mean."""
     weak = torch.eye(4, dtype=F64) + 0.05
     coupled = CorrelatedLinear.rows(records.normal(2, 3, seed=1), records.normal(2, seed=2), weak.expand(2, 4, 4))
     layer, shape = (coupled, (3,)) if name == "weakly coupled" else KINDS[name]
@@ -207,7 +207,8 @@ def test_total_variances_behind_a_shared_noise_hold_on_boxes(name: str, radius: 
         for step in torch.linalg.cholesky(covariance).mT:
             ends = [records.law(layer, mean + sign * step)[1].diagonal() for sign in (-1, 1)]
             spread = spread + 0.5 * (ends[0] + ends[1]) - at
-        _holds_at(bound, x, beta[0] @ spread)
+        mu = weights.pull(DenseRows(torch.eye(weights.n_out, dtype=F64)[None])).dense().values[0]
+        _holds_at(bound, x, beta[0] @ (spread + ((mu @ covariance) * mu).sum(-1)))
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.2])

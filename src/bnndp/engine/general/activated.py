@@ -10,6 +10,7 @@ z is taken apart as :math:`p_iX_i+\rho_i` with a constant slope p; ``remainders.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,8 +20,10 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
-from bnndp.engine.general.given import Given, given_input
+from bnndp.engine.general.given import Given, given_input, noise_given_input
 from bnndp.engine.general.hinge_square import hinge_square
+from bnndp.engine.general.joint_activated import joint_of
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.powers import Powers, hinge_slopes, powers
 from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
@@ -77,16 +80,23 @@ def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
         most = variance_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP)).upper * UP
         most = torch.minimum(most, phi.shape.steepest**2 * x.spread.upper * UP)
         return Outline(found.range, most, most)
-    total, noise = variance_of(phi, x, near).upper, given_input(phi, x).noise.upper
+    total, noise = variance_of(phi, x, near).upper, noise_given_input(phi, x)
     variance = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP)
     return Outline(found.range, variance, torch.fmin(noise, total))
 
 
-def activated(phi: Activation, x: Pre, near: Around, found: Planes, *, independent: bool) -> tuple[Signal, Linearised]:
-    """The signal after the activation; ``independent`` if given y the X_i are."""
+def activated(
+    phi: Activation, x: Pre, near: Around, found: Planes, *, joint: Callable[[], Near | None] | None = None
+) -> tuple[Signal, Linearised]:
+    """The signal after the activation; ``joint`` gives the covariances of X given y, where it is not independent."""
     signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
-    if not (independent or signal.fixed):
-        signal = signal.without_history()
+    if joint is None or signal.fixed:
+        return signal, linear
+    covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
+    signal = signal.without_history()
+    if covariances is not None:
+        found_jointly = joint_of(phi, x, covariances, signal.mean, variance, linear.rest.given)
+        signal = replace(signal, joint=found_jointly)
     return signal, linear
 
 

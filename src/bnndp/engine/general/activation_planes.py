@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
+from bnndp.engine.chunks import cache_size
 from bnndp.engine.general.expectation import Around, scarf
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.signal import Pre
@@ -26,6 +27,7 @@ __all__ = ["Plane", "Planes", "better_plane", "few_kinks", "grid_plane", "made",
 _STEPS = 8  # steps of the grid in m
 _STEPS_ABOVE = 2  # where it is only needed above a convex function, which is largest at the ends
 _STEPS_S = 2  # and in s
+_AT_ONCE = 2**13  # neurons whose grids are made at a time: in the caches of a CPU
 _FEW = 4  # kinks up to which their points are the grid
 _CLEAR = 1e-12  # by which a line must be better to be taken for another
 _WORTH = 1e-3  # of the mean gap between the planes of a box: what a slope in T must gain
@@ -79,15 +81,15 @@ def planes(phi: Activation, x: Pre, near: Around, hinge: Hinge | None = None) ->
     m, s = x.mean, along.total
     # A slope in T costs each row a product with the matrix of variances.
     worth = _WORTH * (_height(m, s, flat[1]) - _height(m, s, flat[0])).clamp_min(0).mean(-1, keepdim=True)
+    centre = phi.mean(0.5 * (m.lower + m.upper), (0.5 * (s.lower + s.upper)).sqrt())
+    high_plane = _sloped(phi, m, s, flat[1], centre + along.upper_error, along.upper_error, worth, 1)
     touching = x.spread_centre if hinge is not None and hinge.tangent else None
-    below, above = _tilted(phi, m, s, _STEPS if touching is None else _STEPS_ABOVE)
-    high_plane = better_plane(m, s, flat[1], (*above[:2], above[2] + along.upper_error), 1, worth)
     if hinge is None or touching is None:
-        low_plane = better_plane(m, s, flat[0], (*below[:2], below[2] - along.lower_error), -1, worth)
+        low_plane = _sloped(phi, m, s, flat[0], centre - along.lower_error, along.lower_error, worth, -1)
         return made(m, s, low_plane, high_plane, ends)
     alpha, beta, offset = (part[:, 0] for part in hinge.at(hinge.start[:, None]))
-    centre = Interval(touching, touching)
-    found = made(m, s, better_plane(m, centre, flat[0], (alpha, beta, offset), -1, worth), high_plane, ends)
+    at = Interval(touching, touching)
+    found = made(m, s, better_plane(m, at, flat[0], (alpha, beta, offset), -1, worth), high_plane, ends)
     return replace(found, size=torch.maximum(found.size, hinge.size), tangent=True)
 
 
@@ -232,24 +234,44 @@ def _bump(phi: Activation, curvature: Tensor, step: Tensor) -> Tensor:
     return torch.fmin(smooth, phi.shape.swing * step)  # smooth is no number where the square of a step underflows
 
 
-def _tilted(phi: Activation, m: Interval, s: Interval, steps: int) -> tuple[Plane, Plane]:
-    """Planes below and above G(m, sqrt(s)) with a slope in s, from a grid on the rectangle with ``steps`` in m."""
-    ms, ss = _grid(m, steps), _grid(s, _STEPS_S)
-    roots = [t.sqrt() for t in ss]
-    values = [[phi.mean(t, r) for r in roots] for t in ms]
-    error = torch.stack([phi.error(t, r) for t in ms for r in roots]).amax(0)
-    middle, centre = ms[steps // 2], roots[_STEPS_S // 2]
-    beta = (values[steps // 2][-1] - values[steps // 2][0]) / (s.upper - s.lower).clamp_min(TINY)
-    least = s.lower.sqrt()
+def _sloped(  # noqa: PLR0913 (the parts of one choice)
+    phi: Activation, m: Interval, s: Interval, flat: Plane, best: Tensor, error: Tensor, worth: Tensor, sign: int
+) -> Plane:
+    """The plane above (``sign`` 1) or below (-1) G(m, sqrt(s)), give or take an error: with a slope in s, or ``flat``.
+
+    It must be better by ``worth`` (batch, 1) in the middle of the rectangle. No plane is beyond ``best``, the function
+    and the error there, so that most neurons need none.
+    """
+    hope = ~(sign * best >= sign * _height(m, s, flat) - worth)  # true for NaN
+    found = [part.flatten().clone() for part in flat]
+    steps = _STEPS_ABOVE if sign > 0 and phi.shape.fall == 0 else _STEPS
+    numbers = [t.expand_as(best).flatten() for t in (m.lower, m.upper, s.lower, s.upper, error, worth, *flat)]
+    for some in hope.flatten().nonzero()[:, 0].split(cache_size(_AT_ONCE, best.device)):
+        a, b, c, d, away, gain, *own = (t[some] for t in numbers)
+        alpha, beta, offset = _tilted(phi, Interval(a, b), Interval(c, d), steps, sign)
+        tilted = alpha, beta, offset + sign * away
+        chosen = better_plane(Interval(a, b), Interval(c, d), (own[0], own[1], own[2]), tilted, sign, gain)
+        for into, part in zip(found, chosen, strict=True):
+            into[some] = part
+    return found[0].view_as(best), found[1].view_as(best), found[2].view_as(best)
+
+
+def _tilted(phi: Activation, m: Interval, s: Interval, steps: int, sign: int) -> Plane:  # (some,) each
+    """A plane below or above G(m, sqrt(s)) with a slope in s, from a grid on the rectangle with ``steps`` in m."""
+    ms, ss = (torch.stack(_grid(x, count)) for x, count in ((m, steps), (s, _STEPS_S)))
+    roots, least = ss.sqrt(), s.lower.sqrt()
+    at = ms[:, None].expand(-1, len(ss), -1), roots.expand(len(ms), -1, -1)  # (steps in m, in s, some) each
+    values, error = phi.mean(*at), phi.error(*at).flatten(0, 1).amax(0)
+    middle, centre = steps // 2, _STEPS_S // 2
+    beta = (values[middle, -1] - values[middle, 0]) / (s.upper - s.lower).clamp_min(TINY)
     down, up = phi.shape.curvature(least)
     beta = torch.maximum(torch.minimum(beta, 0.5 * up), -0.5 * down)  # G_s = G_mm / 2
     in_s = 0.25 * phi.shape.derivative(4, least)  # |G_ss|
     step_m, step_s = (m.upper - m.lower) / steps * UP, (s.upper - s.lower) / _STEPS_S * UP
     bump_s = torch.where(step_s == 0, 0.0, in_s * step_s.square() / 8) + error
-    chord = (values[-1][_STEPS_S // 2] - values[0][_STEPS_S // 2]) / (m.upper - m.lower).clamp_min(TINY)
-    slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(middle, centre))]
-    bumps = [_bump(phi, curvature, step_m) + bump_s for curvature in (up, down)]
-    return grid_plane(ms, ss, values, slopes, beta, bumps[0], -1), grid_plane(ms, ss, values, slopes, beta, bumps[1], 1)
+    chord = (values[-1, centre] - values[0, centre]) / (m.upper - m.lower).clamp_min(TINY)
+    slopes = [slope.clamp(*phi.shape.slopes) for slope in (chord, phi.slope(ms[middle], roots[centre]))]
+    return grid_plane(ms, ss, values, slopes, beta, _bump(phi, down if sign > 0 else up, step_m) + bump_s, sign)
 
 
 def _grid(x: Interval, steps: int) -> list[Tensor]:
@@ -258,9 +280,9 @@ def _grid(x: Interval, steps: int) -> list[Tensor]:
 
 
 def grid_plane(  # noqa: PLR0913 (the parts of one formula)
-    ms: list[Tensor],
-    ss: list[Tensor],
-    values: list[list[Tensor]],
+    ms: Tensor,  # (points in m, ...)
+    ss: Tensor,  # (points in s, ...)
+    values: Tensor,  # (points in m, points in s, ...)
     slopes: list[Tensor],
     beta: Tensor,
     bump: Tensor,
@@ -272,8 +294,9 @@ def grid_plane(  # noqa: PLR0913 (the parts of one formula)
     the middle is taken.
     """
     found: list[Plane] = []
+    rest = sign * (values - beta * ss)
     for slope in slopes:
-        gaps = [sign * (values[i][j] - slope * t - beta * q) for i, t in enumerate(ms) for j, q in enumerate(ss)]
-        found.append((slope, beta, sign * (torch.stack(gaps).amax(0) + bump)))
+        gaps = rest - (sign * slope * ms)[:, None]
+        found.append((slope, beta, sign * (gaps.flatten(0, 1).amax(0) + bump)))
     m, s = Interval(ms[0], ms[-1]), Interval(ss[0], ss[-1])
     return reduce(lambda a, b: better_plane(m, s, a, b, sign), found)

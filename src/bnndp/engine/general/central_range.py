@@ -176,10 +176,10 @@ def _of_degree_one(phi: Activation, m: Interval, r: Interval, count: int) -> Cen
     )
 
     def norms() -> tuple[Tensor, Tensor]:
-        ends = found[0] if count == 1 else phi.central(points[:2], torch.ones_like(points[:2]))
+        end = phi.central(u.upper if _rising(phi) else u.lower, torch.ones_like(high))
         norm8, norm16 = (
-            torch.minimum(norm[:2].amax(0) + _ROUNDED * steep, torch.full_like(high, steep * GAUSSIAN[k])) * high * UP
-            for k, norm in ((1, ends.norm8), (2, ends.norm16))
+            (norm + _ROUNDED * steep).clamp_max(steep * GAUSSIAN[k]) * high * UP
+            for k, norm in ((1, end.norm8), (2, end.norm16))
         )
         return norm8, norm16
 
@@ -189,12 +189,17 @@ def _of_degree_one(phi: Activation, m: Interval, r: Interval, count: int) -> Cen
 def _hinge_variance(phi: Activation, m: Interval, r: Interval) -> Interval:  # (batch, n) each
     """Of a monotone function with one kink, at zero: it is monotone in m and in r, so at two corners."""
     shape = phi.shape
-    rising = abs(shape.slopes[0] if shape.fall > 0 else shape.slopes[1]) == shape.steepest  # on the right
-    first, last = (m.lower, m.upper) if rising else (m.upper, m.lower)
+    first, last = (m.lower, m.upper) if _rising(phi) else (m.upper, m.lower)
     points = torch.stack([_over(first, r.lower), _over(last, r.upper)])
     found, off = phi.variance(points, torch.ones_like(points)), _ROUNDED * shape.steepest**2
     low, high = (r.lower / UP).square(), (r.upper * UP).square()
     return Interval((low * (found.lower[0] - off)).clamp_min(0) / UP, high * (found.upper[1] + off) * UP)
+
+
+def _rising(phi: Activation) -> bool:
+    """Whether even moments and norms of a monotone function with one kink rise with m: it is steeper on the right."""
+    shape = phi.shape
+    return abs(shape.slopes[0] if shape.fall > 0 else shape.slopes[1]) == shape.steepest
 
 
 def _ratio(m: Interval, r: Interval) -> Interval:

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Activation
-from bnndp.engine.chunks import device_size
+from bnndp.engine.chunks import cache_size, picked
 from bnndp.engine.general.expectation import fluctuation
 from bnndp.engine.general.remainders import past_kinks
 from bnndp.engine.general.rows import DenseRows
@@ -54,6 +54,7 @@ from bnndp.engine.general.signal import CENTRED, Pre, Signal
 from bnndp.engine.general.smoothed import second_at
 from bnndp.engine.general.weights import SpreadRest, Weights
 from bnndp.geometry.bounds import Interval
+from bnndp.geometry.box import apply_rows
 from bnndp.maths.rounding import TINY, UP, gamma
 
 __all__ = ["MeanSlopes", "mean_slopes", "row_deviation"]
@@ -61,7 +62,7 @@ __all__ = ["MeanSlopes", "mean_slopes", "row_deviation"]
 _SLOPE = 2e-9  # error granted to two slopes
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 _WIDEST = 512  # neurons up to which correlations are formed
-_HELD = 2**22  # numbers of them that are held at a time
+_HELD = 2**19  # numbers of them that are held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,25 +227,27 @@ def _forms(slopes: MeanSlopes, weights: Weights, size: Tensor, z: Signal) -> lis
     """Roots (batch, rows) of the sums over pairs of neurons: of strays, of deviations, and by derivatives."""
     v, n = z.variance, weights.n_out
     matrix = weights.pull(DenseRows(torch.eye(n, dtype=v.dtype, device=v.device)[None])).dense().values
-    step = max(1, device_size(_HELD, v.device) // (n * max(n, weights.n_in)))
-    found: list[list[Tensor]] = [[], [], []]
-    for start in range(0, v.shape[0], step):
-        part = slice(start, min(start + step, v.shape[0]))
-        own = matrix if matrix.shape[0] == 1 else matrix[part]
-        pairs = (own * v[part][:, None]) @ own.mT  # C
-        forms = [(slopes.stray, pairs.abs()), (slopes.deviation, pairs.abs())]
+    factors = [slopes.stray, slopes.deviation] + ([] if z.kernel is None else [slopes.norm4])
+    found = [v.new_zeros(v.shape[0], size.shape[1]) for _ in factors]
+    active = torch.stack(factors).ne(0).any(0)  # true for NaN; the others add nothing
+    most = cache_size(_HELD, v.device) // max(n, weights.n_in)
+    for at, index in picked(active, most):
+        own = matrix[0][index] if matrix.shape[0] == 1 else matrix[at[:, None], index]  # (some, k, n_in)
+        chosen = (size if size.shape[0] == 1 else size[at]).mT
+        chosen = chosen.expand(at.shape[0], -1, -1).gather(1, index[..., None].expand(-1, -1, size.shape[1]))
+        pairs = ((own * v[at][:, None]) @ own.mT).abs()  # |C|
+        forms = [pairs, pairs]
         if z.kernel is not None:
-            squared, other = own.square(), z.kernel.deviation[part]
-            pairs = (own * z.kernel.mean[part][:, None]) @ own.mT
-            forms.append((slopes.norm4, (pairs.square() + (squared * other.square()[:, None]) @ squared.mT).sqrt()))
-        for into, (values, form) in zip(found, forms, strict=False):
-            scaled = (size if size.shape[0] == 1 else size[part]) * values[part][:, None]
+            squared, mean, other = own.square(), z.kernel.mean[at], z.kernel.deviation[at]
+            form = ((own * mean[:, None]) @ own.mT).square() + (squared * other.square()[:, None]) @ squared.mT
+            forms.append(form.sqrt())
+        for into, values, form in zip(found, factors, forms, strict=True):
+            scaled = chosen * values[at].gather(1, index)[..., None]  # (some, k, rows)
             # Entries may cancel: what rounding leaves out is covered by the sizes of their terms.
-            terms = (scaled @ form.diagonal(dim1=-2, dim2=-1).sqrt()[..., None])[..., 0]
-            into.append(
-                (((scaled @ form) * scaled).sum(-1) + gamma(8 * (weights.n_in + n) + 64) * terms.square()).sqrt()
-            )
-    return [torch.cat(parts) * UP for parts in found if parts]
+            terms = apply_rows(scaled.mT, form.diagonal(dim1=-2, dim2=-1).sqrt())
+            lost = gamma(8 * (weights.n_in + n) + 64) * terms.square()
+            into[at] = (((form @ scaled) * scaled).sum(1) + lost).sqrt()
+    return [values * UP for values in found]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

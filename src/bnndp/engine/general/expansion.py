@@ -71,12 +71,13 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.independent import norm_of_moments
+from bnndp.engine.general.independent import norm_of_moments, norms_of_moments
 from bnndp.engine.general.intervals import BLUR, minus, plus, square, times
-from bnndp.engine.general.signal import GAUSSIAN, POWERS, Expansion, Pieces, Signal, SquareNoise
+from bnndp.engine.general.signal import GAUSSIAN, POWERS, Expansion, Pieces, Series, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.hinge import root_of
 from bnndp.maths.replacement import blocks_of
-from bnndp.maths.rounding import SMALL, UP
+from bnndp.maths.rounding import SMALL, UP, power_of
 
 __all__ = ["History", "Products", "Sums", "expansion_of", "norms_of_sum", "sums_of"]
 
@@ -143,17 +144,47 @@ def expansion_of(
     """
     terms = _terms(z, mean)
     terms = terms if z.squares is None or mean is not None else _with_squares(terms, z.squares)
-    pieces = cache(partial(_pieces, terms, sums, signed)) if history is None else None
+    spread = sums(terms.squares_size, 0, 2)  # Var s given Y
+    found = _independent_spread(terms, spread, sums)
+    spread8 = _eighth_norm(terms, sums) if history is None else torch.full_like(spread, torch.inf)
+    independent = found.variance
+    if history is not None:
+        found = found.plus(history.spread_norm4 + history.extra_norm4, history.spread_low4 + history.extra_norm4)
+        independent = found.variance
+    if products is not None:
+        found = replace(found.plus(products.norm4, products.norm4), variance=found.variance + products.variance)
+        spread8 = spread8 + products.norm8
+    return Expansion(
+        cache(lambda: _series(terms, sums, signed, history, products, spread, independent)),
+        cache(partial(_pieces, terms, sums, signed)) if history is None else None,
+        found.variance * UP,
+        found.third * UP,
+        found.fourth * UP,
+        spread8 * UP,
+        found.low * UP,
+        norms_of_sum(z, sums),
+    )
+
+
+def _series(  # noqa: PLR0913 (the parts of one sum)
+    terms: _Terms,
+    sums: Sums,
+    signed: Sums,
+    history: History | None,
+    products: Products | None,
+    spread: Tensor,  # (batch, n_out): Var s given Y
+    variance: Tensor,  # (batch, n_out): of s without the products
+) -> Series:
+    """Cumulants and the factors of remainders."""
     third_sum, quartic_sum = sums(terms.step3, 3, 0), sums(terms.step4, 4, 0)
     c_sum, c_abs = sums(terms.cross_size, 1, 1), sums(terms.second.sqrt() * terms.squares_size.sqrt(), 1, 1)
-    spread = sums(terms.squares_size, 0, 2)  # Var s given Y
     fourths = sums(terms.both_size, 2, 1) / 4  # sizes of what is multiplied with means of G_4
     zero = torch.zeros_like(spread)
     remainders = dict.fromkeys(range(3, 9), zero)
     remainders[5] = sums(terms.triple / 12 + terms.cross_size * terms.second / 4, 3, 1)
     remainders[6] = third_sum * c_sum / 12 + sums(terms.both_size * terms.second / 8, 4, 1)
     remainders[7] = quartic_sum * c_sum / 48
-    if pieces is None:
+    if history is not None:
         own = _steps_of(terms, sums, signed, torch.ones_like(terms.second))
         fourths = fourths + own.excess
         remainders[5] = remainders[5] + own.fifth
@@ -167,38 +198,20 @@ def expansion_of(
     quadratic[6] = c_abs.square() / 8 + sums(terms.second * terms.squares_size / 16, 2, 2)
     for parts, size in ((remainders, fourths), (quadratic, spread / 8)):
         parts[7], parts[8] = parts[7] + third_sum * size / 6, parts[8] + quartic_sum * size / 24
-    found = _independent_spread(terms, spread, sums)
     if history is not None:
         change = sums(terms.third_change, 3, 0) + 3 * sums(terms.cross_change, 1, 1)
         _with_history(remainders, history, change, kappa3.magnitude, (third_sum, quartic_sum, fourths))
         _with_history_of_squares(quadratic, history, c_abs, spread)
-        found = found.plus(history.spread_norm4 + history.extra_norm4, history.spread_low4 + history.extra_norm4)
     if products is not None:
-        both = (found.variance * products.variance).sqrt()
+        both = (variance * products.variance).sqrt()
         quadratic[4] = quadratic[4] + 0.25 * both + products.variance / 8
         remainders[5], remainders[6] = remainders[5] + 0.5 * products.fifth, remainders[6] + 0.5 * products.sixth
         remainders[7] = remainders[7] + third_sum * products.size / 12
         remainders[8] = remainders[8] + quartic_sum * products.size / 48
         added = Interval(12 * products.cross.lower, 12 * products.cross.upper)
         linear4, kappa4 = plus(linear4, added), plus(kappa4, added)
-        found = replace(found.plus(products.norm4, products.norm4), variance=found.variance + products.variance)
-    spread8 = _eighth_norm(terms, sums) if history is None else torch.full_like(spread, torch.inf)
-    if products is not None:
-        spread8 = spread8 + products.norm8
-    return Expansion(
-        kappa3,
-        kappa4,
-        linear4,
-        {order: part * UP for order, part in remainders.items()},
-        {order: part * UP for order, part in quadratic.items()},
-        pieces,
-        found.variance * UP,
-        found.third * UP,
-        found.fourth * UP,
-        spread8 * UP,
-        found.low * UP,
-        norms_of_sum(z, sums),
-    )
+    rounded = [{order: part * UP for order, part in parts.items()} for parts in (remainders, quadratic)]
+    return Series(kappa3, kappa4, linear4, rounded[0], rounded[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +304,7 @@ def _below(terms: _Terms, sums: Sums) -> Tensor:
         heavy = terms.squares_size > ratio * terms.second_raw.square()
         variance = sums(torch.where(heavy, SMALL**4, terms.squares_size), 0, 2)
         light = torch.where(heavy, SMALL**2, low)
-        fourth = 3 * variance.square() + 2 * variance.sqrt() * sums(light**3, 0, 3) + sums(light**4, 0, 4)
+        fourth = 3 * variance.square() + 2 * variance.sqrt() * sums(light**3, 0, 3) + sums(power_of(light, 4), 0, 4)
         found.append(sums(torch.where(heavy, low, SMALL**2), 0, 1) + fourth.sqrt().sqrt())
     return torch.stack(found).amin(0)
 
@@ -341,9 +354,7 @@ class _Terms:
     excess_size: Tensor
     fifth: Tensor  # E |A|^5
     gauss5: Tensor  # v^(5/2)
-    step3: Tensor  # of a step to a Gaussian, times six: what is left before the third derivative
-    step4: Tensor  # and times 24 before the fourth
-    step5: Tensor  # times 120, after the fourth
+    steps: Callable[[], tuple[Tensor, Tensor, Tensor]]  # found where asked for
     triple: Tensor  # E |A^3 B|
     pair: Tensor  # E |A| B^2
     wide: Tensor  # ||B||_4
@@ -352,19 +363,31 @@ class _Terms:
     third_change: Tensor  # standard deviations over Y of E A^3 and of E A B
     cross_change: Tensor
 
+    @property
+    def step3(self) -> Tensor:
+        """Of a step to a Gaussian, times six: what is left before the third derivative."""
+        return self.steps()[0]
+
+    @property
+    def step4(self) -> Tensor:
+        """And times 24 before the fourth."""
+        return self.steps()[1]
+
+    @property
+    def step5(self) -> Tensor:
+        """Times 120, after the fourth."""
+        return self.steps()[2]
+
 
 def _terms(z: Signal, mean: Interval | None) -> _Terms:
     h = z.mean if mean is None else mean  # (batch, n_in), or (batch, n_out, n_in)
     parts = (z.noise, z.third, z.noise_fourth)
     numbers = (z.noise_deviation, z.third_deviation, *z.given.unbind(-1), *z.inner[..., :2].unbind(-1))
-    numbers = (*numbers, *z.deviations[..., :2].unbind(-1), z.roughness, z.excess_size)
+    numbers = (*numbers, *z.deviations[..., :2].unbind(-1), z.excess_size)
     if mean is not None:  # (batch, 1, n_in)
         parts = tuple(Interval(part.lower[:, None], part.upper[:, None]) for part in parts)  # type: ignore[assignment]
         numbers = tuple(part[:, None] for part in numbers)
-    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8, rough, most) = (
-        parts,
-        numbers,
-    )
+    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8, most) = parts, numbers
     eighth, sixteenth = eighth.clamp_min(SMALL), sixteenth.clamp_min(SMALL)
     random = 0.0 if z.source else 1.0  # whether Y is
     v2 = Interval(v.lower.square() / UP, (v.upper.square() + dv.square()) * UP)
@@ -407,12 +430,10 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
         k3_change, c_change = dk, 2 * (size * dv + moved * four4) + dk
     cross_size, both_size, squares_size, fourth, excess_size = sizes
-    close3 = 1.5 * rough * (fourth4.square() + (GAUSSIAN[0] * deviation4).square())
-    close5 = 2.5 * rough * (eighth**4 + (GAUSSIAN[1] * deviation8) ** 4)
+
     plain = (k3_size, fourth + 3 * second_square, fifth if z.convex else fifth + _GAUSS_5 * gauss5)
-    if not z.source:
-        close3 = torch.full_like(close3, torch.inf)  # a mean over Y, not of order two
-    step3, step4, step5 = _step_sizes(z.convex, plain, close3, close5, second.sqrt())
+    norms = fourth4, eighth, deviation4, deviation8
+    steps = cache(partial(_steps_left, z, z.roughness if mean is None else z.roughness[:, None], plain, norms, second))
     return _Terms(
         k3,
         cross,
@@ -429,9 +450,7 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         excess_size.clamp_min(SMALL**4),
         fifth,
         gauss5,
-        step3.clamp_min(SMALL**3),
-        step4.clamp_min(SMALL**4),
-        step5,
+        steps,
         triple,
         pair,
         wide,
@@ -451,6 +470,23 @@ def _with_squares(terms: _Terms, known: SquareNoise) -> _Terms:
         squares_size=torch.fmin(terms.squares_size, known.size.clamp_min(SMALL**4)),
         wide=torch.fmin(terms.wide, known.norm4.clamp_min(SMALL**2)),
     )
+
+
+def _steps_left(
+    z: Signal,
+    rough: Tensor,
+    plain: tuple[Tensor, Tensor, Tensor],
+    norms: tuple[Tensor, Tensor, Tensor, Tensor],
+    second: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What steps to Gaussians leave, of the third, fourth and fifth order."""
+    fourth4, eighth, deviation4, deviation8 = norms
+    close3 = 1.5 * rough * (fourth4.square() + (GAUSSIAN[0] * deviation4).square())
+    close5 = 2.5 * rough * (power_of(eighth, 4) + power_of(GAUSSIAN[1] * deviation8, 4))
+    if not z.source:
+        close3 = torch.full_like(close3, torch.inf)  # a mean over Y, not of order two
+    step3, step4, step5 = _step_sizes(z.convex, plain, close3, close5, second.sqrt())
+    return step3.clamp_min(SMALL**3), step4.clamp_min(SMALL**4), step5
 
 
 def _step_sizes(
@@ -489,10 +525,15 @@ def _norms(v: Tensor, c: Tensor, eighth: Tensor, last: Tensor, sums: Callable[[T
     """
     root = sums(v, 2).sqrt()
     scaled = {2: torch.ones_like(root), 3: sums((v * c).sqrt(), 3) / root**3}  # M_p / M_2^(p / 2)
-    scaled |= {p: sums(c ** (2 - p / 4) * eighth ** (2 * p - 8), p) / root**p for p in range(4, 9)}
-    largest = sums(last**8, 8) ** 0.125 / root
-    scaled |= {p: largest**p for p in range(9, 17)}
-    return torch.stack([root * norm_of_moments(scaled, q) for q in POWERS], -1) * UP
+    quarter, square = c.sqrt().sqrt(), eighth.square()  # c^(2 - p / 4) times the eighth norm to the power 2p - 8
+    moments = {p: power_of(square, p - 4) if p > 4 else torch.ones_like(c) for p in range(4, 9)}
+    scaled |= {
+        p: sums(moments[p] * power_of(quarter, 8 - p) if p < 8 else moments[p], p) / power_of(root, p)
+        for p in range(4, 9)
+    }
+    largest = root_of(sums(power_of(last, 8), 8), 8) / root
+    scaled |= {p: power_of(largest, p) for p in range(9, 17)}
+    return torch.stack([root * norm for norm in norms_of_moments(scaled, POWERS)], -1) * UP
 
 
 def _eighth_norm(terms: _Terms, sums: Sums) -> Tensor:
@@ -501,10 +542,10 @@ def _eighth_norm(terms: _Terms, sums: Sums) -> Tensor:
     Beyond the fourth, :math:`M_p\le(\sum_k\lVert X_k\rVert_8^4)^{p/4}`.
     """
     root = sums(terms.squares_size, 0, 2).sqrt()
-    fourth = sums(terms.wide**4, 0, 4) / root**4
+    fourth = sums(power_of(terms.wide, 4), 0, 4) / power_of(root, 4)
     scaled = {2: torch.ones_like(root), 3: fourth.sqrt(), 4: fourth}
-    largest = sums(terms.wide8**4, 0, 4) ** 0.25 / root
-    scaled |= {p: largest**p for p in range(5, 9)}
+    largest = sums(power_of(terms.wide8, 4), 0, 4).sqrt().sqrt() / root
+    scaled |= {p: power_of(largest, p) for p in range(5, 9)}
     return root * norm_of_moments(scaled, 8) * UP
 
 

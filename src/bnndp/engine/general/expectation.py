@@ -14,13 +14,14 @@ one above; the better of them is taken for each neuron and side:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
 from bnndp.activations.activation import Shape
+from bnndp.engine.general.local_derivatives import local_remainder
 from bnndp.engine.general.signal import POWERS, Expansion, Pieces, Pre
 from bnndp.engine.general.smoothed import Smoothed, second_at, third_and_fourth
 from bnndp.geometry.bounds import Interval
@@ -57,6 +58,14 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True)
+class _Above:
+    """The upper half of :class:`Around`."""
+
+    upper_rho: Tensor
+    upper_error: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Along:
     """``G(M, rho) - lower_error <= E phi(X) <= G(M, rho) + upper_error`` with rho^2 = S + N, all at the same x.
 
@@ -77,8 +86,10 @@ def around(phi: Smoothed, x: Pre) -> Around:
     """The best of the three at the middle of the means."""
     middle = 0.5 * (x.mean.lower + x.mean.upper)
     along = _along(phi, x)
-    found = reduce(partial(_better, phi, middle), _candidates(phi, x, along))
-    return replace(found, along=along)
+    ways = _candidates(phi, x, along)
+    low = _best(phi, middle, [(way.lower_rho, way.lower_error) for way in ways if not isinstance(way, _Above)], -1)
+    high = _best(phi, middle, [(way.upper_rho, way.upper_error) for way in ways], 1)
+    return Around(*low, *high, along)
 
 
 def replaced(phi: Smoothed, x: Pre) -> Along:
@@ -103,20 +114,22 @@ def _along(phi: Smoothed, x: Pre) -> Along | None:
     return replaced(phi, x) if known else None
 
 
-def _better(phi: Smoothed, middle: Tensor, a: Around, b: Around) -> Around:
-    low = phi.mean(middle, b.lower_rho) - b.lower_error > phi.mean(middle, a.lower_rho) - a.lower_error
-    high = phi.mean(middle, b.upper_rho) + b.upper_error < phi.mean(middle, a.upper_rho) + a.upper_error
-    return Around(
-        torch.where(low, b.lower_rho, a.lower_rho),
-        torch.where(low, b.lower_error, a.lower_error),
-        torch.where(high, b.upper_rho, a.upper_rho),
-        torch.where(high, b.upper_error, a.upper_error),
-    )
+def _best(
+    phi: Smoothed, middle: Tensor, ways: Sequence[tuple[Tensor, Tensor]], sign: int
+) -> tuple[Tensor, Tensor]:  # (batch, n) each
+    """Of several rho with an error above (``sign`` 1) or below (-1), the one with the best bound at the middle."""
+    rho, error = ways[0]
+    best = phi.mean(middle, rho) + sign * error
+    for other, more in ways[1:]:
+        value = phi.mean(middle, other) + sign * more
+        take = value < best if sign > 0 else value > best  # false for NaN
+        best, rho, error = (torch.where(take, *both) for both in ((value, best), (other, rho), (more, error)))
+    return rho, error
 
 
-def _candidates(phi: Smoothed, x: Pre, along: Along | None) -> list[Around]:
+def _candidates(phi: Smoothed, x: Pre, along: Along | None) -> list[Around | _Above]:
     shape = phi.shape
-    found = [_plain(shape, x)]
+    found: list[Around | _Above] = [_plain(shape, x)]
     if x.fixed or bool((x.spread.upper > 0).any()) or shape.bend_up + shape.bend_down < math.inf:
         found.append(_curvature(shape, x))
     if along is not None and not x.fixed:
@@ -126,7 +139,7 @@ def _candidates(phi: Smoothed, x: Pre, along: Along | None) -> list[Around]:
     return found
 
 
-def _above_convex(phi: Smoothed, x: Pre, times: float) -> list[Around]:
+def _above_convex(phi: Smoothed, x: Pre, times: float) -> list[_Above]:
     r"""From above for a convex activation, with :math:`s_0\ge S` in place of s, by so many deviations of s larger.
 
     G increases in s, so that what s exceeds s_0 by counts alone (``scarf``), and with the curvature at s_0. By the
@@ -139,9 +152,8 @@ def _above_convex(phi: Smoothed, x: Pre, times: float) -> list[Around]:
     more = _swap(shape, smooth)
     if not x.source:
         more = more + _history(phi, smooth, smooth.smoothing)[1]
-    unknown = torch.full_like(level, torch.inf)
     errors = (level, 0.5 * _times(up, x.mean_variance)), (smooth.smoothing.upper, more)
-    return [Around(torch.zeros_like(level), unknown, rho.sqrt(), (sway + error) * UP) for rho, error in errors]
+    return [_Above(rho.sqrt(), (sway + error) * UP) for rho, error in errors]
 
 
 def _plain(shape: Shape, x: Pre) -> Around:
@@ -249,17 +261,20 @@ def _expanded(phi: Smoothed, x: Pre, terms: Expansion) -> Along:
     total = x.smoothing
     third, fourth = third_and_fourth(phi, x.mean, Interval(total.lower.sqrt(), total.upper.sqrt()))
     r = least.sqrt()
+    series = terms.series
     rest, quadratic = (
         sum((_times(shape.derivative(p, r), q) for p, q in parts.items()), torch.zeros_like(r))
-        for parts in (terms.remainders, terms.quadratic)
+        for parts in (series.remainders, series.quadratic)
     )
+    if series.local is not None:
+        rest = rest + local_remainder(shape, x, series.local)
     if terms.pieces is not None:
         rest = rest + _of_pieces(shape, least, terms.pieces, terms.pieces.remainders)
     more = _history(phi, x, total) if not x.source else (torch.zeros_like(r),) * 2
-    cubic, lower, upper = _ends(terms.third, third), [], []
+    cubic, lower, upper = _ends(series.third, third), [], []
     for kappa4, more_rest, steps in (
-        (terms.fourth, quadratic, _third_step(shape, terms, least)),
-        (terms.linear_fourth, 0.0, _second_step(shape, least, x.spread_deviation, terms.spread_low)),
+        (series.fourth, quadratic, _third_step(shape, terms, least)),
+        (series.linear_fourth, 0.0, _second_step(shape, least, x.spread_deviation, terms.spread_low)),
     ):
         quartic = _ends(kappa4, fourth)
         slack = 1e-10 * (cubic.magnitude + quartic.magnitude)
@@ -293,7 +308,9 @@ def _third_step(shape: Shape, terms: Expansion, least: Tensor) -> tuple[Tensor, 
 
 def _mass(mass: float, value: Tensor) -> Tensor:
     """The product, zero where either is zero."""
-    return torch.zeros_like(value) if mass == 0 else torch.where(value == 0, 0.0, mass * value)
+    if mass == 0:
+        return torch.zeros_like(value)
+    return mass * value if mass < math.inf else torch.where(value == 0, 0.0, mass * value)
 
 
 def _ends(a: Interval, b: Interval) -> Interval:

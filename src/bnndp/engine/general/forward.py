@@ -21,6 +21,8 @@ from bnndp.engine.general.activation_planes import Planes, few_kinks, planes, pl
 from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import Hinge, hinge_of
+from bnndp.engine.general.joint_expansion import Moments, gradient_of, joint_expansion
+from bnndp.engine.general.joint_gaussian import Joint
 from bnndp.engine.general.laws.residual import added
 from bnndp.engine.general.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
 from bnndp.engine.general.nodes import (
@@ -35,11 +37,11 @@ from bnndp.engine.general.nodes import (
     sums_of_squares,
     with_rest,
 )
-from bnndp.engine.general.pre_activation import Squares, Through, pre_of_signal, pre_of_weights
+from bnndp.engine.general.pre_activation import Jointly, Squares, Through, pre_of_signal, pre_of_weights
 from bnndp.engine.general.reach import reached_variance
 from bnndp.engine.general.remainders import Rests
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import Pre, Signal, fixed, of_box
+from bnndp.engine.general.signal import GAUSSIAN, Pre, Signal, fixed, of_box
 from bnndp.engine.general.stacked import StackedLinear
 from bnndp.engine.general.steps import step
 from bnndp.engine.general.variance_planes import variance_planes
@@ -205,10 +207,13 @@ def least_rows(passed: Passed, rows: Tensor, cut: HalfSpace | None) -> Tensor:  
     return torch.maximum(least_value(passed.chain, bound, passed.box, cut), bound.least_in(passed.last.mean))
 
 
-def row_variance(passed: Passed, rows: Tensor) -> Tensor:  # rows (batch, rows, n_out)
-    """Upper bound of ``Var(rows . f(x))`` on the box: (batch, rows)."""
+def row_variance(passed: Passed, rows: Tensor, at: Tensor | None = None) -> Tensor:  # rows (batch or some, rows, n_out)
+    """Upper bound of ``Var(rows . f(x))`` on the boxes, or on those ``at`` (some,): (batch or some, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
-    z, inner = outlined(below, weights.pull(u))
+    if at is not None and not (isinstance(below, Activated) and below.outlines is not None):
+        every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
+        return row_variance(passed, every)[at]
+    z, inner = outlined(below, weights.pull(u), at)
     found = (noise_of_rows(weights, u, z) + inner.square()) * UP
     if not z.fixed:
         return found + SMALL**2  # terms may underflow
@@ -246,7 +251,8 @@ def _activated(
     found = region.relax(len(activations_of(chain)), phi, weighted, mean)
     x, near = found.pre, found.near
     independent = weights.groups == weights.n_out
-    moments = partial(activated, phi, x, near, found.planes, independent=independent)
+    joint = None if independent else partial(weights.joint, below.mean)
+    moments = partial(activated, phi, x, near, found.planes, joint=joint)
     variances = partial(variance_planes, phi, x, near)
 
     def slopes() -> MeanSlopes | None:
@@ -300,11 +306,41 @@ def through_layers(weighted: Weighted) -> Through:
         norms.append(below.norms(rows))
         if isinstance(below, Activated) and (found := below.apart(rows)) is not None:
             apart.append(found)
+    if below.signal.joint is not None:
+        return _jointly(weighted, below.signal.joint, torch.cat(norms, 1))
     squares = [sums_of_squares(below, rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
     spread = Squares(*(torch.cat([getattr(s, name) for s in known], 1) for name in names)) if known else None
     rest = weighted.weights.spread_rest(below.signal) if spread is not None else None
     spread = spread if spread is None or rest is None else with_rest(spread, rest, below)
-    of_means = (torch.cat(part, 1) for part in zip(*apart, strict=True))
-    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, *of_means)
+    norm4, least = (torch.cat(part, 1) for part in zip(*apart, strict=True)) if apart else (None, None)
+    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, norm4, least)
+
+
+def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # norms (batch, n_out, q)
+    """The same where the values below are made of jointly Gaussian ones."""
+    weights, below = weighted.weights, weighted.below
+    z, gradient = below.signal, gradient_of(weights, below.signal)
+    unit = torch.eye(weights.n_out, dtype=norms.dtype, device=norms.device)[None]
+    mu = weights.pull(DenseRows(unit)).dense().values
+    variance = joint.form(joint.covariance, mu).interval
+    noise = Interval(variance.lower.clamp_min(0) / UP, variance.upper.clamp_min(0) * UP)
+    zero = torch.zeros_like(noise.upper)
+    straight = below.norms(DenseRows(gradient.rows.value)) if gradient is not None else torch.zeros_like(norms)
+    spread = weights.mean_spread(z).upper if gradient is not None else zero
+    rests = _rests(below, joint)
+    found = joint_expansion(joint, mu, gradient, Moments(z.norms, rests), spread, straight[..., 0])
+    eighth = torch.full_like(zero, torch.inf)
+    known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, eighth], -1)
+    squares = Squares(found.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
+    return Through(zero, norms, squares if gradient is not None else None, jointly=Jointly(noise, found))
+
+
+def _rests(below: Node, joint: Joint) -> Tensor:  # (batch, n, q)
+    """Norms of what the line of slope E phi'(X) leaves of the values after an activation."""
+    if not isinstance(below, Activated):
+        return torch.full_like(below.signal.norms, torch.inf)
+    away = (joint.slope.value - below.linear.slope).abs() + joint.slope.off
+    more = (away * joint.spread_root)[..., None] * away.new_tensor(GAUSSIAN)
+    return (below.linear.rest.norms + more) * UP

@@ -87,9 +87,9 @@ class GeneralPass:
         """The same without the functions."""
         return known(least_rows(self.passed, rows if rows.ndim == 3 else rows[None], self.cut))
 
-    def variance(self, rows: Tensor) -> Tensor:
+    def variance(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
         """By the noise of the last layer and the deviation of what is below."""
-        found = row_variance(self.passed, self._of_boxes(rows))
+        found = row_variance(self.passed, self._of_boxes(rows), at)
         return torch.where(found.isfinite(), found, torch.inf)
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ curvature, :math:`r=\sqrt s` and (m_0, s_0) the middle of the ranges of (E m, E 
   :math:`|\partial_m^2c_4|\le51.5L^4r^2`; norms of z - h move by at most :math:`w|m-m_0|` and
   :math:`L\lVert\xi\rVert_q|r-r_0|`, times ``CENTRED``.
 * For a hinge with its kink at zero the changes of v and :math:`\kappa_3` are known to second order
-  (``hinge_drift.py``).
+  (``hinge_drift.py``), for a smooth function those of v, :math:`\kappa_3` and :math:`c_4` (``smooth_drift.py``).
 * What is affine but for kinks is a line :math:`pX` plus B, small where the kinks are far (``remainders.past_kinks``):
   the moments are those of a Gaussian up to :math:`\lVert B\rVert_2` and :math:`\lVert B\rVert_4` (Minkowski).
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["Given", "given_input"]
+__all__ = ["Given", "given_input", "noise_given_input"]
 
 _SLOPE = 1e-9  # error granted to a slope
 _ROOT3, _ROOT15 = math.sqrt(3) * (1 + 1e-15), math.sqrt(15) * (1 + 1e-15)
@@ -62,8 +63,7 @@ class Given:
 
 def given_input(phi: Activation, x: Pre) -> Given:
     """By the moments at the middle of the box; and where kinks are far, by those of a line."""
-    middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
+    middle, s0 = _middle(x)
     at = phi.central(middle, s0.sqrt())
     near = _near(phi, x, at, middle, s0)
     near = _lesser(near, _far(phi, x)) if phi.shape.kinks else near
@@ -77,7 +77,7 @@ def given_input(phi: Activation, x: Pre) -> Given:
 def _drifted_smoothly(found: Given, at: Central, drift: SmoothDrift) -> Given:
     """With how far the moments of a smooth function are off those at the middle."""
     (v, k, c), (dv, dk, dc), (v4, *_) = drift.mean, drift.deviation, drift.norm4
-    found = _drifted(found, at, Drift(v, dv, k, dk))
+    found = _drifted(found, at, Drift(v, dv, lambda: (k, dk)))
     fourth = at.fourth.upper
     # Of mu_4 - 3 v^2: v^2 - v_0^2 = (v - v_0) (v + v_0)
     middle = torch.maximum(
@@ -93,31 +93,64 @@ def _drifted_smoothly(found: Given, at: Central, drift: SmoothDrift) -> Given:
     )
 
 
+def noise_given_input(phi: Activation, x: Pre) -> Tensor:  # (batch, n)
+    """E Var(z | y), at most: that of :func:`given_input` alone."""
+    middle, s0 = _middle(x)
+    most = phi.variance(middle, s0.sqrt()).upper
+    drifts = [_variance_drift(phi, x, most, middle, s0)]
+    drift = hinge_drift(phi, x)
+    drifts += [] if drift is None else [drift.variance]
+    found = torch.fmin((most + reduce(torch.fmin, drifts)) * UP, phi.shape.steepest**2 * x.spread.upper * UP)
+    return torch.fmin(found, _noise_of_line(phi, x)[1]) if phi.shape.kinks else found
+
+
+def _middle(x: Pre) -> tuple[Tensor, Tensor]:
+    """Of the ranges of E m and E s."""
+    mean, spread = x.mean, x.spread
+    s0 = (0.5 * (spread.lower + spread.upper)).clamp(spread.lower, spread.upper)
+    return (0.5 * mean.lower + 0.5 * mean.upper).clamp(mean.lower, mean.upper), s0
+
+
 def _drifted(found: Given, at: Central, drift: Drift) -> Given:
     """With how far the moments of a hinge are off those at the middle."""
+    third_off, third_deviation = drift.thirds()
     noise, third = (
         Interval(torch.fmax(known.lower, value.lower - off), torch.fmin(known.upper, (value.upper + off) * UP))
-        for known, value, off in ((found.noise, at.variance, drift.variance), (found.third, at.third, drift.third))
+        for known, value, off in ((found.noise, at.variance, drift.variance), (found.third, at.third, third_off))
     )
     return replace(
         found,
         noise=noise,
         noise_deviation=torch.fmin(found.noise_deviation, drift.variance_deviation),
         third=third,
-        third_deviation=torch.fmin(found.third_deviation, drift.third_deviation),
+        third_deviation=torch.fmin(found.third_deviation, third_deviation),
     )
+
+
+def _turned(phi: Activation, root: Tensor) -> Tensor:
+    """The standard deviation of phi'(m + r xi) for any m, at most."""
+    bend, swing = max(phi.shape.bend_up, phi.shape.bend_down), phi.shape.swing
+    return torch.full_like(root, swing) if bend == math.inf else (bend * root).clamp_max(swing)
+
+
+def _variance_drift(phi: Activation, x: Pre, variance: Tensor, middle: Tensor, s0: Tensor) -> Tensor:
+    """How far Var(z | y) is off ``variance``, that at the middle, in L2 over y."""
+    steep, root, turned = phi.shape.steepest, s0.sqrt(), _turned(phi, s0.sqrt())
+    half, wide = (0.5 * (end.upper - end.lower) * UP for end in (x.mean, x.spread))
+    local = _slope_deviation(phi, middle, root, turned)  # of phi' at the middle; ``turned`` anywhere
+    away, away_s = half + x.mean_variance.sqrt(), wide + x.spread_deviation  # ||m - m_0||_2, ||s - s_0||_2
+    bent = 2 * steep**2 * (half + x.norms[..., 0]).square()
+    drift = torch.minimum(2 * steep * root * turned * away, 2 * variance.sqrt() * local * away + bent)
+    return (drift + steep**2 * away_s) * UP
 
 
 def _near(phi: Activation, x: Pre, at: Central, middle: Tensor, s0: Tensor) -> Given:
     shape, half = phi.shape, 0.5 * (x.mean.upper - x.mean.lower) * UP
     root, wide = s0.sqrt(), 0.5 * (x.spread.upper - x.spread.lower) * UP
-    steep, bend = shape.steepest, max(shape.bend_up, shape.bend_down)
-    turned = torch.full_like(root, shape.swing) if bend == math.inf else (bend * root).clamp_max(shape.swing)
+    steep, turned = shape.steepest, _turned(phi, root)
     local = _slope_deviation(phi, middle, root, turned)  # of phi' at the middle; ``turned`` anywhere
     away, away_s = half + x.mean_variance.sqrt(), wide + x.spread_deviation  # ||m - m_0||_2, ||s - s_0||_2
-    bent = 2 * steep**2 * (half + x.norms[..., 0]).square()
-    drift = torch.minimum(2 * steep * root * turned * away, 2 * at.variance.upper.sqrt() * local * away + bent)
-    drift = (drift + steep**2 * away_s) * UP
+    drift = _variance_drift(phi, x, at.variance.upper, middle, s0)
     gaussian = x.norms.new_tensor(GAUSSIAN)
     top, square = steep**2 * x.spread.upper * UP, x.spread_square
     delta = wide + x.spread_deltas[..., 0]  # ||s - s_0||_4
@@ -161,12 +194,22 @@ def _slope_deviation(phi: Activation, m: Tensor, r: Tensor, most: Tensor) -> Ten
     return torch.minimum(most, ((high - mean + _SLOPE) * (mean - low + _SLOPE)).clamp_min(0).sqrt() * UP)
 
 
-def _far(phi: Activation, x: Pre) -> Given:
+def _noise_of_line(phi: Activation, x: Pre) -> tuple[Tensor, Tensor]:
+    """E Var(z | y) by the line at the middle, at least and at most."""
+    line, two = _line(phi, x), past_kinks(phi, x, x.total_norms, 2)
+    low = ((line - _SLOPE).clamp_min(0) * x.spread.lower.sqrt() / UP - two).clamp_min(0)
+    return low.square() / UP, ((line + _SLOPE) * x.spread.upper.sqrt() + two).square() * UP
+
+
+def _line(phi: Activation, x: Pre) -> Tensor:
+    """The size of the slope of phi at the middle of the means."""
     middle = 0.5 * (x.mean.lower + x.mean.upper)
-    line = phi.slope(middle, torch.zeros_like(middle)).abs()
-    most, least = line + _SLOPE, (line - _SLOPE).clamp_min(0)
-    total = x.total_norms
-    two, four = past_kinks(phi, x, total, 2), CENTRED[0] * past_kinks(phi, x, total, 4)
+    return phi.slope(middle, torch.zeros_like(middle)).abs()
+
+
+def _far(phi: Activation, x: Pre) -> Given:
+    most, total = _line(phi, x) + _SLOPE, x.total_norms
+    four = CENTRED[0] * past_kinks(phi, x, total, 4)
     gaussian = most * GAUSSIAN[0] * x.spread_norms[..., 0]  # ||p (X - m)||_4
     away_s = 0.5 * (x.spread.upper - x.spread.lower) * UP + x.spread_deviation
     none = torch.full_like(x.norms, torch.inf)
@@ -174,10 +217,7 @@ def _far(phi: Activation, x: Pre) -> Given:
     gaussian8, eight = most * GAUSSIAN[1] * x.spread_norms[..., 1], CENTRED[1] * past_kinks(phi, x, total, 8)
     third2 = (3 * gaussian8.square() * eight + 3 * gaussian8 * eight.square() + eight**3) * UP
     return Given(
-        noise=Interval(
-            (least * x.spread.lower.sqrt() / UP - two).clamp_min(0).square() / UP,
-            (most * x.spread.upper.sqrt() + two).square() * UP,
-        ),
+        noise=Interval(*_noise_of_line(phi, x)),
         noise_deviation=(most.square() * away_s + 2 * most * x.spread_norms[..., 0] * four + four.square()) * UP,
         third=Interval(-third, third),
         third_deviation=third2,

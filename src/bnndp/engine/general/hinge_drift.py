@@ -22,6 +22,7 @@ the mean over y the linear terms are those of the means of :math:`\tau` and :mat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -51,8 +52,7 @@ class Drift:
 
     variance: Tensor
     variance_deviation: Tensor
-    third: Tensor
-    third_deviation: Tensor
+    thirds: Callable[[], tuple[Tensor, Tensor]]  # of kappa_3: found where asked for
 
 
 def hinge_drift(phi: Activation, x: Pre) -> Drift | None:
@@ -71,23 +71,28 @@ def hinge_drift(phi: Activation, x: Pre) -> Drift | None:
     steps = (_Step(u, half / root, wide / root / root, t2, d2), _Step(u, t2, d2, t4, d4))  # in the mean, in L2
     p, q, f = cdf(u), tail(u), pdf(u)
     e1, e2 = u * p + f, (u * u + 1) * p + u * f
-    e3 = (u * u + 3) * u * p + (u * u + 2) * f
-    slope, bend = 2 * e1 * q, 2 * p * q - 2 * e1 * f  # nu', nu''
-    third, third_slope = e3 - 3 * e1 * e2 + 2 * e1**3, 3 * q * (e2 - 2 * e1 * e1)  # k, k'
+    slope = 2 * e1 * q  # nu'
     variances = [
         a * a * step.delta
         + 2 * a * c * step.change(1.0, p, f, _PROBABILITY)
         + c * c * step.change(1.0, e2 - e1 * e1, slope, _VARIANCE)
         for step in steps
     ]
-    thirds = [
-        3 * a * a * c * step.change(1.5, f, -u * f, _DENSITY)
-        + 6 * a * c * c * step.change(1.5, 0.5 * slope, 0.5 * bend, _SLOPE)
-        + c**3 * step.change(1.5, third, third_slope, _THIRD)
-        for step in steps
-    ]
-    square, cube = root.square() * UP, root**3 * UP
-    return Drift(variances[0] * square, variances[1] * square, thirds[0] * cube, thirds[1] * cube)
+    square = root.square() * UP
+
+    def thirds() -> tuple[Tensor, Tensor]:
+        bend, e3 = 2 * p * q - 2 * e1 * f, (u * u + 3) * u * p + (u * u + 2) * f  # nu'', E_3
+        third, third_slope = e3 - 3 * e1 * e2 + 2 * e1**3, 3 * q * (e2 - 2 * e1 * e1)  # k, k'
+        mean, deviation = (
+            3 * a * a * c * step.change(1.5, f, -u * f, _DENSITY)
+            + 6 * a * c * c * step.change(1.5, 0.5 * slope, 0.5 * bend, _SLOPE)
+            + c**3 * step.change(1.5, third, third_slope, _THIRD)
+            for step in steps
+        )
+        cube = root**3 * UP
+        return mean * cube, deviation * cube
+
+    return Drift(variances[0] * square, variances[1] * square, thirds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,17 @@ norms of the standard deviations given Y.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import POWERS
+from bnndp.maths.hinge import root_of
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["independent_norms", "norm_of_moments"]
+__all__ = ["independent_norms", "norm_of_moments", "norms_of_moments"]
 
 _LEAST = 1e-18  # of the norms, relative to the largest: sixteenth powers of those do not underflow
 
@@ -56,9 +58,16 @@ def _between(moments: dict[int, Tensor], q: int) -> dict[int, Tensor]:
 
 def norm_of_moments(moments: dict[int, Tensor], q: int) -> Tensor:
     """The norm in Lq of a sum of variance one, at most, from its M_p for p = 2, ..., q."""
-    one = torch.ones_like(moments[2])
-    series = [one, torch.zeros_like(one)]
-    for n in range(2, q + 1):
-        terms = [moments[k] / math.factorial(k - 1) * series[n - k] for k in range(2, n + 1)]
-        series.append(torch.stack(terms).sum(0) / n)
-    return (math.factorial(q) * series[q]) ** (1 / q)
+    return norms_of_moments(moments, (q,))[0]
+
+
+def norms_of_moments(moments: dict[int, Tensor], orders: Sequence[int]) -> list[Tensor]:
+    """The same for several q at once, in increasing order."""
+    factors = {k: moments[k] / math.factorial(k - 1) for k in range(2, orders[-1] + 1)}
+    series: dict[int, Tensor] = {}  # without those of order zero and one, which are one and zero
+    for n in range(2, orders[-1] + 1):
+        total = factors[n].clone()
+        for k in range(2, n - 1):
+            total.addcmul_(factors[k], series[n - k])
+        series[n] = total / n
+    return [root_of(math.factorial(q) * series[q], q) for q in orders]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from bnndp.engine.chunks import cache_size, indices_of
-from bnndp.engine.general.nodes import Bound, Node, Weighted, least_value
+from bnndp.engine.chunks import cache_size, indices_of, picked
+from bnndp.engine.general.ground import Ground
+from bnndp.engine.general.nodes import Activated, Bound, Node, Weighted, least_value
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.weights import Weights
 from bnndp.engine.protocol import known
@@ -41,6 +42,9 @@ def mean_range(
         return coarse
     if wanted is None:
         return _meet(coarse, *_refined(chain, weighted, box, cut))
+    ground = _ground(chain, weighted) if box.within is None and cut is None else None
+    if ground is not None:
+        return _one_end_first(ground, weighted, coarse, wanted)
     asked = wanted(coarse)
     at = indices_of(asked)
     if at.shape[1] == 0:
@@ -74,6 +78,36 @@ def not_far_below(kink: float, deviation: Tensor) -> Wanted:  # (batch, n)
 def _meet(coarse: Interval, low: Tensor, negated: Tensor) -> Interval:
     """The intersection with lower bounds of the means and of their negatives."""
     return Interval(torch.fmax(known(low), coarse.lower), torch.fmin(-known(negated), coarse.upper))
+
+
+def _ground(chain: list[Node], weighted: Weighted) -> Ground | None:
+    """Where the rows of the layer after the first activation end, if single rows of some of the boxes can be asked."""
+    ground = chain[1].ground if len(chain) == 2 and isinstance(chain[1], Activated) else None
+    if ground is None or any(weights.bias.ndim > 1 for weights in (ground.weights, weighted.weights)):
+        return None  # stacked members have weights of their own
+    return ground if weighted.weights.rows_at(torch.zeros(1, 1, dtype=torch.int64)) is not None else None
+
+
+def _one_end_first(ground: Ground, weighted: Weighted, coarse: Interval, wanted: Wanted) -> Interval:
+    """Upper ends first: where these say that the rest makes no difference, the lower ones are not asked for."""
+    upper = torch.fmin(coarse.upper, -known(_picked(ground, weighted, wanted(coarse), -1)))
+    lower = _picked(ground, weighted, wanted(Interval(coarse.lower, upper)), 1)
+    return Interval(torch.fmax(coarse.lower, known(lower)), upper)
+
+
+def _picked(ground: Ground, weighted: Weighted, asked: Tensor, sign: int) -> Tensor:  # (batch, n)
+    """Lower bounds of ``sign`` times the means where they are ``asked`` for; elsewhere minus infinity: (batch, n)."""
+    weights, scale = weighted.weights, weighted.scale
+    found = torch.full_like(scale, -torch.inf)
+    most = cache_size(_NUMBERS, scale.device) // max(ground.half.shape[1], scale.shape[1])
+    for at, index in picked(asked, most):
+        rows = weights.rows_at(index)
+        if rows is None:
+            continue
+        rows = rows if sign > 0 else rows.map(torch.neg)
+        constant = sign * weights.bias[index] - gamma(8) * scale[at].gather(1, index) - TINY
+        found[at] = found[at].scatter(1, index, ground[at].least(rows, constant))
+    return torch.where(asked, found, -torch.inf)  # whatever other boxes are in the batch
 
 
 def _refined(

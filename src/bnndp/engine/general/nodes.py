@@ -20,8 +20,12 @@ from bnndp.engine.general.activated import Linearised, Outline
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.efron_stein import MeanSlopes, row_deviation
 from bnndp.engine.general.folded import Before, Folded, folded
+from bnndp.engine.general.ground import Ground, SpreadAtMiddle
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Near
+from bnndp.engine.general.of_boxes import of_boxes
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.rows import DenseRows, Rows, minimum
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, SecondMoments, Signal
@@ -157,30 +161,12 @@ class Weighted:
         mean, middle = self.below.mean, self._middle
         slope = self.weights.spread_pull(both, middle)
         lost = 2 * slope.abs().dot(mean.magnitude) + constant.abs()
-        constant = constant + self._spread_at_middle(both, before.beta) - slope.dot(middle) - self.rounding * lost
+        constant = constant + self.spread_at_middle.met_by(both, before.beta) - slope.dot(middle) - self.rounding * lost
         variances = None
         if before.beta is not None:
             variances, ends = self._of_variances(before.beta)
             constant = constant + ends - self.rounding * ends.abs()
         return Bound(found.plus(slope), constant, variances)  # type: ignore[arg-type]
-
-    def least(self, before: Before) -> Tensor:
-        r"""Least value where E z is anywhere in its range and nothing else is random below: (batch, rows).
-
-        The constant is the value at the middle of the range, as far as the means X go, with the rounding of the rows.
-        So the coefficients, the largest matrix of a pass, are read once: they add at most :math:`|A|` times half the
-        widths. Half a width is at most the magnitude, so their errors are in units of the same sizes.
-        """
-        weights, both = self.weights, before.both
-        found = weights.pull(before.alpha)
-        constant = before.constant - self._vanished - gamma(8) * before.constant.abs()
-        if both is not None:
-            constant = constant + self._spread_at_middle(both, before.beta)
-            if weights.coupled:
-                found = found.plus(weights.spread_pull(both, self._middle))  # type: ignore[arg-type]
-            else:
-                found = found.add_times(weights.variance_pull(both), 2 * self._middle)  # type: ignore[arg-type]
-        return constant - (1 + gamma(weights.n_in + 16)) * found.map(torch.Tensor.abs_).dot(self._half)
 
     @property
     def interval(self) -> Interval:
@@ -201,19 +187,18 @@ class Weighted:
         """E X at the middle of the range of E z."""
         return self.weights.apply(self._middle) + self.weights.bias
 
-    def _spread_at_middle(self, both: Rows, beta: Rows | None) -> Tensor:  # (batch, rows)
-        """``both . s`` at the middle, less the excess of ``beta`` and the rounding of these and of the slopes of s."""
-        at, excess, size = self._spread
-        lost = 8 * self.rounding * both.abs().dot(size)
-        squares = self._vanished * self.below.mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
-        found = both.dot(at) - lost - squares
-        return found if beta is None else found + beta.map(_negative).dot(excess)
-
     @cached_property
-    def _spread(self) -> tuple[Tensor, Tensor, Tensor]:  # (batch, n_out) each
-        """Of s: at the middle, what it is at most above its tangent there, and the size of its terms."""
+    def spread_at_middle(self) -> SpreadAtMiddle:
+        """Of s, at the middle of the range of E z."""
         size = self.weights.spread_size(self.below.mean.magnitude) + SMALL**2  # its terms may underflow
-        return self.weights.spread(self._middle), self.weights.spread_excess(self._half * UP) * UP, size
+        squares = self._vanished * self.below.mean.magnitude.sum(-1, keepdim=True)  # of coefficients of z^2
+        excess = self.weights.spread_excess(self._half * UP) * UP
+        return SpreadAtMiddle(self.weights.spread(self._middle), excess, 8 * self.rounding * size, squares)
+
+    def ground(self, planes: Folded) -> Ground:
+        """For planes of an activation with the means at the middle in their constants, if z is the input."""
+        spread = self.spread_at_middle if self.weights.random else None
+        return Ground(self.weights, planes, spread, self._vanished, self._middle, self._half)
 
     @cached_property
     def _middle(self) -> Tensor:  # (batch, n_in)
@@ -240,6 +225,8 @@ class Weighted:
         lost = self.rounding * beta.abs().dot(size) + vanished(Interval(size, size))
         if z.source:
             return spread.plus(noise), -lost  # type: ignore[arg-type]
+        if z.joint is not None and self._apart is not None:
+            return spread.plus(noise), within(beta, self._apart) - lost  # type: ignore[arg-type]
         ends = within(noise, z.noise) - lost
         if not weights.coupled:
             return spread, ends
@@ -253,6 +240,17 @@ class Weighted:
         large = beta.times(1 - small)
         least = within(weights.variance_pull(large.map(_positive)), z.noise)
         return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
+
+    @cached_property
+    def _apart(self) -> Interval | None:  # (batch, n_out)
+        """Of jointly Gaussian values below: what products of two of them add to T - s(E z)."""
+        joint, coupling = self.below.signal.joint, self.weights.coupling
+        if joint is None or (coupling is None and self.weights.coupled):
+            return None
+        unit = torch.eye(self.weights.n_out, dtype=joint.root.dtype, device=joint.root.device)[None]
+        own = joint.form(joint.apart, self.weights.pull(DenseRows(unit)).dense().values)
+        products = Near.zero(own.value) if coupling is None else joint.products(coupling)
+        return Near(own.value + products.value, (own.off + products.off) * UP + BLUR * own.size).interval
 
     @cached_property
     def _variance_excess(self) -> tuple[Tensor, Tensor]:  # (batch, n_out) each
@@ -321,14 +319,21 @@ class Activated:
     def lower(self, bound: Bound) -> Bound:
         return self._lower_less_bias(self._folded.apply(bound.rows, bound.constant), bound.variances)
 
-    def least(self, bound: Bound) -> Tensor | None:
-        """Least value of the bound: (batch, rows); None unless this follows weights on the input."""
+    @cached_property
+    def ground(self) -> Ground | None:
+        """Where rows end; None unless this follows weights on the input."""
         if self.weighted is None or not isinstance(self.below, Input):
             return None
-        before = self._folded_at_middle.apply(bound.rows, bound.constant)
+        return self.weighted.ground(self._fold(self.planes, self.weighted.at_middle))
+
+    def least(self, bound: Bound) -> Tensor | None:
+        """Least value of the bound: (batch, rows); None unless this follows weights on the input."""
+        if self.ground is None:
+            return None
+        before = self.ground.planes.apply(bound.rows, bound.constant)
         if bound.variances is not None:
             before = self._with_variances(before, bound.variances, self._folded_variances_at_middle)
-        return self.weighted.least(before)
+        return self.ground.least_before(before)
 
     def lower_in_planes(self, alpha: Rows, beta: Rows | None, tangent: Rows | None, bound: Bound) -> Bound:
         """From coefficients of the mean, of T and of the tangent of S, in place of the rows of the bound."""
@@ -357,10 +362,6 @@ class Activated:
         return self._fold(self.planes, self._bias)
 
     @cached_property
-    def _folded_at_middle(self) -> Folded:
-        return self._fold(self.planes, self._at_middle)
-
-    @cached_property
     def _folded_variances(self) -> Folded | None:
         return None if self.variance_planes is None else self._fold(self.variance_planes, self._bias)
 
@@ -385,6 +386,8 @@ class Activated:
         zero = nothing(self.signal, rows)
         if self.signal.fixed:
             return zero, zero
+        if self.signal.joint is not None:
+            return zero, self.signal.joint.row_deviation(rows.dense().values)
         linear, size, rest = rows.times(self.linear.slope), rows.abs(), self.linear.rest
         if self.weighted is None:
             _, central = self.below.parts(linear)
@@ -399,15 +402,21 @@ class Activated:
         given = row_variance(weights, linear, z).sqrt() + torch.linalg.vector_norm(left, dim=-1)
         return zero, (given.square() + central.square()).sqrt() * UP
 
-    def central(self, rows: DenseRows) -> Tensor:
-        """Standard deviation of ``rows . E[z | y]``: (batch, rows); infinite if the coordinates of y may depend."""
+    def central(self, rows: DenseRows, at: Tensor | None = None) -> Tensor:
+        """Standard deviation of ``rows . E[z | y]``: (batch, rows); infinite if the coordinates of y may depend.
+
+        The rows are of all boxes, or of those ``at`` (some,).
+        """
         if self.pre.fixed:
-            return nothing(self.below.signal, rows)
+            return rows.values.new_zeros(rows.values.shape[:2])
         if self.slopes is None or self.weighted is None:
-            return nothing(self.below.signal, rows) + torch.inf
-        weights, z = self.weighted.weights, self.weighted.below.signal
+            return rows.values.new_full(rows.values.shape[:2], torch.inf)
+        weights, z, slopes = self.weighted.weights, self.weighted.below.signal, self.slopes
         coupling = weights.spread_rest(z) if weights.coupled else None
-        return row_deviation(self.slopes, weights, rows, z, coupling)
+        if at is not None:
+            slopes, z = of_boxes(slopes, at), of_boxes(z, at)
+            coupling = None if coupling is None else of_boxes(coupling, at)
+        return row_deviation(slopes, weights, rows, z, coupling)
 
     def norms(self, rows: Rows) -> Tensor:
         r"""Z = p X + rho: the linear part given below, the rests, and what varies given y.
@@ -480,16 +489,17 @@ def deviation(node: Node, rows: Rows) -> Tensor:
     return torch.minimum(found, rows.abs().dot(node.signal.variance.sqrt())) * UP
 
 
-def outlined(node: Node, rows: Rows) -> tuple[SecondMoments, Tensor]:
+def outlined(node: Node, rows: Rows, at: Tensor | None = None) -> tuple[SecondMoments, Tensor]:
     """Second moments of z after the node, and the standard deviation of ``rows . z``: (batch, rows).
 
     Without the moments of higher order where they are of little use: those of E[z | y] for a y with independent
-    coordinates need none.
+    coordinates need none. The rows are of all boxes, or of those ``at`` (some,), and so is what is found.
     """
     z = node.outline if isinstance(node, Activated) else None
     if z is None or not isinstance(node, Activated) or not isinstance(rows, DenseRows):
         return node.signal, deviation(node, rows)
-    found = (rows.square().dot(z.noise) + node.central(rows).square()).sqrt()
+    z = z if at is None else of_boxes(z, at)
+    found = (rows.square().dot(z.noise) + node.central(rows, at).square()).sqrt()
     return z, torch.minimum(found, rows.abs().dot(z.variance.sqrt())) * UP
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
-from bnndp.engine.general.signal import POWERS, Pre, Signal
+from bnndp.engine.general.signal import POWERS, Expansion, Pre, Signal
 from bnndp.engine.general.weights import Weights, spread_around
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import LARGE, SMALL, TINY, UP
@@ -43,6 +43,15 @@ class Through:
     spread: Squares | None  # of s, where it is a sum of squares
     central_norm4: Tensor | None = None  # ||E[m | Y] - E m||_4, where it is known apart
     central_least: Tensor | None = None  # Var E[m | Y], at least
+    jointly: Jointly | None = None  # where the values below are made of jointly Gaussian ones
+
+
+@dataclass(frozen=True, slots=True)
+class Jointly:
+    """Of rows of values that are made of jointly Gaussian ones: (batch, n_out)."""
+
+    noise: Interval  # Var m
+    expansion: Expansion
 
 
 def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callable[[], Through]) -> Pre:
@@ -56,7 +65,8 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     noise_deviation = weights.power(z.noise_deviation, 2) * UP
     norms = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
-    central, squares, found, expansion = zero, None, None, weights.expansion(z, None) if z.source else None
+    central, squares, found, jointly = zero, None, None, None
+    expansion = weights.expansion(z, None) if z.source else None
     if expansion is not None:
         norms = torch.minimum(norms, expansion.norms)
         fourth, eighth = expansion.spread_fourth.sqrt().sqrt(), expansion.spread_norm8
@@ -64,10 +74,12 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         squares = Squares(expansion.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
     else:
         found = through()
-        norms, squares = torch.minimum(norms, found.norms), found.spread
-        if not z.source:
+        norms, squares, jointly = torch.minimum(norms, found.norms), found.spread, found.jointly
+        if jointly is not None:
+            noise, expansion = jointly.noise, jointly.expansion
+        elif not z.source:
             central = torch.minimum(found.central, weights.power(z.variance.sqrt(), 1).square() * UP)
-    if squares is not None and not z.source:
+    if squares is not None and jointly is None and not z.source:
         history = History(
             mean=central.sqrt(),
             noise=noise_deviation,
@@ -82,6 +94,12 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         expansion = weights.expansion(z, history)
     spreads = _spreads(weights, z, spread, least, squares)
     each = z.noise.upper.square() + z.noise_deviation.square()  # E Var(z_j | Y)^2
+    terms = (
+        weights.power(z.third_size, 3) * UP,
+        weights.power(z.absolute_third, 3) * UP,
+        weights.power(z.noise_fourth.upper + 3 * each, 4) * UP,
+    )
+    third, absolute_third, quartic = terms if jointly is None else (torch.full_like(zero, torch.inf),) * 3
     pre = Pre(
         mean=mean,
         spread=spread,
@@ -89,10 +107,10 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         noise=noise,
         noise_deviation=noise_deviation,
         central=central,
-        third=weights.power(z.third_size, 3) * UP,
-        absolute_third=weights.power(z.absolute_third, 3) * UP,
+        third=third,
+        absolute_third=absolute_third,
         convex=z.convex,
-        quartic=weights.power(z.noise_fourth.upper + 3 * each, 4) * UP,
+        quartic=quartic,
         norms=norms * UP,
         spread_norms=spreads.norms * UP,
         spread_away=spreads.away * UP,

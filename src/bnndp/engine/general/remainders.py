@@ -22,8 +22,10 @@ from torch import Tensor
 
 from bnndp.activations.activation import Activation
 from bnndp.engine.general.expectation import fluctuation
+from bnndp.engine.general.hinge_rest import rest_norms
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, Pre
 from bnndp.engine.general.smoothed import second
+from bnndp.maths.hinge import root_of
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UP
@@ -103,14 +105,14 @@ def moved_by_spread(phi: Activation, x: Pre, root: Tensor, *, norms: bool = Fals
 
 
 _Delta = Callable[[Tensor], Tensor]
-"""From a reach (batch, n): how far the slope strays from p within it around the range of the mean."""
+"""From a reach (..., batch, n): how far the slope strays from p within it around the range of the mean."""
 
 
 def _slope_delta(phi: Activation, x: Pre, p: Tensor, root: Tensor) -> _Delta:
     """For convex activations: the slope of G(., root) increases, so its ends bound it."""
 
     def delta(reach: Tensor) -> Tensor:
-        ends = [phi.slope(end, root) for end in (x.mean.lower - reach, x.mean.upper + reach)]
+        ends = [phi.slope(end, root.expand_as(end)) for end in (x.mean.lower - reach, x.mean.upper + reach)]
         return torch.maximum((ends[1] - p).abs(), (ends[0] - p).abs()) + _SLOPE
 
     return delta
@@ -319,16 +321,16 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
         ]
     delta = _kink_delta(phi, x, p)
     if delta is not None:
-        for reach in _reaches(phi, x, GAUSSIAN[0] * top):
-            stray, t = delta(reach), ratio(reach, top)
-            tail = cdf(-t) * (1 + 1e-9) + TINY
-            beyond = (2 * (t * pdf(t) + tail) + ELEMENTARY * tail).sqrt()
-            found = (stray + widest * beyond) * top
-            best = torch.where(found < best, found, best)
-            for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
-                found = (stray * g + widest * d * (2 * tail) ** (0.5 / POWERS[i])) * top
-                norms[i] = torch.where(found < norms[i], found, norms[i])
-    return best * UP, top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
+        reach = torch.stack(_reaches(phi, x, GAUSSIAN[0] * top))  # (reaches, batch, n)
+        stray, t = delta(reach), ratio(reach, top)
+        tail = cdf(-t) * (1 + 1e-9) + TINY
+        beyond = (2 * (t * pdf(t) + tail) + ELEMENTARY * tail).sqrt()
+        best = torch.fmin(best, ((stray + widest * beyond) * top).nan_to_num(math.inf).amin(0))
+        for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
+            found = (stray * g + widest * d * root_of(2 * tail, 2 * POWERS[i])) * top
+            norms[i] = torch.fmin(norms[i], found.nan_to_num(math.inf).amin(0))
+    found = top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
+    return best * UP, torch.fmin(found, rest_norms(shape, x, p)) if shape.kinks else found
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

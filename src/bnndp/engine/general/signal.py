@@ -16,8 +16,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bnndp.engine.general.joint_gaussian import Joint
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
+from bnndp.maths.hinge import root_of
 from bnndp.maths.rounding import TINY, UP
 
 __all__ = [
@@ -26,10 +28,13 @@ __all__ = [
     "POWERS",
     "RIO",
     "Expansion",
+    "Factors",
     "Kernel",
+    "Local",
     "Pieces",
     "Pre",
     "SecondMoments",
+    "Series",
     "Signal",
     "SquareNoise",
     "fixed",
@@ -64,11 +69,12 @@ def with_gaussian(norms: Tensor, deviations: Tensor) -> Tensor:  # (..., q) each
     for q, a, b in zip(
         POWERS, (norms / scale).square().unbind(-1), (deviations / scale).square().unbind(-1), strict=False
     ):
-        total, moment = a ** (q // 2), 1.0
+        total, moment, power = torch.ones_like(a), 1.0, b  # by Horner's rule in a, with powers of b
         for j in range(q - 2, -1, -2):
             moment *= q - j - 1  # E xi^(q - j)
-            total = total + math.comb(q, j) * moment * a ** (j // 2) * b ** ((q - j) // 2)
-        found.append(total ** (1 / q))
+            total = torch.addcmul(math.comb(q, j) * moment * power, total, a)
+            power = power * b
+        found.append(root_of(total, q))
     return torch.where(scale.isinf(), torch.inf, scale * torch.stack(found, -1) * UP)
 
 
@@ -133,6 +139,7 @@ class Signal:
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
     excess: Tensor | None = None  # norm in L2 over Y of E (z_j - E[z_j | Y])^4 - 3 Var(z_j | Y)^2 given Y, if known
+    joint: Joint | None = None  # if z is made of jointly Gaussian values
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
     @property
@@ -195,9 +202,8 @@ def fixed(mean: Interval) -> Signal:
     """A signal without randomness."""
     zero = torch.zeros_like(mean.lower)
     norms, none = zero[..., None].expand(*zero.shape, len(POWERS)), Interval(zero, zero)
-    return Signal(
-        mean, zero, zero, norms, norms, norms, norms, zero, none, zero, none, zero, none, fixed=True, source=True
-    )
+    moments = mean, zero, zero, norms, norms, norms, norms
+    return Signal(*moments, zero, none, zero, none, zero, none, fixed=True, source=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +216,20 @@ class Pieces:
     remainders: dict[int, Tensor]  # R_p at the smoothing S + before
 
 
+Factors = dict[tuple[int, int], Tensor]
+"""By the order of a derivative and the norm that is taken of it, 0 for its supremum: what it is multiplied with."""
+
+
 @dataclass(frozen=True, slots=True)
-class Expansion:
+class Local:
+    """Parts of a remainder (``local_derivatives.py``), each of them in one or more ways of which the least counts."""
+
+    variance: Tensor  # of the Gaussian part of m, at most: (batch, n)
+    parts: tuple[tuple[Factors, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
     """Cumulants of X for every x of the box, and the factors of remainders (``expansion.py``): (batch, n) each."""
 
     third: Interval  # kappa_3
@@ -219,13 +237,26 @@ class Expansion:
     linear_fourth: Interval  # the same without Var s
     remainders: dict[int, Tensor]  # R_p, by p
     quadratic: dict[int, Tensor]  # more of them, if s is expanded to second order
-    in_pieces: Callable[[], Pieces] | None  # more of them, with more smoothing: only where they are asked for
-    spread_variance: Tensor  # Var s
+    local: Local | None = None  # more of them, with derivatives near M
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Moments of m and s for independent coordinates below, and the expansion of X where it is asked for."""
+
+    in_full: Callable[[], Series]
+    in_pieces: Callable[[], Pieces] | None  # more factors, with more smoothing
+    spread_variance: Tensor  # Var s: (batch, n), and so below
     spread_third: Tensor  # E |s - S|^3
     spread_fourth: Tensor  # E (s - S)^4
     spread_norm8: Tensor  # ||s - S||_8, infinite given a history
     spread_low: Tensor  # E (S - s)_+^4
     norms: Tensor  # (batch, n, q): ||m - E m||_q
+
+    @property
+    def series(self) -> Series:
+        """Cumulants and the factors of remainders."""
+        return self.in_full()
 
     @property
     def pieces(self) -> Pieces | None:

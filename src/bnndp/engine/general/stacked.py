@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -107,6 +108,13 @@ class StackedLinear:
 
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         return None  # nothing is random
+
+    def joint(self, z: Interval) -> Near | None:
+        return None
+
+    @property
+    def coupling(self) -> Tensor | None:
+        return None
 
     def spread(self, z: Tensor) -> Tensor:
         return self._none(z)

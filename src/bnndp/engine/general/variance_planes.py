@@ -40,7 +40,7 @@ def _on_rectangle(phi: Activation, m: Interval, s: Interval) -> tuple[Plane, Pla
     """Planes below and above v(m, sqrt(s))."""
     steep, ms, ss, roots = phi.shape.steepest, [m.lower, m.upper], [s.lower, s.upper], [s.lower.sqrt(), s.upper.sqrt()]
     corners = phi.variance(torch.stack([t for t in ms for _ in roots]), torch.stack(roots * 2))
-    low, high = ([list(row.unbind(0)) for row in v.unflatten(0, (2, 2))] for v in (corners.lower, corners.upper))
+    low, high = (v.unflatten(0, (2, 2)) for v in (corners.lower, corners.upper))
     mean = 0.5 * (corners.lower + corners.upper)
     beta = 0.5 * (mean[1] + mean[3] - mean[0] - mean[2]) / (s.upper - s.lower).clamp_min(TINY)
     chord = 0.5 * (mean[2] + mean[3] - mean[0] - mean[1]) / (m.upper - m.lower).clamp_min(TINY)
@@ -49,4 +49,5 @@ def _on_rectangle(phi: Activation, m: Interval, s: Interval) -> tuple[Plane, Pla
     wide_m, wide_r = ((b - a).clamp_min(0) * UP for a, b in (ms, roots))
     bend_m, bend_r = BENDS[0]
     bump = (bend_m * steep**2 * wide_m.square() + (bend_r * steep**2 + 2 * beta.abs()) * wide_r.square()) / 8 * UP
-    return grid_plane(ms, ss, low, [chord], beta, bump, -1), grid_plane(ms, ss, high, [chord], beta, bump, 1)
+    at = torch.stack(ms), torch.stack(ss)
+    return grid_plane(*at, low, [chord], beta, bump, -1), grid_plane(*at, high, [chord], beta, bump, 1)

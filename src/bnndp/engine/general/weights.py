@@ -15,6 +15,7 @@ from typing import Protocol
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.errors import UnsupportedLayerError
@@ -96,6 +97,15 @@ class Weights(Protocol):
 
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         """Cumulants of X for coordinates z, independent given a history (``expansion.py``); None: nothing is known."""
+        ...
+
+    def joint(self, z: Interval) -> Near | None:  # (batch, n_in) -> (batch, groups, g, g)
+        """Covariances of the outputs of a group for inputs that are functions of x; None if they are not formed."""
+        ...
+
+    @property
+    def coupling(self) -> Tensor | None:  # (n_out, n_in, n_in)
+        """Covariances of two different weights of a row; None if there are none, or if they are not formed."""
         ...
 
     def spread(self, z: Tensor) -> Tensor:  # (batch, n_in) -> (batch, n_out)

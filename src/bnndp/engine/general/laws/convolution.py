@@ -17,6 +17,8 @@ from torch.nn import functional
 
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.expansion import History, expansion_of, sums_of
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
@@ -93,6 +95,25 @@ class Convolution:
 
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         return expansion_of(z, *sums_of(self.layer.weight_mean, self._variance, self._convolve), history)
+
+    def joint(self, z: Interval) -> Near | None:
+        places = self.out[1] * self.out[2]
+        if self.groups * places**2 > LARGEST_JOINT:
+            return None
+        middle, radius = self._patches(0.5 * (z.lower + z.upper)), self._patches(0.5 * (z.upper - z.lower) * UP)
+        variance, bias = self._variance.reshape(self.out[0], -1), self.layer.bias_std.square()[:, None, None]
+
+        def pairs(left: Tensor, right: Tensor) -> Tensor:  # (batch, entries, positions) each
+            return torch.einsum("bjp,cj,bjq->bcpq", left, variance, right)
+
+        size = middle.abs()
+        moved = pairs(size, radius)
+        off = moved + moved.mT + pairs(radius, radius) + BLUR * (pairs(size, size) + bias)
+        return Near(pairs(middle, middle) + bias, off * UP)
+
+    @property
+    def coupling(self) -> Tensor | None:
+        return None
 
     def spread(self, z: Tensor) -> Tensor:
         return self._convolve(z.square(), self._variance) + self._bias_variance

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, off_diagonal, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -48,6 +50,28 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         covariance = self._covariance
         return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance, history)
+
+    def joint(self, z: Interval) -> Near | None:
+        if not self.layer.shared or self.n_out**2 > LARGEST_JOINT:
+            return None
+        middle, radius = 0.5 * (z.lower + z.upper), 0.5 * (z.upper - z.lower) * UP
+        loads, moved = self._loadings(middle), self._excess(radius[..., None])[..., 0]
+        sizes = self._reach(middle.abs()[..., None], one=1.0)[..., 0]
+        moved = moved + BLUR * sizes
+        length = torch.linalg.vector_norm(loads, dim=-1) * UP
+        away = moved[..., :, None] * length[..., None, :]
+        off = away + away.mT + moved[..., :, None] * moved[..., None, :]
+        plain, square = self._plain(middle.square(), 1.0), self._plain((2 * middle.abs() + radius) * radius, 0.0)
+        value, blur = loads @ loads.mT, BLUR * length[..., :, None] * length[..., None, :]
+        return Near(
+            (value + torch.diag_embed(plain))[:, None],
+            (off + blur + torch.diag_embed(square + BLUR * plain))[:, None] * UP,
+        )
+
+    @property
+    def coupling(self) -> Tensor | None:
+        covariance = self._covariance
+        return None if covariance is None else off_diagonal(covariance)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)

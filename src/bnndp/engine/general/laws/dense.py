@@ -41,6 +41,10 @@ class Dense(MeanMatrix[Linear]):
         sums = sums_of(self.layer.weight_mean, self._variance, lambda values, matrix: values @ matrix.mT)
         return expansion_of(z, *sums, history)
 
+    @property
+    def coupling(self) -> Tensor | None:
+        return None
+
     def spread(self, z: Tensor) -> Tensor:
         return z.square() @ self._variance.mT + self._bias_variance
 

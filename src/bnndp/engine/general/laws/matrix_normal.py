@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, off_diagonal, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -46,6 +48,26 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
     def expansion(self, z: Signal, history: History | None) -> Expansion | None:
         covariance = self._covariance
         return None if covariance is None else form_expansion(z, self.layer.weight_mean, covariance, history)
+
+    def joint(self, z: Interval) -> Near | None:
+        if self.n_out**2 > LARGEST_JOINT:
+            return None
+        middle, radius = 0.5 * (z.lower + z.upper), 0.5 * (z.upper - z.lower) * UP
+        factor, rows = self.layer.column_factor.abs(), self.layer.row_factor
+        load = self._loadings(middle)
+        moved = radius @ factor[:-1] + BLUR * (middle.abs() @ factor[:-1] + factor[-1])
+        moved = torch.linalg.vector_norm(moved, dim=-1) * UP
+        root = torch.linalg.vector_norm(load, dim=-1) * UP
+        size, length = (rows @ rows.mT)[None, None], torch.linalg.vector_norm(rows, dim=-1)
+        scale = Near(
+            root.square()[:, None, None, None], ((2 * root + moved) * moved + BLUR * root.square())[:, None, None, None]
+        )
+        return scale.times(Near(size, (BLUR * length[:, None] * length)[None, None].expand_as(size)))
+
+    @property
+    def coupling(self) -> Tensor | None:
+        covariance = self._covariance
+        return None if covariance is None else off_diagonal(covariance)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)

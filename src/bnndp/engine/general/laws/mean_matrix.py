@@ -7,7 +7,9 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
+from bnndp.geometry.bounds import Interval
 from bnndp.layers import CorrelatedLinear, Linear, MatrixNormalLinear
 
 __all__ = ["MeanMatrix"]
@@ -51,6 +53,9 @@ class MeanMatrix(Generic[_Layer]):
 
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return pieces_of(self.layer.weight_mean, numbers)
+
+    def joint(self, z: Interval) -> Near | None:
+        return None  # independent rows
 
     def rows_at(self, at: Tensor) -> Rows | None:
         return DenseRows(self.layer.weight_mean[at])

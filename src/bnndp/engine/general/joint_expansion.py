@@ -1,0 +1,233 @@
+r"""The mean of an activation above values of a jointly Gaussian vector (``joint_gaussian.py``), to third order.
+
+:math:`X=m+\sqrt s\,\xi` with :math:`m=\mu\cdot z+\bar b`, :math:`z_j=\varphi(X_j)`. At a given x let
+:math:`L=\sum_j\mu_jp_j(X_j-\mathbb EX_j)`, a Gaussian of variance v, :math:`m=M+L+R` and :math:`s=S+\delta`. R is of
+degree two and more in Hermite polynomials of X, so :math:`\operatorname{Cov}(L,R)=0` and :math:`\operatorname{Var}m=
+v+\operatorname{Var}R`. With :math:`c_j=\operatorname{Cov}(L,X_j)`, :math:`\rho^2=S+\operatorname{Var}m`, :math:`G_p`
+the p-th derivative of :math:`G(\cdot,r)` and :math:`\lVert G_p\rVert` its largest size for :math:`r^2\ge S`,
+
+.. math:: \Bigl|\mathbb E\varphi(X)-G-\tfrac12\bigl(\sum_j\mu_jb_jc_j^2+\mathbb EL\delta\bigr)G_3\Bigr|_{(M,\rho)}
+          \le\tfrac12\lVert G_2\rVert\operatorname{Var}R+\tfrac12\lVert G_3\rVert\operatorname{sd}R\operatorname{sd}
+          \delta+R_4\lVert G_4\rVert+R_5\lVert G_5\rVert+R_s .
+
+Proof. *s becomes S.* :math:`\mathbb EG(m,\sqrt s)=\mathbb EG(m,\sqrt S)+\tfrac12\mathbb EG_2(m,\sqrt S)\delta` up to
+:math:`R_s` (``expectation._second_step``). :math:`G_2(M+L+R)` is :math:`G_2(M+L)` up to :math:`\lVert G_3\rVert|R|`.
+A function f(L) is :math:`\mathbb Ef+\mathbb Ef'\,L` plus a part of degree two and more, of standard deviation at most
+:math:`v\sup|f''|/\sqrt2` (of degree k and more :math:`v^{k/2}\sup|f^{(k)}|/\sqrt{k!}`), which meets only what
+:math:`\delta` has of these degrees in L, of standard deviation :math:`\delta_2`, say. As :math:`\mathbb
+EG_3(M+L,\sqrt S)=G_3(M,\sqrt{S+v})`, the linear term is :math:`\tfrac12G_3(M,\sqrt{S+v})\,\mathbb EL\delta` up to
+:math:`\tfrac1{2\sqrt2}\lVert G_4\rVert v\delta_2`.
+
+*R.* :math:`G(M+L+R,\sqrt S)` is :math:`G(M+L)+G_1(M+L)R` up to :math:`\tfrac12G_2R^2` somewhere between. The mean of
+the first is :math:`G(M,\sqrt{S+v})`. In the second :math:`R=\sum_j\mu_jR_j` meets :math:`f=G_1(M+L)` in degrees two
+and more. That of degree two is :math:`\tfrac12\mathbb Ef''\sum_j\mu_jb_jc_j^2` (Stein's identity twice), and what is
+left of :math:`R_j` has a correlation of at most :math:`|c_j/(r_j\sqrt v)|^3` with functions of L (Mehler), so it is at
+most :math:`\tfrac1{\sqrt6}\lVert G_4\rVert\sum_j|\mu_j||c_j/r_j|^3t_j`. Where :math:`b_j` is not known, degree two
+counts with :math:`\tfrac1{\sqrt2}\lVert G_3\rVert|\mu_j|(c_j/r_j)^2u_j`.
+
+*The variance of R.* :math:`G(M,\sqrt{S+v})` is :math:`G(M,\rho)-\tfrac12G_2(M,\cdot)\operatorname{Var}R`, the
+derivative being one at a spread between. So :math:`\tfrac12(\mathbb EG_2R^2-G_2\operatorname{Var}R)` is left, at most
+:math:`\tfrac12\operatorname{Var}R` times the range of :math:`G_2`: that is :math:`\lVert G_2\rVert` for a convex or
+concave activation, and at most twice that for all others. :math:`G_3` at :math:`S+v` is that at :math:`\rho` up to
+:math:`\tfrac12\lVert G_5\rVert\operatorname{Var}R`.
+
+*Moments of* :math:`\delta`. With :math:`d=z-\mathbb Ez`, :math:`\delta=g\cdot d+\sum_j\Sigma_{jj}(d_j^2-\mathbb
+Ed_j^2)+q`, g the gradient of s at E z and q what products of two coordinates leave. :math:`\mathbb EL\,g\cdot d=
+\sum_jg_jp_jc_j`, and :math:`\mathbb ELd_j^2=2c_j\operatorname{Cov}(\varphi'(X_j),z_j)=2c_jb_jp_jr_j^2` up to
+:math:`2|c_j|u_j` times the standard deviation of what is of degree two and more in :math:`\varphi'(X_j)`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_products import products_deviation
+from bnndp.engine.general.rows import DenseRows
+from bnndp.engine.general.signal import CENTRED, Expansion, Factors, Local, Series, Signal
+from bnndp.engine.general.weights import Weights
+from bnndp.geometry.bounds import Interval
+from bnndp.maths.rounding import SMALL, TINY, UP
+
+__all__ = ["Gradient", "Moments", "gradient_of", "joint_expansion"]
+
+_ALL = 0  # the supremum of a derivative, not a norm
+_HALF_ROOT, _SIXTH_ROOT = math.sqrt(0.5) * UP, math.sqrt(1 / 6) * UP
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Norms of z_j - E z_j, and of what a line leaves of it: (batch, n, q)."""
+
+    norms: Tensor
+    rests: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """How s varies with z: its gradient at E z, its squares, and its products of two coordinates."""
+
+    rows: Near  # g: (batch, n_out, n)
+    squares: Tensor  # Sigma_jj: (1, n_out, n)
+    coupling: Tensor | None  # Sigma_jk for j != k: (n_out, n, n)
+
+
+def gradient_of(weights: Weights, z: Signal) -> Gradient | None:
+    """Of the variances of a layer above z; None if they are constant."""
+    if not weights.random:
+        return None
+    mean, coupling = z.mean, weights.coupling
+    middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
+    unit = DenseRows(torch.eye(weights.n_out, dtype=middle.dtype, device=middle.device)[None])
+    squares = weights.variance_pull(unit).dense().values
+    rows = weights.spread_pull(unit, middle).dense().values
+    away = radius + BLUR * middle.abs()
+    off = 2 * squares * away[:, None]
+    if coupling is not None:
+        off = off + 2 * torch.einsum("ojk,bk->boj", coupling.abs(), away)
+    return Gradient(Near(rows, (off + BLUR * rows.abs()) * UP), squares, coupling)
+
+
+def joint_expansion(
+    joint: Joint,
+    mu: Tensor,  # (1, n_out, n)
+    s: Gradient | None,  # None: s is constant
+    z: Moments,
+    spread: Tensor,  # (batch, n_out): S, at most
+    row_norm4: Tensor,  # (batch, n_out): of the rows of the gradient
+) -> Expansion:
+    """Of rows ``mu . z`` and their variances s."""
+    slope, size = joint.slope, mu.abs()
+    w = mu * slope.value[:, None]
+    loose = size * slope.off[:, None] + BLUR * w.abs()  # of w
+    gaussian = joint.gaussian
+    off = joint.apply(loose, gaussian.size) + joint.apply(w.abs(), gaussian.off + BLUR * gaussian.size)
+    c = Near(joint.apply(w, gaussian.value), off * UP)  # (batch, n_out, n)
+    v = ((w * c.value).sum(-1) + (w.abs() * c.off + loose * c.size).sum(-1)).clamp_min(0) * UP
+    each = torch.minimum(c.size / joint.root[:, None].clamp_min(TINY), v.sqrt()[..., None]) * UP  # |c_j| / r_j
+    rest = joint.form(joint.remainder, mu).interval.upper.clamp_min(0).sqrt() * UP  # sd R
+    square = torch.minimum(_square_norm(joint, mu), (size * z.rests[:, None, :, 0]).sum(-1).square()) * UP  # ||R||_4^2
+    kappa, third = _degree_two(joint, mu, c, each)
+    fourth = _SIXTH_ROOT * (size * each**3 * joint.third[:, None]).sum(-1)
+    zero = torch.zeros_like(v)
+    deviation, low4, spread4 = zero, zero, zero
+    bent: list[tuple[Factors, ...]] = [
+        ({(2, 2): 0.5 * square, (3, _ALL): rest * square / 6}, {(2, _ALL): 0.5 * rest.square()})
+    ]
+    if s is not None:
+        moved = _moved(joint, s, c, each, v, z)
+        deviation = moved.deviation
+        near = {(3, 4): 0.5 * square.sqrt() * deviation, (4, _ALL): 0.25 * square * deviation}
+        bent.append((near, {(3, _ALL): 0.5 * rest * deviation}))
+        fourth = fourth + moved.fourth
+        kappa = Near(kappa.value + moved.cross.value, kappa.off + moved.cross.off)
+        spread4 = (row_norm4 + moved.norm4) ** 4
+        low4 = torch.minimum((row_norm4 + moved.below4) ** 4, spread.square() * deviation.square()) * UP
+    fifth = 0.25 * kappa.size * rest.square()
+    infinite = torch.full_like(v, torch.inf)
+    none = Interval(zero, zero)
+    parts = (*bent, ({(3, 2): third},), ({(4, 2): fourth},), ({(5, _ALL): fifth},))
+    local = Local(
+        (v + rest.square()) * UP, tuple(tuple({k: f * UP for k, f in way.items()} for way in ways) for ways in parts)
+    )
+    kappa3 = Interval(3 * (kappa.value - kappa.off), 3 * (kappa.value + kappa.off))
+    series = Series(kappa3, none, none, {}, {4: infinite}, local)
+    return Expansion(
+        in_full=lambda: series,
+        in_pieces=None,
+        spread_variance=deviation.square() * UP,
+        spread_third=infinite,
+        spread_fourth=spread4 * UP,
+        spread_norm8=infinite,
+        spread_low=low4,
+        norms=torch.full((*v.shape, 3), torch.inf, dtype=v.dtype, device=v.device),
+    )
+
+
+def _square_norm(joint: Joint, mu: Tensor) -> Tensor:  # (batch, n_out)
+    r"""At most ||R||_4^2: three times the norm of :math:`|\nabla R|^2=\sum_{jk}\mu_j\mu_kC_{jk}\delta_j\delta_k` in L2.
+
+    That of its diagonal is at most its mean and its standard deviation (Gebelein), that of the others is added up.
+    """
+    length = mu.abs() * joint.spread_root[:, None]
+    mean = (length * joint.slope_deviation[:, None]).square().sum(-1)
+    fourth = length * (joint.widest * joint.slope_deviation).sqrt()[:, None]  # mu_j r_j ||delta_j||_4
+    own, every = joint.length(fourth.square()), joint.length(fourth)
+    return 3 * (mean + own + (every.square() - fourth.square().sum(-1) / UP).clamp_min(0)) * UP
+
+
+def _degree_two(joint: Joint, mu: Tensor, c: Near, each: Tensor) -> tuple[Near, Tensor]:
+    """The sum of mu b c^2, and the factor of the third derivative for neurons of which b is hardly known."""
+    square, bend, size = c.times(c), joint.bend, mu.abs()
+    found = square.times(Near(bend.value[:, None].nan_to_num(0.0), bend.off[:, None]))
+    coarse = 2 * _HALF_ROOT * each.square() * joint.second[:, None]
+    known = found.off < coarse  # false for NaN
+    value = torch.where(known, mu * found.value, 0.0).sum(-1)
+    off = torch.where(known, size * (found.off + BLUR * found.value.abs()), 0.0).sum(-1)
+    return Near(value, off * UP), torch.where(known, 0.0, 0.5 * size * coarse).sum(-1) * UP
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What delta costs: (batch, n_out) each."""
+
+    deviation: Tensor  # sd delta
+    cross: Near  # E L delta
+    fourth: Tensor  # factor of the fourth derivative
+    norm4: Tensor  # of what the gradient leaves of delta
+    below4: Tensor  # and of its lower side: a square is below its mean by no more than that
+
+
+def _moved(joint: Joint, s: Gradient, c: Near, each: Tensor, v: Tensor, z: Moments) -> _Moved:
+    slope, curved = _slope_in(joint, s), _curved(joint, s, z)
+    linear = joint.form(joint.gaussian, slope.value).interval.upper.clamp_min(0).sqrt()
+    linear = linear + (slope.off * joint.spread_root[:, None]).sum(-1)  # of standard deviations
+    bent = (joint.apply(curved, joint.correlation.square()) * curved).sum(-1)
+    deviation = (linear.square() + bent).sqrt()
+    cross = slope.times(c)
+    cross = Near(cross.value.sum(-1), (cross.off + BLUR * cross.value.abs()).sum(-1) * UP)
+    fourth = (curved * each.square()).sum(-1)
+    norm4 = (s.rows.off * z.norms[:, None, :, 0]).sum(-1)
+    below4 = norm4 + (s.squares * joint.variance.upper[:, None]).sum(-1)
+    norm4 = norm4 + CENTRED[0] * (s.squares * z.norms[:, None, :, 1].square()).sum(-1)
+    if s.coupling is not None:
+        products = products_deviation(joint, s.coupling, z.rests)
+        deviation, norm4, below4 = deviation + products[0], norm4 + products[1], below4 + products[1]
+        fourth = fourth + v * products[0]
+        more = _with_products(joint, s.coupling, c)
+        cross = Near(cross.value + more.value, cross.off + more.off)
+    return _Moved(
+        deviation * UP, cross, 0.5 * _HALF_ROOT * fourth * UP, (norm4 + SMALL**2) * UP, (below4 + SMALL**2) * UP
+    )
+
+
+def _slope_in(joint: Joint, s: Gradient) -> Near:
+    """Mean slopes of the parts of s in X_j alone, g_j p_j + 2 Sigma_jj Cov(phi'(X_j), z_j): (batch, n_out, n)."""
+    p, lag = (Near(part.value[:, None], part.off[:, None]) for part in (joint.slope, joint.lag))
+    coarse = (joint.slope_deviation * joint.deviation)[:, None]
+    take = lag.off < coarse  # false for NaN
+    both = Near(torch.where(take, lag.value, 0.0), torch.where(take, lag.off, coarse))
+    line = s.rows.times(p)
+    return Near(
+        line.value + 2 * s.squares * both.value, line.off + 2 * s.squares * (both.off + BLUR * both.value.abs())
+    )
+
+
+def _curved(joint: Joint, s: Gradient, z: Moments) -> Tensor:
+    """Standard deviation of what is of degree two and more in the part of s in X_j alone: (batch, n_out, n)."""
+    square = (z.norms[..., 0] ** 4 * UP - joint.variance.lower.clamp_min(0).square() / UP).clamp_min(0).sqrt()
+    return (s.rows.size * joint.second[:, None] + s.squares * square[:, None]) * UP
+
+
+def _with_products(joint: Joint, coupling: Tensor, c: Near) -> Near:
+    """E L q = 2 sum of Sigma_jk c_j Cov(phi'(X_j), z_k) over j != k: (batch, n_out)."""
+    blocks, lines = joint.blocks(coupling), joint.slope_of_pairs
+    value = torch.einsum("ogjk,bgjk->bogj", blocks, lines.value).flatten(2)
+    off = torch.einsum("ogjk,bgjk->bogj", blocks.abs(), lines.off + BLUR * lines.value.abs()).flatten(2)
+    found = Near(value, off * UP).times(c)
+    return Near(2 * found.value.sum(-1), 2 * (found.off + BLUR * found.value.abs()).sum(-1) * UP)

@@ -1,0 +1,108 @@
+r"""Products of two values of a jointly Gaussian vector: how q = sum of Sigma_jk d_j d_k varies, j != k, d = z - E z.
+
+With :math:`D_j=p_j(X_j-\mathbb EX_j)`, of covariance K, and :math:`d=D+R`, q is :math:`D^\top\Sigma D+2D^\top\Sigma
+R+R^\top\Sigma R`. The first part has the variance :math:`2\operatorname{tr}(\Sigma K)^2`, and a norm in L4 of at most
+:math:`15^{1/4}` times its standard deviation: for eigenvalues :math:`\lambda` its fourth moment is
+:math:`12(\sum\lambda^2)^2+48\sum\lambda^4\le15(2\sum\lambda^2)^2`. For the others :math:`\operatorname{Var}F\le\mathbb
+E|\nabla F|^2` and :math:`\lVert F-\mathbb EF\rVert_4\le\sqrt3\,\lVert|\nabla F|\rVert_4` (Poincare; Aida and Stroock
+1994), the gradient being that in noise. With :math:`\delta_j=\varphi'(X_j)-p_j` and the covariances C of X they have
+the gradients :math:`2C^{1/2}(p\circ\Sigma R+\delta\circ\Sigma D)` and :math:`2C^{1/2}(\delta\circ\Sigma R)`.
+
+Here :math:`\mathbb E|C^{1/2}(p\circ\Sigma R)|^2=\operatorname{tr}(\Sigma K\Sigma\operatorname{Cov}R)`, and
+:math:`\mathbb E|C^{1/2}y|^2\le\sum_{jk}|\rho_{jk}|r_jr_k\lVert y_j\rVert_2\lVert y_k\rVert_2`. Of
+:math:`(\Sigma D)_j=a_j\xi_j+G`, :math:`\xi_j=(X_j-\mathbb EX_j)/r_j`, G is independent of X_j, so
+:math:`\lVert\delta_j(\Sigma D)_j\rVert_2\le\lVert\delta_j\rVert_2(\Sigma K\Sigma)_{jj}^{1/2}
++|a_j|\lVert\delta_j\rVert_4g_4`: slopes of neurons that are far from their kinks hardly move. And
+:math:`\mathbb E\delta_j^2R_kR_l` differs from :math:`\mathbb E\delta_j^2\,\mathbb ER_kR_l` by at most
+:math:`\lVert\delta_j\rVert_4^2\lVert R_k\rVert_4\lVert R_l\rVert_4` times the multiple correlation of X_j with X_k and
+X_l, which is at most :math:`(|\rho_{jk}|+|\rho_{jl}|)(1-|\rho_{kl}|)^{-1/2}` (Gebelein).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.signal import GAUSSIAN
+from bnndp.maths.rounding import TINY, UP
+
+__all__ = ["products_deviation"]
+
+_HELD = 2**22  # numbers of products that are held at a time
+_FORM = 15**0.25 * UP
+_ROOT3 = 3**0.5 * UP
+
+
+def products_deviation(
+    joint: Joint,
+    coupling: Tensor,  # Sigma, zero on the diagonal: (n_out, n, n)
+    rests: Tensor,  # (batch, n, q): norms of R
+) -> tuple[Tensor, Tensor]:
+    """Standard deviation of q, and the norm of q - E q in L4, at most: (batch, n_out) each."""
+    step = max(1, _HELD // coupling.numel())
+    root = joint.spread_root
+    fourth = (joint.widest * joint.slope_deviation).sqrt()  # ||delta||_4
+    eighth = (joint.widest**3 * joint.slope_deviation) ** 0.25  # ||delta||_8
+    pairs, size = joint.blocks(coupling), coupling.abs()
+    found = []
+    for start in range(0, rests.shape[0], step):
+        part = slice(start, start + step)
+        (linear, straight), (rest, bent) = (
+            _sizes(joint, matrix, coupling, part) for matrix in (joint.linear, joint.remainder)
+        )
+        r, w, p = (values[part, None] for values in (root, joint.widest, joint.slope.size))
+        gauss = (2 * _trace(linear, linear)).sqrt()
+        shared = _shared(joint, pairs, part)
+        moved = joint.slope_deviation[part, None] * straight.sqrt() + GAUSSIAN[0] * fourth[part, None] * shared
+        mixed = _trace(linear, rest).sqrt() + joint.length(r * moved, part)
+        left, left8 = (torch.einsum("ojk,bk->boj", size, rests[part, :, q]) for q in (0, 1))  # of (Sigma R)_j
+        near = _near(joint, pairs, rests, part)
+        sway = (joint.slope_deviation[part, None].square() * bent + fourth[part, None].square() * near * left).sqrt()
+        sway = torch.minimum(sway, torch.minimum(w * bent.sqrt(), fourth[part, None] * left))
+        deviation = gauss + 2 * mixed + 2 * joint.length(r * sway, part)
+        mixed4 = joint.length(r * (p * left + GAUSSIAN[1] * eighth[part, None] * straight.sqrt()), part)
+        curved4 = joint.length(r * torch.minimum(w * left, eighth[part, None] * left8), part)
+        norm4 = _FORM * gauss + _ROOT3 * (2 * mixed4 + 2 * curved4)
+        found.append(torch.stack([deviation, norm4]))
+    deviation, norm4 = torch.cat(found, 1) * UP
+    return deviation, norm4
+
+
+def _near(joint: Joint, pairs: Tensor, rests: Tensor, part: slice) -> Tensor:  # -> (batch, n_out, n)
+    """Sums over k of 2 |Sigma_jk rho_jk| ||R_k||_4 over the root of 1 - max |rho|."""
+    rho = joint.correlation[part]
+    other = rho - torch.diag_embed(rho.diagonal(dim1=-2, dim2=-1))
+    most = other.amax((-1, -2, -3), keepdim=True)
+    each = other / (1 - most).clamp_min(TINY).sqrt() * rests[part, :, 0].reshape(rho.shape[:3]).unsqueeze(-2)
+    return 2 * torch.einsum("ogjk,bgjk->bogj", pairs.abs(), each).flatten(2) * UP
+
+
+def _shared(joint: Joint, pairs: Tensor, part: slice) -> Tensor:  # (n_out, groups, g, g) -> (batch, n_out, n)
+    """What (Sigma D)_j has in common with X_j: the size of its covariance with it over r_j, at most."""
+    slope, gaussian = joint.slope, joint.gaussian
+    shape = gaussian.value[part].shape[:3]
+    line = Near(*(values[part].reshape(shape).unsqueeze(-2) for values in (slope.value, slope.off)))
+    each = line.times(Near(gaussian.value[part], gaussian.off[part]))  # p_k C_jk
+    value = torch.einsum("ogjk,bgjk->bogj", pairs, each.value).flatten(2)
+    off = torch.einsum("ogjk,bgjk->bogj", pairs.abs(), each.off + BLUR * each.value.abs()).flatten(2)
+    return (value.abs() + off) / joint.root[part, None].clamp_min(TINY) * UP
+
+
+def _sizes(joint: Joint, matrix: Near, coupling: Tensor, part: slice) -> tuple[Near, Tensor]:
+    """Sigma M, and the diagonal of Sigma M Sigma: (batch, n_out, n, n), (batch, n_out, n)."""
+    n_out, n, _ = coupling.shape
+    rows, size = coupling.reshape(1, -1, n), coupling.abs()
+    value, off = matrix.value[part], matrix.off[part]
+    form = joint.apply(rows, value).reshape(-1, n_out, n, n)
+    slack = joint.apply(rows.abs(), off + BLUR * value.abs()).reshape(-1, n_out, n, n) * UP
+    diagonal = (form * coupling).sum(-1) + (slack * size).sum(-1)
+    return Near(form, slack), diagonal.clamp_min(0) * UP
+
+
+def _trace(a: Near, b: Near) -> Tensor:  # (batch, n_out, n, n) each -> (batch, n_out)
+    """The trace of the product, at most."""
+    value = (a.value * b.value.mT).sum((-1, -2))
+    off = (a.value.abs() * (b.off + BLUR * b.value.abs()).mT + a.off * (b.value.abs() + b.off).mT).sum((-1, -2))
+    return (value + off).clamp_min(0) * UP
