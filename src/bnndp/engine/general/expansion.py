@@ -57,9 +57,9 @@ Ea_+^4+6\mathbb Ea_+^2\mathbb Ed^2+4\mathbb Ea_+\mathbb Ed_+^3+\mathbb Ed_+^4`: 
 \operatorname{sd}a`, one term after the other, :math:`\mathbb E\delta_-^4\le3V^2+2\sqrt V\sum_k\lVert d_{k+}\rVert_4^3
 +\sum_k\lVert d_{k+}\rVert_4^4`, V = Var s. Terms of heavy tails count with :math:`\lVert d_{k+}\rVert_4` instead
 (Minkowski). And :math:`\mathbb E|\delta|^3=\sum_k\mathbb EY_k^3+2\mathbb E\delta_-^3`. Given a random history V is of
-order two, and ``with_mean`` adds what E[s | Y] varies. As :math:`s\ge0`, of the lower side of every part only :math:`\min(S,\cdot)` counts: for
-:math:`\mathbb E[s\mid Y]`, also if that is of the squares alone, its norm in L4 is at most the root of S times the
-standard deviation.
+order two, and ``with_mean`` adds what E[s | Y] varies. As :math:`s\ge0`, of the lower side of every part only
+:math:`\min(S,\cdot)` counts: for :math:`\mathbb E[s\mid Y]`, also if that is of the squares alone, its norm in L4 is at
+most the root of S times the standard deviation.
 """
 
 from __future__ import annotations
@@ -284,8 +284,8 @@ class _Spread:
     def with_mean(self, y: History, size: Tensor) -> _Spread:
         r"""From those given Y, with E[s | Y] - S; ``size`` is that of Var s given Y, in L2 over Y.
 
-        With a what varies given Y and b the rest, a centred given Y: :math:`\mathbb E(a+b)^4=\mathbb Ea^4+4\mathbb Eba^3+
-        6\mathbb Eb^2a^2+\mathbb Eb^4`, from above also for the positive parts (as of a sum of two terms), and
+        With a what varies given Y and b the rest, a centred given Y: :math:`\mathbb E(a+b)^4=\mathbb Ea^4+4\mathbb
+        Eba^3+6\mathbb Eb^2a^2+\mathbb Eb^4`, from above also for the positive parts (as of a sum of two terms), and
         :math:`\mathbb E|a+b|^3\le\mathbb E|a|^3+3\mathbb E|b|a^2+3\mathbb E|a|b^2+\mathbb E|b|^3`; Hoelder.
         """
         square, low = y.spread_norm4.square(), y.spread_low4.square()
