@@ -16,12 +16,12 @@ from torch import Tensor
 
 from bnndp.activations import Identity
 from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.nodes import Node, deviation, sums_of_squares
+from bnndp.engine.general.nodes import Node, deviation
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.signal import POWERS
 from bnndp.layers import WEIGHTED, Dropout, Flatten
 from bnndp.network import BayesianNetwork, is_activation
-from support.layer_draws import draw_layers
+from support.layer_draws import draw_nodes
 from support.layer_networks import Case
 from support.passes import ends
 
@@ -64,16 +64,15 @@ def judge(case: Case, *, draws: int, seed: int) -> tuple[list[str], list[float],
     share = torch.cat([torch.zeros_like(corner), torch.ones_like(corner), corner, inner])  # (points, batch, n)
     points = box.lower + share * (box.upper - box.lower)
     count = len(points)
-    z = draw_layers(network, points.flatten(0, 1), draws, generator)
-    sampled = [values.flatten(2).unflatten(1, (count, box.batch)) for values in z]  # (draws, points, batch, n)
-    y = sampled[-1]
+    drawn = draw_nodes(network, points.flatten(0, 1), draws, generator)
+    *sampled, (_, y) = ((name, z.unflatten(1, (count, box.batch))) for name, z in drawn)  # (draws, points, batch, n)
     rows = torch.randn(box.batch, 3, network.n_out, generator=generator, dtype=torch.float64)
     rows = torch.cat([torch.eye(network.n_out, dtype=torch.float64).expand(box.batch, -1, -1), rows], 1)
     variance = bounds.variance(rows)
     found = list(_contradicted("output", y, interval.lower, interval.upper, variance[:, : network.n_out]))
     found += _rows("output", y, rows, variance.sqrt(), None)
-    for index, node in zip(node_layers(network), bounds.passed.chain[1:], strict=True):
-        found += _node(f"after layer {index}", sampled[index], node, generator)
+    for (name, values), node in zip(sampled, bounds.passed.nodes[1:], strict=True):
+        found += _node(f"after {name}", values, node, generator)
     mean = y.mean(0)  # (points, batch, n_out)
     inside, width = mean.amax(0) - mean.amin(0), interval.upper - interval.lower
     noise = 4 * (y.std(0) / math.sqrt(draws)).amax(0)
@@ -159,6 +158,6 @@ def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Itera
     rows[:, 1] = rows[:, 1] * (torch.rand(n, generator=generator) < 0.3)
     u = DenseRows(rows)
     yield from _rows(name, z, rows, deviation(node, u), node.norms(u))
-    squares = sums_of_squares(node, u.square())
+    squares = node.sums_of_squares(u.square())
     if squares is not None:  # of s, for weights of these variances
         yield from _rows(f"{name}, squares", z.square(), rows.square(), squares.deviation, squares.norms)

@@ -19,6 +19,7 @@ from bnndp.activations import ACTIVATIONS, PiecewiseAffine
 from bnndp.geometry.box import Box
 from bnndp.layers import (
     AveragePool,
+    Concatenate,
     Conv2d,
     CorrelatedLinear,
     Dropout,
@@ -34,8 +35,9 @@ from support.dice import Dice
 __all__ = ["ACTS", "DENSE_KINDS", "KINDS", "TWISTS", "Case", "activation", "dense", "make_case"]
 
 DENSE_KINDS = ("mean_field", "fixed", "bias", "rows", "whole", "low_rank", "matrix_normal")
-IMAGE_KINDS = ("conv", "conv_fixed", "conv_dropout", "dropout_channels", "average_pool", "max_pool")
-KINDS = (*DENSE_KINDS, "dropout_bernoulli", "dropout_gaussian", *IMAGE_KINDS, "residual")
+IMAGE_KINDS = ("conv", "conv_fixed", "conv_dropout", "dropout_channels", "average_pool", "max_pool", "conv_blocks")
+BLOCK_KINDS = ("residual", "projection", "concatenate")
+KINDS = (*DENSE_KINDS, "dropout_bernoulli", "dropout_gaussian", *IMAGE_KINDS, *BLOCK_KINDS)
 ACTS = tuple(ACTIVATIONS)
 TWISTS = ("plain", "tied", "kink", "huge", "cancel", "dead")
 
@@ -130,8 +132,9 @@ def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[li
         width = _pick(dice, [2, 5, 16])
         layers += [dense(dice, own, width, n, std, twist), phi]
         n = width
-        if kind == "residual":
-            layers.append(_block(dice, phi, own, n, std))
+        if kind in BLOCK_KINDS:
+            layers += _blocks(dice, kind, phi, own, n, std)
+            n = _after(layers, shape)[0]
         if kind.startswith("dropout"):
             layers.append(Dropout(rate, kind.removeprefix("dropout_")))
             if dice.chance(0.3):
@@ -140,12 +143,45 @@ def _vector(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[li
     return [*layers, dense(dice, last, _pick(dice, [1, 3]), n, std, twist if twist == "tied" else "plain")], shape
 
 
-def _block(dice: Dice, phi: Any, own: str, n: int, std: float) -> Residual:
-    """One or two layers around which the signal goes, with or without an activation at the end."""
-    inner = [dense(dice, own, 3, n, std), phi, dense(dice, own, n, 3, std)]
-    if dice.chance(0.5):
-        inner = [dense(dice, own, n, n, std), phi]
-    return Residual(tuple([*inner, Dropout(0.3)] if dice.chance(0.3) else inner))
+def _blocks(dice: Dice, kind: str, phi: Any, own: str, n: int, std: float, depth: int = 0) -> list[Any]:
+    """A block of branches of one or two layers, with or without an activation, dropout or a block at their ends."""
+
+    def branch(out: int) -> tuple[Any, ...]:
+        layers = [dense(dice, own, 3, n, std), phi, dense(dice, own, out, 3, std)]
+        if dice.chance(0.5):
+            layers = [dense(dice, own, out, n, std), *([phi] if dice.chance(0.7) else [])]
+        if depth == 0 and dice.chance(0.2):
+            layers += _blocks(dice, _pick(dice, list(BLOCK_KINDS)), phi, own, out, std, 1)
+            if _after(layers, (n,)) != (out,):
+                layers.append(dense(dice, own, out, _after(layers, (n,))[0], std))
+        return (phi, *layers) if dice.chance(0.2) else (*layers, Dropout(0.3)) if dice.chance(0.2) else tuple(layers)
+
+    if kind == "residual":
+        block: Any = Residual(branch(n))
+    elif kind == "projection":
+        out = _pick(dice, [2, 5])
+        short = (dense(dice, _pick(dice, [own, "fixed"]), out, n, std), *([phi] if dice.chance(0.3) else []))
+        block = Residual(branch(out), short)
+    else:
+        others: list[tuple[Any, ...]] = [(), (phi,), branch(3)]
+        block = Concatenate((branch(_pick(dice, [1, 4])), *others[: dice.integer(0, 3)]))
+    return [block, phi] if dice.chance(0.5) else [block]
+
+
+def _image_block(dice: Dice, phi: Any, channels: int, scale: float, twist: str) -> Any:
+    """A block of convolutions: the shortcut is the identity or a projection, strided as the other branch."""
+    stride, out = _pick(dice, [1, 2]), _pick(dice, [channels, 3])
+    inner = _convolution(dice, _Window((3, 3), stride, 1), 2, channels, scale, twist)
+    branch: tuple[Any, ...] = (inner, phi, _convolution(dice, _Window((3, 3), 1, 1), out, 2, scale, "plain"))
+    branch = (
+        branch if dice.chance(0.7) else (_convolution(dice, _Window((3, 3), stride, 1), out, channels, scale, twist),)
+    )
+    shortcut: tuple[Any, ...] = (_convolution(dice, _Window((1, 1), stride, 0), out, channels, scale, "plain"),)
+    if stride == 1 and dice.chance(0.4):
+        return Concatenate((branch, ()))
+    if dice.chance(0.3):
+        return Concatenate((branch, shortcut))
+    return Residual(branch, () if stride == 1 and out == channels and dice.chance(0.7) else shortcut)
 
 
 def _image(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[list[Any], tuple[int, ...]]:
@@ -161,6 +197,12 @@ def _image(dice: Dice, kind: str, phi: Any, std: float, twist: str) -> tuple[lis
     pool = pools.get(kind) or _pick(dice, [AveragePool, MaxPool, None, None])
     if pool is not None and min(_after(layers, shape)[1:]) >= 2:
         layers.append(pool(2, _pick(dice, [1, 2])))
+    if kind == "conv_blocks":
+        for _ in range(_pick(dice, [1, 1, 2])):
+            layers += [
+                _image_block(dice, phi, _after(layers, shape)[0], scale, twist),
+                *([phi] if dice.chance(0.5) else []),
+            ]
     channels, *sides = _after(layers, shape)
     if dice.chance(0.5) and all(n + 2 * window.padding >= k for n, k in zip(sides, window.kernel, strict=True)):
         layers += [_convolution(dice, window, 2, channels, scale, twist), phi]

@@ -10,7 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, PiecewiseAffine, Relu, Tanh
-from bnndp.layers import AveragePool, Conv2d, CorrelatedLinear, Dropout, Flatten, Linear, MatrixNormalLinear, MaxPool
+from bnndp.layers import (
+    AveragePool,
+    Branched,
+    Concatenate,
+    Conv2d,
+    CorrelatedLinear,
+    Dropout,
+    Flatten,
+    Linear,
+    MatrixNormalLinear,
+    MaxPool,
+    Residual,
+)
 from bnndp.network import BayesianNetwork, Ensemble
 
 
@@ -130,7 +142,7 @@ def _weights(layer: Any) -> tuple[Tensor, Tensor]:
     return joint[:, :-1], joint[:, -1]
 
 
-def apply_once(layer: Any, z: Tensor) -> Tensor:  # (points, *shape)
+def apply_once(layer: Any, z: Tensor) -> Tensor:  # noqa: PLR0911 (one for each kind); (points, *shape)
     """One draw of a layer, with the functions of torch; torch's own random numbers."""
     if isinstance(layer, Conv2d):
         weight = torch.normal(layer.weight_mean, layer.weight_std)
@@ -143,9 +155,18 @@ def apply_once(layer: Any, z: Tensor) -> Tensor:  # (points, *shape)
         return z * torch.normal(ones, math.sqrt(layer.rate / (1 - layer.rate)))
     if isinstance(layer, AveragePool | MaxPool):
         return (F.avg_pool2d if isinstance(layer, AveragePool) else F.max_pool2d)(z, layer.size, layer.stride)
+    if isinstance(layer, Branched):
+        return layer.joined([chained(branch, z)[None] for branch in layer.branches])[0]
     if hasattr(layer, "weight_mean"):
         return F.linear(z, *_weights(layer))
     return z.flatten(1) if isinstance(layer, Flatten) else layer(z)
+
+
+def chained(layers: Any, z: Tensor) -> Tensor:  # (points, *shape)
+    """One draw of layers one after the other."""
+    for layer in layers:
+        z = apply_once(layer, z)
+    return z
 
 
 def outputs(network: BayesianNetwork | Ensemble, x: Tensor, draws: int, seed: int) -> Tensor:
@@ -158,10 +179,9 @@ def outputs(network: BayesianNetwork | Ensemble, x: Tensor, draws: int, seed: in
 def _one(network: BayesianNetwork | Ensemble, x: Tensor) -> Tensor:
     if isinstance(network, Ensemble):
         network = network.members[int(torch.multinomial(network.probabilities, 1))]
-    z = (x if network.shift is None else x - network.shift).reshape(len(x), *network.shapes[0])
-    for layer in network.layers:
-        z = apply_once(layer, z)
-    return z
+    return chained(
+        network.layers, (x if network.shift is None else x - network.shift).reshape(len(x), *network.shapes[0])
+    )
 
 
 def networks() -> dict[str, BayesianNetwork | Ensemble]:
@@ -187,6 +207,10 @@ def networks() -> dict[str, BayesianNetwork | Ensemble]:
             (conv(3, 1, 1, padding=1), Relu(), Dropout(0.2, channels=True), AveragePool(2), conv(4, 3, 2, size=2),
              Tanh(), MaxPool(2, stride=1), Flatten(), linear(3, 4 * 2 * 1, 3)),
             input_shape=(1, 8, 6), shift=normal(48, seed=5),
+        ),
+        "blocks": BayesianNetwork(
+            (linear(5, 4, 1), Relu(), Residual((linear(4, 5, 2), Tanh(), linear(3, 4, 3)), (linear(3, 5, 4),)),
+             Concatenate(((), (linear(2, 3, 5), Relu(), Dropout(0.2)))), linear(3, 5, 6)),
         ),
         "convolution last": BayesianNetwork(
             (conv(2, 1, 1, stride=2), Relu(), conv(3, 2, 2, size=2), Flatten()), input_shape=(1, 5, 6),

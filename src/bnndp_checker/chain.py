@@ -19,7 +19,7 @@ from bnndp_checker.activations import RELU, Activation, activation
 from bnndp_checker.ball_arithmetic import ONE, ZERO, g, larger, parts, pdf, require, smaller, sq, upper_root
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
 from bnndp_checker.read_certificate import number, numbers
-from bnndp_checker.read_model import ACTIVATIONS, WEIGHTED, Layer, out_shape
+from bnndp_checker.read_model import ACTIVATIONS, BRANCHED, WEIGHTED, Layer, out_shape
 from bnndp_checker.strict_json import expect
 from bnndp_checker.tilted import Ends, line
 from bnndp_checker.vectors import Vector, dot, matrix, minus, plus, product, times
@@ -169,17 +169,26 @@ class Maximum:
 
 
 @dataclass
-class Added:
-    """A residual block: its input is added to its output."""
+class Joined:
+    """A block of branches: their sum, or their values side by side."""
 
-    steps: list[Step]
+    branches: list[list[Step]]
+    sizes: list[int] | None  # of the values of each branch side by side; None: their sum
 
     def back(self, form: Form) -> None:
-        """Both ways, and together at the input."""
-        straight = list(form.rows)
-        for step in reversed(self.steps):
-            step.back(form)
-        form.rows = [plus(a, b) for a, b in zip(form.rows, straight, strict=True)]
+        """Through every branch, and together at the input."""
+        rows, found, start = list(form.rows), list[list[Vector]](), 0
+        for k, steps in enumerate(self.branches):
+            end = start if self.sizes is None else start + self.sizes[k]
+            form.rows = [list(row) if self.sizes is None else row[start:end] for row in rows]
+            start = end
+            for step in reversed(steps):
+                step.back(form)
+            found.append(form.rows)
+        require(self.sizes is None or all(len(row) == start for row in rows), "the branches are all of the values")
+        form.rows = found[0]
+        for other in found[1:]:
+            form.rows = [plus(a, b) for a, b in zip(form.rows, other, strict=True)]
 
 
 def chain(layers: Sequence[Layer], shape: tuple[int, ...], start: Box, proof: dict[str, Any]) -> tuple[Chain, Box]:
@@ -207,12 +216,24 @@ def _walk(layers: Sequence[Layer], shape: tuple[int, ...], box: Box, proved: Cha
             box = _dropout(layer, shape, box, proved)
         elif layer.kind == "max_pool":
             box = _maximum(groups(layer, before), box, proved, next(given), name)
-        elif layer.kind == "residual":
-            outer = len(proved.steps)
-            inner = _walk(layer.inner, before, box, proved, given)
-            proved.steps[outer:] = [Added(proved.steps[outer:])]
-            box = Box(plus(box.low, inner.low), plus(box.high, inner.high))
+        elif layer.kind in BRANCHED:
+            box = _block(layer, before, box, proved, given)
     return box
+
+
+def _block(layer: Layer, shape: tuple[int, ...], box: Box, proved: Chain, given: Iterator[Any]) -> Box:
+    """Each branch goes on from the steps before the block, and none from those of another branch."""
+    outer, branches, ends = len(proved.steps), list[list[Step]](), list[Box]()
+    for branch in layer.branches:
+        ends.append(_walk(branch, shape, box, proved, given))
+        branches.append(proved.steps[outer:])
+        del proved.steps[outer:]
+    if layer.kind == "concatenate":
+        proved.steps.append(Joined(branches, [len(end.low) for end in ends]))
+        return Box([x for end in ends for x in end.low], [x for end in ends for x in end.high])
+    proved.steps.append(Joined(branches, None))
+    first, second = ends
+    return Box(plus(first.low, second.low), plus(first.high, second.high))
 
 
 def _fused(

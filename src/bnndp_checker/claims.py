@@ -17,7 +17,7 @@ from bnndp_checker.ball_arithmetic import ONE, ZERO, larger, require, smaller, u
 from bnndp_checker.chain import Chain, Form, chain, over_squares
 from bnndp_checker.layers import Box, Gaussian, gaussian, groups
 from bnndp_checker.read_certificate import number, numbers
-from bnndp_checker.read_model import ACTIVATIONS, Layer, out_shape
+from bnndp_checker.read_model import ACTIVATIONS, BRANCHED, Layer, out_shape
 from bnndp_checker.strict_json import expect
 from bnndp_checker.vectors import Vector, absolute, dot, matrix, minus, plus, product
 
@@ -89,8 +89,9 @@ def norms(layers: Sequence[Layer], shape: Shape, sizes: Vector) -> Vector:
             sizes = [size / (ONE - arb(float(layer.settings["rate"]))).sqrt() for size in sizes]
         elif layer.kind == "max_pool":
             sizes = [sum((sizes[i] for i in window), ZERO) for window in groups(layer, shape)]
-        elif layer.kind == "residual":
-            sizes = plus(sizes, norms(layer.inner, shape, sizes))
+        elif layer.kind in BRANCHED:
+            ends = [norms(branch, shape, sizes) for branch in layer.branches]
+            sizes = [size for end in ends for size in end] if layer.kind == "concatenate" else plus(*ends)
         elif layer.kind != "flatten":
             weights = gaussian(layer, shape)
             _, squares = weights.variance_range(Box(minus(sizes), sizes))

@@ -28,6 +28,7 @@ _TENSORS = {
     "matrix_normal_linear": ("weight_mean", "bias_mean", "row_factor", "column_factor"),
     "piecewise_affine": ("knots", "values"),
 }  # fmt: skip
+BRANCHED = ("residual", "concatenate")
 WEIGHTED = ("linear", "conv2d", "correlated_linear", "matrix_normal_linear")
 
 
@@ -84,12 +85,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the chain; a residual block holds a chain of its own."""
+    """One layer of the chain; a block holds chains of its own."""
 
     kind: str
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
-    inner: tuple[Layer, ...] = ()
+    branches: tuple[tuple[Layer, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,8 @@ def _container(data: bytes) -> tuple[str, dict[str, Tensor]]:
 def _layer(entry: Any, tensors: dict[str, Tensor]) -> Layer:
     """One layer; its tensors are taken out of those of the file."""
     kind = entry["type"]
-    if kind == "residual":
-        inner = fields(entry, kind, {"type", "layers"})["layers"]
-        expect(isinstance(inner, list) and len(inner) > 0, "a residual block has no layers")
-        return Layer(kind, {}, {}, tuple(_layer(each, tensors) for each in inner))
+    if kind in BRANCHED:
+        return Layer(kind, {}, {}, tuple(tuple(_layer(each, tensors) for each in chain) for chain in _chains(entry)))
     expect(kind in _KINDS, f"unknown layer {kind!r:.60}")
     settings, names = _SETTINGS.get(kind, {}), _TENSORS.get(kind, ())
     own = ({"name"} if names else set()) | ({"posterior"} if kind == "linear" else set())
@@ -192,6 +191,19 @@ def _layer(entry: Any, tensors: dict[str, Tensor]) -> Layer:
     return Layer(kind, {name: entry[name] for name in settings}, found)
 
 
+def _chains(entry: Any) -> list[Any]:
+    """The entries of the branches of a block."""
+    if entry["type"] == "concatenate":
+        chains = fields(entry, "concatenate", {"type", "branches"})["branches"]
+        expect(isinstance(chains, list) and len(chains) > 0, "a concatenation has no branches")
+    else:
+        fields(entry, "residual", {"type", "layers"}, {"type", "layers", "shortcut"})
+        chains = [entry["layers"], entry.get("shortcut", [])]
+        expect(isinstance(chains[0], list) and len(chains[0]) > 0, "a residual block has no layers")
+    expect(all(isinstance(chain, list) for chain in chains), "a branch is no list of layers")
+    return chains
+
+
 def _expect_shapes(kind: str, tensors: dict[str, Tensor]) -> None:
     if kind == "piecewise_affine":
         knots = tensors["knots"]
@@ -209,12 +221,17 @@ def _expect_shapes(kind: str, tensors: dict[str, Tensor]) -> None:
 
 def _expect_network(layers: Sequence[Layer], shape: Shape) -> None:
     """Refuse a chain whose shapes do not fit, or that does not end in weights and a vector."""
-    for layer in layers:
-        shape = out_shape(layer, shape)
+    shape = _end(layers, shape)
     ends = [layer.kind for layer in layers if layer.kind != "flatten"][-1:]
     expect(
         len(shape) == 1 and bool(ends) and ends[0] in WEIGHTED, "a network ends in a layer with weights, as a vector"
     )
+
+
+def _end(layers: Sequence[Layer], shape: Shape) -> Shape:
+    for layer in layers:
+        shape = out_shape(layer, shape)
+    return shape
 
 
 def out_shape(layer: Layer, shape: Shape) -> Shape:
@@ -235,10 +252,11 @@ def out_shape(layer: Layer, shape: Shape) -> Shape:
     elif layer.kind in WEIGHTED:
         n_out, n_in = layer.tensors["weight_mean"].shape
         found, fits = (n_out,), shape == (n_in,)
-    elif layer.kind == "residual":
-        for inner in layer.inner:
-            found = out_shape(inner, found)
-        fits = found == shape
+    elif layer.kind in BRANCHED:
+        ends = [_end(branch, shape) for branch in layer.branches]
+        found, fits = ends[0], len(set(ends)) == 1
+        if layer.kind == "concatenate":
+            found, fits = (sum(end[0] for end in ends), *ends[0][1:]), len({end[1:] for end in ends}) == 1
     elif layer.kind == "dropout":
         fits = len(shape) == 3 or not layer.settings["channels"]
     expect(fits, f"{layer.kind} does not fit inputs of the shape {shape}")

@@ -27,7 +27,7 @@ def test_operations_on_paper(sizes: tuple[int, ...]) -> None:
             for k, layer in enumerate(network.linears[1:-1]):
                 for sign in (1, -1):
                     rows = sign * layer.weight_mean[None]
-                    lower_bound(passed.chain[: k + 2], Bound(DenseRows(rows), rows.new_zeros(rows.shape[:2])))
+                    lower_bound(passed.nodes[: k + 2], Bound(DenseRows(rows), rows.new_zeros(rows.shape[:2])))
             mean_rows(passed, torch.eye(network.n_out, dtype=torch.float64)[None])
 
         carried()  # what the nodes compute once is no part of it

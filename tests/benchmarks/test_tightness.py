@@ -170,7 +170,7 @@ def activation(network: BayesianNetwork, box: Box, sources: Collection[Source | 
     """The activation of this index in the pass with the true values of the sources at the centre."""
     truth = sample(network.linears, box.centre, noise_of(network, 256))
     bounds = substitute.Substituted(network.layers, network.shapes, box, truth=truth, sources=sources)
-    return list(activations_of(bounds.passed.chain).values())[index]
+    return list(activations_of(bounds.passed.nodes).values())[index]
 
 
 @pytest.mark.parametrize("index", [1, 2])

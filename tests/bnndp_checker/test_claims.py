@@ -163,7 +163,11 @@ def test_norms_hold_the_second_moments() -> None:
     assert abs(float(sizes[0]) - (7 + math.hypot(1.5, 0.25))) < 1e-12
     drop = Layer("dropout", {"rate": 0.5, "law": "gaussian", "channels": False}, {})
     assert abs(float(norms([drop], (1,), [arb(3)])[0]) - 3 * math.sqrt(2)) < 1e-12
-    assert abs(float(norms([Layer("residual", {}, {}, (gauss,))], (1,), [arb(3)])[0]) - 3 - float(sizes[0])) < 1e-12
+    for branches, truth in ((((gauss,), ()), 3.0), (((gauss,), (gauss,)), float(sizes[0]))):
+        found = norms([Layer("residual", {}, {}, branches)], (1,), [arb(3)])
+        assert abs(float(found[0]) - truth - float(sizes[0])) < 1e-12
+        found = norms([Layer("concatenate", {}, {}, branches)], (1,), [arb(3)])
+        assert [float(x) for x in found] == pytest.approx([float(sizes[0]), truth])
     pool = Layer("max_pool", {"size": [1, 2], "stride": [1, 1]}, {})
     assert [float(x) for x in norms([pool], (1, 1, 3), [arb(1), arb(2), arb(4)])] == [3, 6]
     assert [float(x) for x in norms([Layer("sigmoid", {}, {})], (1,), [arb(2)])] == [1.0]

@@ -18,6 +18,7 @@ from bnndp.files.entries import read_chain
 from bnndp.files.posterior import load, save
 from bnndp.layers import (
     AveragePool,
+    Concatenate,
     Conv2d,
     CorrelatedLinear,
     Dropout,
@@ -102,6 +103,14 @@ def _networks() -> dict[str, Any]:
     return {
         "dense": dense,
         "image": image,
+        "blocks": BayesianNetwork(
+            (
+                Residual((factor, Tanh()), (factor,)),
+                Concatenate(((last, Relu()), (), (Tanh(),))),
+                Linear.fixed(_draw(1, 10)),
+            ),
+            input_shape=(3,),
+        ),
         "ensemble": Ensemble((image, flat), torch.tensor([0.3, 0.7], dtype=torch.float64)),
     }
 
@@ -115,11 +124,12 @@ def _same(found: Layer, record: Any) -> None:
         tensor = getattr(record, name)
         assert found.tensors[name].shape == tuple(tensor.shape)
         assert list(found.tensors[name].values) == tensor.flatten().tolist()
-    for inner, each in zip(found.inner, getattr(record, "layers", ()), strict=True):
-        _same(inner, each)
+    for branch, own in zip(found.branches, getattr(record, "branches", ()), strict=True):
+        for inner, each in zip(branch, own, strict=True):
+            _same(inner, each)
 
 
-@pytest.mark.parametrize("name", ["dense", "image", "ensemble"])
+@pytest.mark.parametrize("name", ["dense", "image", "blocks", "ensemble"])
 def test_what_bnndp_writes_is_read_alike(name: str, tmp_path: Path) -> None:
     network = _networks()[name]
     save(network, tmp_path / "model")
@@ -194,6 +204,14 @@ REFUSED: dict[str, tuple[dict[str, Any], Table]] = {
     "negative error": (_entry(LINEAR, USER | {"inner_error": -1.0}, linear("b")), KNOTTED),
     "residual without layers": (_entry({"type": "residual", "layers": []}, LINEAR), ONE),
     "residual that changes the shape": (_entry({"type": "residual", "layers": [LINEAR]}, linear("b")), TWO),
+    "residual with a shortcut of another shape": (
+        _entry({"type": "residual", "layers": [{"type": "relu"}], "shortcut": [LINEAR]}, linear("b")), TWO),
+    "residual with branches": (_entry({"type": "residual", "layers": [{"type": "relu"}], "branches": []}, LINEAR), ONE),
+    "a shortcut that is no list": (
+        _entry({"type": "residual", "layers": [{"type": "relu"}], "shortcut": {"type": "relu"}}, LINEAR), ONE),
+    "no branches": (_entry({"type": "concatenate", "branches": []}, LINEAR), ONE),
+    "branches that are no lists": (_entry({"type": "concatenate", "branches": [{"type": "relu"}]}, LINEAR), ONE),
+    "branches side by side that do not fit": (_entry({"type": "concatenate", "branches": [[], []]}, LINEAR), ONE),
     "residual with a name": (_entry({"type": "residual", "layers": [{"type": "relu"}], "name": "r"}, LINEAR), ONE),
     "shift of one": (_entry(LINEAR), ONE | {"input_shift": ([1], [0.0])}),
     "shift of a matrix": (_entry(LINEAR), ONE | {"input_shift": ([1, 2], [0.0, 0.0])}),

@@ -12,7 +12,7 @@ pytest.importorskip("flint", reason="the checker needs python-flint")
 from flint import arb, arb_mat
 
 from bnndp_checker import chain
-from bnndp_checker.chain import Added, Chain, Form, Fused, Maximum
+from bnndp_checker.chain import Chain, Form, Fused, Joined, Maximum
 from bnndp_checker.layers import Box, Gaussian
 from bnndp_checker.read_model import Layer
 
@@ -63,7 +63,8 @@ def test_a_residual_block_adds_its_input(seed: int) -> None:
     box = Box(balls([-1.0] * 3), balls([1.0] * 3))
     zero = balls([0.0] * 3)
     layer = Gaussian(arb_mat(3, 3, [arb(x) for row in weight for x in row]), balls(bias), arb_mat(3, 3), zero)
-    step = Added([Fused(layer, box, None, None, (balls([1.0] * 3), zero), zero, zero)])
+    through = [Fused(layer, box, None, None, (balls([1.0] * 3), zero), zero, zero)]
+    step = Joined([through, []], None)
     row = [dice.uniform(-2, 2) for _ in range(3)]
     form = Form([balls(row)], [arb(0.5)], [arb(0)])
     step.back(form)
@@ -73,6 +74,12 @@ def test_a_residual_block_adds_its_input(seed: int) -> None:
             x + sum(w * y for w, y in zip(line, z, strict=True)) + b for x, line, b in zip(z, weight, bias, strict=True)
         ]
         assert abs(value(balls(row), arb(0.5), out) - value(form.rows[0], form.constants[0], z)) < arb("1e-13")
+    wide = [dice.uniform(-2, 2) for _ in range(6)]
+    form = Form([balls(wide)], [arb(0.5)], [arb(0)])
+    Joined([through, []], [3, 3]).back(form)
+    z = [dice.uniform(-1, 1) for _ in range(3)]
+    out = [sum(w * y for w, y in zip(line, z, strict=True)) + b for line, b in zip(weight, bias, strict=True)] + z
+    assert abs(value(balls(wide), arb(0.5), out) - value(form.rows[0], form.constants[0], z)) < arb("1e-13")
 
 
 @pytest.mark.parametrize("channels", [False, True])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bnndp.engine.chunks import by_chunks, cache_size, chunks, device_size, indices_of
+from bnndp.engine.chunks import by_chunks, cache_size, chunks, device_size, indices_of, picked
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
@@ -58,3 +58,19 @@ def test_indices_hold_all_that_a_mask_marks() -> None:
         assert len(set(indices)) == len(indices)
         assert set(marks.nonzero()[:, 0].tolist()) <= set(indices)
     assert indices_of(mask[:0]).shape == (0, 0)
+
+
+@pytest.mark.parametrize("most", [1, 40, 10**6])
+def test_pieces_hold_all_that_a_mask_marks_once(most: int) -> None:
+    mask = torch.rand(50, 12, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 50)[:, None]
+    found = torch.zeros_like(mask, dtype=torch.int64)
+    boxes = []
+    for at, index in picked(mask, most):
+        assert index.shape[0] == at.shape[0]
+        assert index.shape[0] == 1 or index.numel() <= most
+        found[at[:, None], index] += 1
+        boxes += at.tolist()
+    assert sorted(boxes) == mask.any(-1).nonzero()[:, 0].tolist()
+    assert int(found.max()) == 1
+    assert bool(found[mask].all())
+    assert list(picked(mask[:0], most)) == []

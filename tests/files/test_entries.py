@@ -194,7 +194,10 @@ def _nan(name: str) -> Change:
 
 
 MALFORMED: dict[str, tuple[Change, str]] = {
-    "unknown kind": (_entry(1, type="conv3d"), "known types: average_pool, conv2d, correlated_linear, dropout, elu"),
+    "unknown kind": (
+        _entry(1, type="conv3d"),
+        "known types: average_pool, concatenate, conv2d, correlated_linear, dropout, elu",
+    ),
     "stride missing": (_lacking(0, "stride"), "layer 0 (conv2d) lacks the settings 'stride'"),
     "stride zero": (_entry(0, stride=[0, 1]), "stride must be"),
     "stride a text": (_entry(0, stride="1"), "stride must be"),

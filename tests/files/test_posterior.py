@@ -278,7 +278,10 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     "layers an object": (_header(layers={"0": {"type": "relu"}}), "'layers' must be a list"),
     "layer a string": (lambda raw: raw.header["layers"].__setitem__(1, "relu"), "layer 1"),
     "layer null": (lambda raw: raw.header["layers"].__setitem__(0, None), "layer 0"),
-    "unknown layer": (_layer(1, type="mish"), "'mish'; known types: average_pool, conv2d, correlated_linear, "),
+    "unknown layer": (
+        _layer(1, type="mish"),
+        "'mish'; known types: average_pool, concatenate, conv2d, correlated_linear, ",
+    ),
     "layer type missing": (lambda raw: raw.header["layers"][1].pop("type"), "layer 1 has type None"),
     "layer type a list": (_layer(0, type=["linear"]), "layer 0 has type ["),
     "layer type an object": (_layer(0, type={}), "layer 0 has type {"),

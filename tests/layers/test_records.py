@@ -37,7 +37,7 @@ def remade(layer: Any, **changes: object) -> Any:
 
 
 def test_every_kind_has_a_case() -> None:
-    others = {"residual"}  # a block of records, with tests of its own
+    others = {"residual", "concatenate"}  # blocks of records, with tests of their own
     assert {layer.kind for layer, _ in CASES.values()} | others == set(LAYERS) | set(ACTIVATIONS) == set(KINDS)
     assert not set(LAYERS) & set(ACTIVATIONS)
 

@@ -10,12 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import records
+from support.layer_networks import make_case
 from support.records import conv, correlated, linear, matrix_normal, normal, uniform
 
 from bnndp.activations import Elu, Identity, LeakyRelu, PiecewiseAffine, Relu, Tanh
+from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.geometry.box import Box
 from bnndp.layers import (
     AveragePool,
+    Branched,
+    Concatenate,
     Conv2d,
     CorrelatedLinear,
     Dropout,
@@ -137,12 +141,51 @@ def test_what_is_another_function_stays() -> None:
         (Elu(1e-300), (4,)),
         (Dropout(1e-300), (4,)),
         (Residual((Identity(),)), (4,)),
+        (Residual((Relu(),), (Linear.fixed(torch.eye(4), torch.ones(4)),)), (4,)),
+        (Residual((Relu(),), (Linear(torch.eye(4), torch.eye(4), torch.zeros(4), torch.zeros(4)),)), (4,)),
+        (
+            Residual((Relu(),), (Conv2d.fixed(torch.eye(2)[..., None, None], stride=1, padding=1), MaxPool(3, 1))),
+            (2, 4, 4),
+        ),
+        (Concatenate(((), ())), (4,)),
+        (Concatenate(((Linear.fixed(torch.ones(1, 4)),), (Linear.fixed(torch.ones(1, 4)), Relu()))), (4,)),
         (AveragePool(1, stride=2), (2, 4, 4)),
         (MaxPool(2), (2, 4, 4)),
     ]
     for layer, shape in kept:
         (new,) = (each for each in only(layer, shape) if each.kind == layer.kind)
         assert new is layer or isinstance(layer, Residual)
+        if isinstance(layer, Branched):
+            assert [len(branch) for branch in new.branches] == [len(branch) for branch in layer.branches]
+
+
+@pytest.mark.parametrize("kind", ["residual", "projection", "concatenate", "conv_blocks"])
+def test_networks_of_blocks_compute_the_same(kind: str) -> None:
+    """Mean weights and draws of one seed, with every block in a block that changes nothing."""
+    for index in range(12):
+        network = make_case(5, kind, index).network
+        form = normal_form(network).members[0]
+        around = tuple(Concatenate(((layer,),)) for layer in network.layers[:-1])
+        other = normal_form(BayesianNetwork((*around, network.layers[-1]), input_shape=network.input_shape)).members[0]
+        assert [layer.kind for layer in other.layers] == [layer.kind for layer in form.layers]
+        assert other.digest() == form.digest()
+        certain = [without_noise(each) for each in (network, form)]
+        x = normal(3, network.n_in, seed=index)
+        one, two = (evaluate(draw_networks(each, 1, seed=0), x) for each in certain)
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def without_noise(network: BayesianNetwork) -> BayesianNetwork:
+    return replace(network, layers=tuple(map(certain_layer, network.layers)))
+
+
+def certain_layer(layer: Any) -> Any:
+    if isinstance(layer, Branched):
+        return layer.with_branches([[certain_layer(each) for each in branch] for branch in layer.branches])
+    if isinstance(layer, Dropout):
+        return Dropout(0.0, layer.law, layer.channels)
+    names = [n for n in ("weight_std", "bias_std", "factor", "row_factor") if n in layer.tensors]
+    return replace(layer, **{n: torch.zeros_like(getattr(layer, n)) for n in names}) if names else layer
 
 
 def test_networks_of_images_compute_the_same() -> None:

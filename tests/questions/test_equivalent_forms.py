@@ -23,6 +23,7 @@ from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.geometry.box import Box
 from bnndp.layers import (
     AveragePool,
+    Concatenate,
     Conv2d,
     CorrelatedLinear,
     Dropout,
@@ -144,6 +145,37 @@ def nothing_added(layer: Any) -> Sequence[Any]:
     return [Residual((Linear.fixed(torch.ones(4, n)), Relu(), Linear.fixed(torch.zeros(n, 4)))), layer]
 
 
+def beside_zeros(layer: Any) -> Sequence[Any]:
+    """A layer as the shortcut of a block that adds zeros, and the block in another one of the same kind."""
+    if not isinstance(layer, Linear):
+        return [layer]
+    zeros = Linear.fixed(torch.zeros(layer.n_out, layer.n_in))
+    return [Residual((Relu(), zeros), (Residual((layer,), (zeros,)),))]
+
+
+def alone(layer: Any) -> Sequence[Any]:
+    return [Concatenate(((layer,),))]
+
+
+def in_branches(layer: Any) -> Sequence[Any]:
+    """The rows of a layer as branches side by side."""
+    if not isinstance(layer, Linear):
+        return [layer]
+    rows = zip(*(getattr(layer, name).split(2) for name in layer.tensors), strict=True)
+    return [Concatenate(tuple((Linear(*each),) for each in rows))]
+
+
+def hidden(change: Callable[[Any], Sequence[Any]]) -> Form:
+    """All layers but the last replaced by others, of which the first may not say how many inputs it takes."""
+
+    def changed(network: BayesianNetwork) -> BayesianNetwork:
+        *most, last = network.layers
+        layers = (new for layer in most for new in change(layer))
+        return replace(network, layers=(*layers, last), input_shape=(INPUTS,))
+
+    return changed
+
+
 def permuted(network: BayesianNetwork) -> BayesianNetwork:
     """The neurons of every hidden layer in another order."""
     linears, order = list(network.linears), None
@@ -192,6 +224,9 @@ FORMS: dict[str, Form] = {
     "pixels with padding": lambda network: on_pixels(network, size=5, padding=2),
     "pixels, pooled": lambda network: on_pixels(network, (AveragePool(1), MaxPool(1), Dropout(0.0, channels=True))),
     "blocks that add nothing": lambda network: each(nothing_added)(replace(network, input_shape=(INPUTS,))),
+    "blocks beside zeros": hidden(beside_zeros),
+    "concatenations of one branch": hidden(alone),
+    "rows as branches": hidden(in_branches),
     "an ensemble of one": lambda network: Ensemble((network,)),
     "equal members": lambda network: Ensemble((network, for_relu(LeakyRelu(0.0))(network), network), [0.2, 0.3, 0.5]),
     "a member of no weight": lambda network: Ensemble((network, permuted(network)), [1.0, 0.0]),
@@ -279,6 +314,54 @@ def correlated(layer: Any) -> Sequence[Any]:
     stds = stds_of(layer)
     covariance = torch.diag_embed(stds.square()) * (1 - 1e-12) + 1e-12 * stds[:, :, None] * stds[:, None]
     return [CorrelatedLinear.rows(layer.weight_mean, layer.bias_mean, covariance)]
+
+
+def residual_forms(task: str, *, image: bool) -> list[BayesianNetwork]:
+    """A residual network with the identity as its shortcut, and the same with it as a layer, and with both swapped."""
+    dice = torch.Generator().manual_seed(7)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=dice, dtype=F64)
+
+    def layer(n_out: int, n_in: int) -> Linear:
+        return Linear(
+            draw(n_out, n_in) / n_in**0.5, 0.1 * draw(n_out, n_in).abs(), 0.3 * draw(n_out), 0.1 * draw(n_out).abs()
+        )
+
+    def kernel(out: int, into: int) -> Conv2d:
+        shape = (out, into, 2, 1)
+        return Conv2d(draw(*shape) / 2, 0.1 * draw(*shape).abs(), draw(out), 0.1 * draw(out).abs(), 1, (1, 0))
+
+    ends = 2 if task == "regression" else 3
+    inner: tuple[Any, ...]
+    unit: Any
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+    shape: tuple[int, ...]
+    if image:
+        inner, unit = (
+            (kernel(2, 2), Relu(), replace(kernel(2, 2), padding=(0, 0))),
+            Conv2d.fixed(torch.eye(2)[..., None, None]),
+        )
+        before, after, shape = (Conv2d.fixed(draw(2, 1, 1, 1)), Relu()), (Relu(), Flatten(), layer(ends, 6)), (1, 3, 1)
+    else:
+        inner, unit = (layer(5, 4), Relu(), layer(4, 5)), Linear.fixed(torch.eye(4))
+        before, after, shape = (layer(4, INPUTS), Relu()), (Relu(), layer(ends, 4)), (INPUTS,)
+    blocks = [
+        Residual(inner),
+        Residual(inner, (unit,)),
+        Residual((unit,), inner),
+        Residual(inner, (Concatenate(((),)),)),
+    ]
+    return [BayesianNetwork((*before, block, *after), task, input_shape=shape) for block in blocks]
+
+
+@pytest.mark.parametrize("image", [False, True], ids=["dense", "image"])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_shortcuts_that_are_the_identity(task: str, image: bool) -> None:
+    one, *others = residual_forms(task, image=image)
+    for other in others:
+        assert_same(one, other, boxes(0.01, 4))
 
 
 NEARLY: dict[str, Form] = {

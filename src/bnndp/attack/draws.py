@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TypeAlias
 
 import torch
@@ -26,6 +27,7 @@ from bnndp.layers import (
     DENSE,
     WEIGHTED,
     AveragePool,
+    Branched,
     Conv2d,
     CorrelatedLinear,
     Dropout,
@@ -33,7 +35,6 @@ from bnndp.layers import (
     Linear,
     MatrixNormalLinear,
     MaxPool,
-    Residual,
 )
 from bnndp.network import BayesianNetwork, Layer, Posterior, flat
 
@@ -57,7 +58,8 @@ class _Factor:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    steps: tuple[_Step, ...]  # of a residual block
+    layer: Branched
+    branches: tuple[tuple[_Step, ...], ...]
 
 
 _Step: TypeAlias = "_Weights | _Factor | _Block | Layer"
@@ -138,7 +140,7 @@ def _run(chain: Chain, x: Tensor) -> Tensor:  # (points, n_in) -> (draws or 1, p
 def _steps(steps: Sequence[_Step], z: Tensor) -> Tensor:  # (draws or 1, points, *shape)
     for step in steps:
         if isinstance(step, _Block):
-            z = z + _steps(step.steps, z)
+            z = step.layer.joined([_steps(branch, z) for branch in step.branches])
         elif isinstance(step, _Weights):
             z = affine(step.layer, z, step.weight, step.bias)
         elif isinstance(step, _Factor):
@@ -219,9 +221,9 @@ class _Source:
 
 def _drawn(layer: Layer, shape: tuple[int, ...], source: _Source) -> _Step:  # noqa: PLR0911 (one for each kind)
     """The layer with its weights drawn; ``shape`` is that of its inputs."""
-    if isinstance(layer, Residual):
-        pairs = zip(layer.layers, layer.shapes(shape)[:-1], strict=True)
-        return _Block(tuple(_drawn(inner, each, source) for inner, each in pairs))
+    if isinstance(layer, Branched):
+        pairs = zip(layer.branches, layer.shapes(shape), strict=True)
+        return _Block(layer, tuple(tuple(map(_drawn, own, shapes, repeat(source))) for own, shapes in pairs))
     if isinstance(layer, WEIGHTED) and not layer.random:
         return _Weights(layer, layer.weight_mean[None], layer.bias_mean[None])
     if isinstance(layer, Conv2d):

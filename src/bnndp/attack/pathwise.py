@@ -25,7 +25,7 @@ from torch import Tensor
 from bnndp.activations.activation import Activation
 from bnndp.attack.draws import affine, convolve, plain_step
 from bnndp.errors import UnsupportedLayerError
-from bnndp.layers import DENSE, WEIGHTED, Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear, Residual
+from bnndp.layers import DENSE, WEIGHTED, Branched, Conv2d, CorrelatedLinear, Dropout, Linear, MatrixNormalLinear
 from bnndp.maths.normal import cdf, pdf
 from bnndp.network import Layer
 
@@ -36,8 +36,8 @@ def noise_width(layer: Layer, shape: tuple[int, ...]) -> int:
     """How many Gaussians a layer with inputs of this shape needs for one draw; zero where nothing is random."""
     if not layer.random:
         return 0
-    if isinstance(layer, Residual):
-        return sum(_inner_widths(layer, shape))
+    if isinstance(layer, Branched):
+        return sum(map(sum, _inner_widths(layer, shape)))
     if isinstance(layer, Conv2d):
         return layer.weight_mean.numel() + layer.bias_mean.numel()
     if isinstance(layer, Dropout):
@@ -49,23 +49,25 @@ def noise_width(layer: Layer, shape: tuple[int, ...]) -> int:
     return layer.n_out + (layer.rank if isinstance(layer, CorrelatedLinear) and layer.shared else 0)
 
 
-def _inner_widths(block: Residual, shape: tuple[int, ...]) -> list[int]:
-    """Gaussians of every layer of a block."""
-    return [noise_width(layer, each) for layer, each in zip(block.layers, block.shapes(shape)[:-1], strict=True)]
+def _inner_widths(block: Branched, shape: tuple[int, ...]) -> list[list[int]]:
+    """Gaussians of every layer of each branch of a block."""
+    pairs = zip(block.branches, block.shapes(shape), strict=True)
+    return [list(map(noise_width, branch, shapes)) for branch, shapes in pairs]
 
 
 def breadth(layer: Layer, shape: tuple[int, ...]) -> int:
     """Numbers that a layer makes of one input of this shape and one draw, roughly, for the memory they take."""
-    if isinstance(layer, Residual):
-        return max(breadth(inner, each) for inner, each in zip(layer.layers, layer.shapes(shape)[:-1], strict=True))
+    if isinstance(layer, Branched):
+        inner = [map(breadth, *pair) for pair in zip(layer.branches, layer.shapes(shape), strict=True)]
+        return max([math.prod(layer.out_shape(shape)), *(size for branch in inner for size in branch)])
     own = layer.n_out * min(layer.rank, layer.n_in + 1) if isinstance(layer, CorrelatedLinear) else 0
     return max(math.prod(layer.out_shape(shape)), own)
 
 
 def step(layer: Layer, z: Tensor, eps: Tensor | None) -> Tensor:
     """The layer on z (draws or 1, points, *shape) with noise (draws, width), or its mean where that is None."""
-    if isinstance(layer, Residual):
-        return z + _block(layer, z, eps)
+    if isinstance(layer, Branched):
+        return _block(layer, z, eps)
     if isinstance(layer, DENSE):
         return _mean(layer, z) if eps is None else _dense(layer, z, eps)
     if isinstance(layer, Conv2d):
@@ -75,13 +77,16 @@ def step(layer: Layer, z: Tensor, eps: Tensor | None) -> Tensor:
     return plain_step(layer, z)
 
 
-def _block(block: Residual, z: Tensor, eps: Tensor | None) -> Tensor:
-    """What a residual block adds to z."""
-    widths = _inner_widths(block, tuple(z.shape[2:]))
-    parts: tuple[Tensor | None, ...] = (None,) * len(widths) if eps is None else eps.split(widths, dim=-1)
-    for layer, width, part in zip(block.layers, widths, parts, strict=True):
-        z = step(layer, z, part if width else None)
-    return z
+def _block(block: Branched, z: Tensor, eps: Tensor | None) -> Tensor:
+    """A block, with the noise of its branches one after the other."""
+    found, start = [], 0
+    for branch, widths in zip(block.branches, _inner_widths(block, tuple(z.shape[2:])), strict=True):
+        own = z
+        for layer, width in zip(branch, widths, strict=True):
+            own = step(layer, own, eps[..., start : start + width] if eps is not None and width else None)
+            start += width
+        found.append(own)
+    return block.joined(found)
 
 
 def marginals(layer: Layer, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from bnndp.certificates.curves import RELU, Curve, Lines, curve_of
 from bnndp.certificates.maps import SLACK, Map, Sides, map_of
 from bnndp.certificates.tilted import log_lines
 from bnndp.errors import UnsupportedLayerError
-from bnndp.layers import WEIGHTED, AveragePool, Dropout, Flatten, MaxPool, Residual
+from bnndp.layers import WEIGHTED, AveragePool, Branched, Concatenate, Dropout, Flatten, MaxPool
 from bnndp.maths.normal import pdf
 from bnndp.network import Layer, is_activation
 
@@ -136,16 +137,20 @@ class Maximum:
 
 
 @dataclass(slots=True)
-class Added:
-    """A residual block."""
+class Joined:
+    """A block of branches: their sum, or their values side by side."""
 
-    steps: list[Step]
+    branches: list[list[Step]]
+    sizes: list[int] | None  # of the values of each branch side by side; None: their sum
 
     def back(self, form: Form) -> None:
-        straight = form.rows
-        for step in reversed(self.steps):
-            step.back(form)
-        form.rows = form.rows + straight
+        rows, found = form.rows, list[Tensor]()
+        for k, steps in enumerate(self.branches):
+            form.rows = rows if self.sizes is None else rows.split(self.sizes, -1)[k]
+            for step in reversed(steps):
+                step.back(form)
+            found.append(form.rows)
+        form.rows = reduce(torch.add, found)
 
     def numbers(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002 (as of all steps)
         return None
@@ -232,14 +237,28 @@ def _walk(layers: list[Layer], shape: tuple[int, ...], box: Sides, chain: Chain)
             box = _dropout(layer, shape, box, chain)
         elif isinstance(layer, MaxPool):
             box = _maximum(layer, before, box, chain)
-        elif isinstance(layer, Residual):
-            outer = len(chain.steps)
-            inner = _walk(list(layer.layers), before, box, chain)
-            chain.steps[outer:] = [Added(chain.steps[outer:])]
-            box = Sides(box.low + inner.low, box.high + inner.high).outward(box.magnitude + inner.magnitude)
+        elif isinstance(layer, Branched):
+            box = _block(layer, before, box, chain)
         elif not isinstance(layer, Flatten):
             raise UnsupportedLayerError(f"certificates do not support the layer {layer.kind!r}.")
     return box
+
+
+def _block(layer: Branched, shape: tuple[int, ...], box: Sides, chain: Chain) -> Sides:
+    """Each branch goes on from the steps before the block, and none from those of another branch."""
+    outer, branches, ends = len(chain.steps), list[list[Step]](), list[Sides]()
+    for branch in layer.branches:
+        ends.append(_walk(list(branch), shape, box, chain))
+        branches.append(chain.steps[outer:])
+        del chain.steps[outer:]
+    sides = isinstance(layer, Concatenate)
+    chain.steps.append(Joined(branches, [end.low.shape[-1] for end in ends] if sides else None))
+    low, high = ([getattr(end, name) for end in ends] for name in ("low", "high"))
+    if sides:
+        return Sides(torch.cat(low, -1), torch.cat(high, -1))
+    return Sides(reduce(torch.add, low), reduce(torch.add, high)).outward(
+        reduce(torch.add, [e.magnitude for e in ends])
+    )
 
 
 def _fused(layer: Map | None, curve: Curve | None, box: Sides, chain: Chain) -> Sides:

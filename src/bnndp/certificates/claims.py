@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn import functional
 from bnndp.certificates.chain import Chain, Form, chain_of
 from bnndp.certificates.curves import curve_of
 from bnndp.certificates.maps import Map, Sides, map_of
-from bnndp.layers import Dropout, Flatten, MaxPool, Residual
+from bnndp.layers import Branched, Concatenate, Dropout, Flatten, MaxPool
 from bnndp.network import BayesianNetwork, Layer, is_activation
 
 _SLACK = 2.0**-34
@@ -185,8 +186,9 @@ def _norms(layers: Sequence[Layer], shape: tuple[int, ...], sizes: Tensor) -> Te
             image = sizes.unflatten(-1, shape)
             area = layer.size[0] * layer.size[1]  # type: ignore[index]
             sizes = (functional.avg_pool2d(image, layer.size, layer.stride) * area).flatten(1)
-        elif isinstance(layer, Residual):
-            sizes = sizes + _norms(layer.layers, shape, sizes)
+        elif isinstance(layer, Branched):
+            ends = [_norms(branch, shape, sizes) for branch in layer.branches]
+            sizes = torch.cat(ends, -1) if isinstance(layer, Concatenate) else reduce(torch.add, ends)
         elif not isinstance(layer, Flatten):
             weights = map_of(layer, shape)
             _, squares = weights.variance_range(Sides(-sizes, sizes))

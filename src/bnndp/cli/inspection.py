@@ -14,7 +14,7 @@ from bnndp.certificates.certificate import file_digest
 from bnndp.certificates.curves import curve_of
 from bnndp.errors import CertError, MagnitudeError
 from bnndp.files.posterior import FORMAT, ModelFile
-from bnndp.layers import WEIGHTED, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear, Residual
+from bnndp.layers import WEIGHTED, Branched, Conv2d, CorrelatedLinear, Linear, MatrixNormalLinear, Residual
 from bnndp.network import BayesianNetwork, Ensemble, Layer, Posterior, flat, is_activation, normal_form
 
 
@@ -77,10 +77,12 @@ def _layers(members: Sequence[BayesianNetwork]) -> Iterator[dict[str, Any]]:
 
 
 def _named(layers: Sequence[Layer], shape: tuple[int, ...], prefix: str = "") -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A name and the shape of the output of every layer; those in residual blocks have that of the block in front."""
+    """A name and the shape of the output of every layer; those in blocks have that of the block in front."""
     for index, layer in enumerate(layers):
-        if isinstance(layer, Residual):
-            yield from _named(layer.layers, shape, f"{prefix}{index}.")
+        if isinstance(layer, Branched):
+            names = ("", "shortcut.") if isinstance(layer, Residual) else [f"{k}." for k in range(len(layer.branches))]
+            for branch, name in zip(layer.branches, names, strict=True):
+                yield from _named(branch, shape, f"{prefix}{index}.{name}")
         else:
             yield f"{prefix}{index}", layer.out_shape(shape)
         shape = layer.out_shape(shape)

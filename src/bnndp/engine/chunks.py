@@ -92,21 +92,23 @@ def indices_of(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) 
     return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, :most]
 
 
-def picked(mask: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:  # (batch, n) of booleans
+def picked(mask: Tensor, most: int, pieces: int = _PIECES) -> Iterator[tuple[Tensor, Tensor]]:  # (batch, n) of booleans
     """Pieces of the boxes, and the indices at which the mask is true in them: (some,), (some, k) of integers.
 
-    Boxes with about as many go together, ``most`` indices in all or a share of the boxes, so that few of those of a box
-    are others. Boxes without any are left out.
+    Boxes with about as many go together, ``most`` indices in all, so that few of those of a box are others; there are
+    about as many ``pieces``, or more. Boxes without any are left out.
 
     >>> [(at.tolist(), index.tolist()) for at, index in picked(torch.tensor([[False, False], [True, False]]), 8)]
     [([1], [[0]])]
     """
     count, order = mask.sum(-1).sort(descending=True, stable=True)
-    counts, start, share = count.tolist(), 0, max(_TOGETHER, -(-order.shape[0] // _PIECES))
-    while start < len(counts) and counts[start]:
-        at = order[start : start + min(max(1, most // counts[start]), share)]
+    counts = [number for number in count.tolist() if number]
+    start, share = 0, max(_TOGETHER, -(-len(counts) // pieces))
+    while start < len(counts):
+        stop = min(start + min(max(1, most // counts[start]), share), len(counts))
+        at = order[start:stop]
         yield at, mask[at].byte().argsort(dim=-1, descending=True, stable=True)[:, : counts[start]]
-        start += at.shape[0]
+        start = stop
 
 
 def _units(device: torch.device) -> int:

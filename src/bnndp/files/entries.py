@@ -15,13 +15,13 @@ from torch import Tensor
 
 from bnndp.errors import CertError, ModelFileError
 from bnndp.files.container import expect_known
-from bnndp.layers import DENSE, WEIGHTED, Flatten, Linear, Residual
+from bnndp.layers import DENSE, WEIGHTED, Branched, Concatenate, Flatten, Linear, Residual
 from bnndp.network import KINDS, BayesianNetwork, Layer
 
 SHIFT = "input_shift"
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST = 50_000  # layers in a file, those within blocks too
-_NESTED = 16  # residual blocks within one another, at most
+_NESTED = 16  # blocks within one another, at most
 _POSTERIORS = {"mean_field": (), "deterministic": ("weight_std", "bias_std")}  # and the tensors that it does not have
 
 
@@ -39,9 +39,9 @@ def _write(layers: Sequence[Layer], prefix: str) -> tuple[list[dict[str, Any]], 
     named = 0
     for index, layer in enumerate(layers):
         entry: dict[str, Any] = {"type": layer.kind}
-        if isinstance(layer, Residual):
-            entry["layers"], inner = _write(layer.layers, f"{prefix}blocks.{index}.")
-            tensors |= inner
+        if isinstance(layer, Branched):
+            chains, inner = _write_branches(layer, f"{prefix}blocks.{index}.")
+            entry, tensors = entry | chains, tensors | inner
         if layer.tensors:
             entry["name"], named = f"{prefix}layers.{named}", named + 1
             # Copies: the writer refuses tensors that share memory, as those of a layer used twice do.
@@ -52,6 +52,17 @@ def _write(layers: Sequence[Layer], prefix: str) -> tuple[list[dict[str, Any]], 
     return entries, tensors
 
 
+def _write_branches(block: Branched, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The entries of the branches by their keys, and their tensors; a shortcut that is the identity has no key."""
+    names = ("", "shortcut.") if isinstance(block, Residual) else [f"branches.{k}." for k in range(len(block.branches))]
+    found = [_write(branch, prefix + name) for branch, name in zip(block.branches, names, strict=True)]
+    tensors = {name: tensor for _, own in found for name, tensor in own.items()}
+    chains = [entries for entries, _ in found]
+    if not isinstance(block, Residual):
+        return {"branches": chains}, tensors
+    return {"layers": chains[0]} | ({"shortcut": chains[1]} if chains[1] else {}), tensors
+
+
 def expect_few(chains: Sequence[object]) -> None:
     """Refuse a file with more layers than any real network has."""
     left, count = list(chains), 0
@@ -59,7 +70,10 @@ def expect_few(chains: Sequence[object]) -> None:
         chain = left.pop()
         entries = chain if isinstance(chain, list) else []
         count += len(entries)
-        left += [entry["layers"] for entry in entries if isinstance(entry, dict) and "layers" in entry]
+        for entry in entries:
+            if isinstance(entry, dict):
+                left += [entry[key] for key in ("layers", "shortcut") if key in entry]
+                left += entry["branches"] if isinstance(entry.get("branches"), list) else []
         if count > _MOST:
             raise ModelFileError(f"has more than {_MOST} layers.")
 
@@ -82,7 +96,7 @@ def read_chain(
 
 def _shape_of(layers: Sequence[Layer], shape: list[int]) -> tuple[int, ...] | None:
     """The shape to build with: none where the first layer that matters is dense and says it, to compare both."""
-    first = next((layer for layer in layers if isinstance(layer, (*WEIGHTED, Flatten))), None)
+    first = next((layer for layer in layers if isinstance(layer, (*WEIGHTED, Flatten, Branched))), None)
     return None if isinstance(first, DENSE) else tuple(shape)
 
 
@@ -92,7 +106,7 @@ def _layer(index: int, entry: object, left: dict[str, Tensor], depth: int = 0) -
         known = ", ".join(sorted(KINDS))
         raise ModelFileError(f"layer {index} has type {kind!r:.80}; known types: {known}.")
     record = KINDS[kind]
-    if record is Residual:
+    if issubclass(record, Branched):
         return _block(index, entry, left, depth)
     own = (("name",) if record.tensors else ()) + (("posterior",) if record is Linear else ())
     expect_known(entry, {"type", *own, *record.settings}, f"layer {index} ({kind}) has")
@@ -108,17 +122,20 @@ def _layer(index: int, entry: object, left: dict[str, Tensor], depth: int = 0) -
 
 
 def _block(index: int, entry: dict[str, Any], left: dict[str, Tensor], depth: int) -> Layer:
-    """A residual block: its layers are entries of their own."""
-    expect_known(entry, {"type", "layers"}, f"layer {index} (residual) has")
-    inner = entry.get("layers")
-    if not isinstance(inner, list):
-        raise ModelFileError(f"layer {index} (residual) lacks its layers.")
+    """A block: the layers of its branches are entries of their own."""
+    kind = entry["type"]
+    where, concatenation = f"layer {index} ({kind})", kind == Concatenate.kind
+    expect_known(entry, {"type", "branches"} if concatenation else {"type", "layers", "shortcut"}, f"{where} has")
+    chains = entry.get("branches") if concatenation else [entry.get("layers"), entry.get("shortcut", [])]
+    if not isinstance(chains, list) or not all(isinstance(chain, list) for chain in chains):
+        raise ModelFileError(f"{where} lacks its {'branches' if concatenation else 'layers'}.")
     if depth >= _NESTED:
-        raise ModelFileError(f"residual blocks lie within one another deeper than {_NESTED}.")
+        raise ModelFileError(f"blocks lie within one another deeper than {_NESTED}.")
     try:
-        return Residual(tuple(_layer(i, each, left, depth + 1) for i, each in enumerate(inner)))
+        branches = [tuple(_layer(i, each, left, depth + 1) for i, each in enumerate(chain)) for chain in chains]
+        return Concatenate(tuple(branches)) if concatenation else Residual(*branches)
     except CertError as error:
-        raise ModelFileError(f"layer {index} (residual): {error}") from error
+        raise ModelFileError(f"{where}: {error}") from error
 
 
 def _tensors(index: int, entry: dict[str, Any], record: type[Any], left: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """Records of the layers that carry or move values, one file per kind (activations are in ``bnndp.activations``)."""
 
 from bnndp.layers.batch_norm import BatchNorm
+from bnndp.layers.branched import Branched
+from bnndp.layers.concatenate import Concatenate
 from bnndp.layers.convolution import Conv2d
 from bnndp.layers.correlated import CorrelatedLinear
 from bnndp.layers.dropout import Dropout
@@ -16,6 +18,8 @@ __all__ = [
     "WEIGHTED",
     "AveragePool",
     "BatchNorm",
+    "Branched",
+    "Concatenate",
     "Conv2d",
     "CorrelatedLinear",
     "Dropout",
@@ -34,6 +38,6 @@ WEIGHTED = (*DENSE, Conv2d)
 """Layers with weights: a network ends in one of them."""
 
 LAYERS: dict[str, type[Record]] = {
-    record.kind: record for record in (*WEIGHTED, Dropout, AveragePool, MaxPool, Flatten, Residual)
+    record.kind: record for record in (*WEIGHTED, Dropout, AveragePool, MaxPool, Flatten, Residual, Concatenate)
 }
 """The layers by their kind."""

@@ -28,8 +28,8 @@ ReLU, identity, pooling, dropout, flattening, or nothing. Then the first of them
 its biases, and the weights of the second multiplied by it. The law of the network stays the same, and no number is
 rounded unless it becomes subnormal, which is refused. A layer is scaled where its largest number is beyond
 :math:`2^{\pm32}`, to a largest number from one half to one. Inputs, outputs, and what goes into any other activation or
-into a residual block have the units of the user; small ones are covered by ``SMALL``, large ones refused. A number far
-below the largest of its layer is negligible beside it, and covered in the same way.
+into a block of branches have the units of the user; small ones are covered by ``SMALL``, large ones refused. A number
+far below the largest of its layer is negligible beside it, and covered in the same way.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from bnndp.geometry.box import Box
 from bnndp.layers import (
     WEIGHTED,
     AveragePool,
+    Branched,
     CorrelatedLinear,
     Dropout,
     Flatten,
     MatrixNormalLinear,
     MaxPool,
-    Residual,
 )
 from bnndp.network.network import Layer, is_activation
 
@@ -93,10 +93,11 @@ def scaled(layers: Sequence[Placed], most: float = OUTPUTS) -> list[Placed]:
     last = max((index for index, placed in enumerate(layers) if isinstance(placed.layer, WEIGHTED)), default=0)
     for index, placed in enumerate(layers):
         layer = placed.layer
-        if isinstance(layer, Residual):
-            inner = scaled([Placed(f"{placed.where}, layer {k}", each) for k, each in enumerate(layer.layers)], MOST)
-            if any(new.layer is not old for new, old in zip(inner, layer.layers, strict=True)):
-                found[index] = replace(placed, layer=Residual(tuple(each.layer for each in inner)))
+        if isinstance(layer, Branched):
+            where = [f"{placed.where}, {f'branch {k}, ' if k else ''}layer" for k in range(len(layer.branches))]
+            branches = tuple(map(_scaled_branch, where, layer.branches))
+            if branches != layer.branches:
+                found[index] = replace(placed, layer=layer.with_branches(branches))
         elif isinstance(layer, WEIGHTED):
             weights, biases = _exponents(layer)
             size = max(weights + below, biases)
@@ -106,6 +107,10 @@ def scaled(layers: Sequence[Placed], most: float = OUTPUTS) -> list[Placed]:
             below = above
     _expect_steepness([placed.layer for placed in found])
     return found
+
+
+def _scaled_branch(where: str, layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    return tuple(each.layer for each in scaled([Placed(f"{where} {k}", each) for k, each in enumerate(layers)], MOST))
 
 
 def expect_box(box: Box) -> None:
@@ -231,8 +236,8 @@ def _steepness(layers: Iterable[Layer]) -> float:
     """At least the sum of the sizes of a row that is carried from the outputs of the layers to any layer of them."""
     steepest = 1.0
     for layer in layers:
-        if isinstance(layer, Residual):
-            own = 1 + _steepness(layer.layers)
+        if isinstance(layer, Branched):
+            own = sum(map(_steepness, layer.branches))
         elif isinstance(layer, WEIGHTED):
             own = torch.linalg.vector_norm(layer.weight_mean.flatten(1), 1, dim=1).max().item()
         else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from bnndp.activations import ACTIVATIONS, Relu
 from bnndp.activations.activation import Activation
 from bnndp.errors import InputError, UnsupportedLayerError
-from bnndp.layers import DENSE, LAYERS, WEIGHTED, Dropout, Flatten, Linear, Record, Residual
+from bnndp.layers import DENSE, LAYERS, WEIGHTED, Branched, Dropout, Flatten, Linear, Record, Residual
 from bnndp.layers.checks import parameter
 from bnndp.layers.record import chain_shapes
 from bnndp.layers.units import divided, in_outputs
@@ -264,15 +264,17 @@ def _check_known(layers: tuple[Layer, ...], where: str) -> None:
             raise UnsupportedLayerError(
                 f"{where} {index} is {type(layer).__name__}, which has no rule; known kinds: {known}."
             )
-        if isinstance(layer, Residual):
-            _check_known(layer.layers, f"{where} {index}, layer")
+        if isinstance(layer, Branched):
+            for k, branch in enumerate(layer.branches):
+                _check_known(branch, f"{where} {index}, {f'branch {k}, ' if k else ''}layer")
 
 
 def flat(layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers one by one, those of residual blocks in the place of the block."""
+    """The layers one by one, those of blocks in the place of the block, branch after branch."""
     for layer in layers:
-        if isinstance(layer, Residual):
-            yield from flat(layer.layers)
+        if isinstance(layer, Branched):
+            for branch in layer.branches:
+                yield from flat(branch)
         else:
             yield layer
 
@@ -293,14 +295,19 @@ def _input_shape(layers: tuple[Layer, ...], given: object) -> tuple[int, ...]:
 
 def _widest(layer: Layer, shape: tuple[int, ...]) -> int:
     """The largest number of values before, within and after a layer."""
-    inner = layer.shapes(shape) if isinstance(layer, Residual) else (shape, layer.out_shape(shape))
-    return max(math.prod(each) for each in inner)
+    sizes = [math.prod(shape), math.prod(layer.out_shape(shape))]
+    if isinstance(layer, Branched):
+        for branch, shapes in zip(layer.branches, layer.shapes(shape), strict=True):
+            sizes += [_widest(inner, each) for inner, each in zip(branch, shapes, strict=False)]
+    return max(sizes)
 
 
 def _description(layer: Layer) -> list[object]:
     """Kind, settings and shapes of the tensors, in JSON-compatible values."""
-    if isinstance(layer, Residual):
-        return [layer.kind, [_description(inner) for inner in layer.layers]]
+    if isinstance(layer, Branched):
+        chains = [[_description(inner) for inner in branch] for branch in layer.branches]
+        plain = isinstance(layer, Residual) and not layer.shortcut  # described as before there were shortcuts
+        return [layer.kind, *(chains[:1] if plain else chains)]
     settings = [getattr(layer, name) for name in layer.settings]
     return [layer.kind, settings, [list(getattr(layer, name).shape) for name in layer.tensors]]
 

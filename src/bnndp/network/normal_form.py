@@ -7,6 +7,8 @@ was given. A rewriting is made only where the law stays the same:
 * ``LeakyRelu(0)`` and a :class:`PiecewiseAffine` made of torch's ReLU become ``Relu``;
 * ``Identity``, ``LeakyRelu(1)``, ``Dropout(0)``, pooling of single values, a residual block that adds zeros and a
   ``Flatten`` of a vector, or of the inputs, are left out;
+* a branch that multiplies by the unit matrix is the identity, a residual block with a branch of zeros is the other one,
+  a concatenation of one branch is that branch, and one of single layers of the same kind a layer with their rows;
 * a convolution with one position becomes a ``Linear``, and images of one pixel become vectors;
 * correlated weights become a ``Linear`` where each Gaussian belongs to one weight and each weight has at most one, and
   have rows of their own where each Gaussian belongs to one row;
@@ -33,6 +35,8 @@ from bnndp.activations import Identity, LeakyRelu, PiecewiseAffine, Relu
 from bnndp.errors import MagnitudeError
 from bnndp.layers import (
     AveragePool,
+    Branched,
+    Concatenate,
     Conv2d,
     CorrelatedLinear,
     Dropout,
@@ -40,7 +44,6 @@ from bnndp.layers import (
     Linear,
     MatrixNormalLinear,
     MaxPool,
-    Residual,
 )  # fmt: skip
 from bnndp.network.ensemble import Ensemble, Posterior
 from bnndp.network.magnitudes import INPUTS, Placed, scaled
@@ -136,7 +139,7 @@ def _grows(layers: Sequence[Layer], shape: Shape) -> bool:
         after = layer.out_shape(shape)
         if isinstance(layer, Conv2d) and shape[1:] == (1, 1) and after[1:] != (1, 1):
             return True
-        if isinstance(layer, Residual) and _grows(layer.layers, shape):
+        if isinstance(layer, Branched) and any(_grows(branch, shape) for branch in layer.branches):
             return True
         shape = after
     return False
@@ -153,7 +156,7 @@ def _simplest(layer: Layer, shape: Shape, pixels: bool) -> Sequence[Layer]:
             return [_uncorrelated(layer)]
         case MatrixNormalLinear():
             return [_independent(layer)]
-        case Residual():
+        case Branched():
             return _block(layer, shape, pixels)
     return _of_images(layer, shape, pixels)
 
@@ -180,12 +183,53 @@ def _of_images(layer: Layer, shape: Shape, pixels: bool) -> Sequence[Layer]:
     return [layer]
 
 
-def _block(block: Residual, shape: Shape, pixels: bool) -> Sequence[Layer]:
-    inner = tuple(each.layer for each in _simplified([Placed("", layer) for layer in block.layers], shape, pixels))
-    last: Any = inner[-1] if inner else Identity()
-    if isinstance(last, Linear | Conv2d) and not any(bool(getattr(last, name).any()) for name in last.tensors):
-        return []
-    return [block if _are(inner, block.layers) else Residual(inner or (Identity(),))]
+def _block(block: Branched, shape: Shape, pixels: bool) -> Sequence[Layer]:
+    """A block with branches in their simplest layers, or what takes its place."""
+    found = []
+    for branch in block.branches:
+        layers = [each.layer for each in _simplified([Placed("", layer) for layer in branch], shape, pixels)]
+        found.append([] if len(layers) == 1 and _is_unit(layers[0]) else layers)
+    if isinstance(block, Concatenate):
+        wide = found[0] if len(found) == 1 else _wide(found)
+    else:
+        # A branch of zeros adds nothing, and a block has layers beside its shortcut.
+        wide = next((found[1 - k] for k, layers in enumerate(found) if layers and _is_zero(layers[-1])), None)
+        found = [found[0] or found[1] or [Identity()], found[1] if found[0] else []]
+    if wide is not None:
+        return wide
+    return [block if all(map(_are, found, block.branches)) else block.with_branches(found)]
+
+
+def _is_zero(layer: Layer) -> bool:
+    """Whether its outputs are zeros."""
+    return isinstance(layer, Linear | Conv2d) and not any(bool(getattr(layer, name).any()) for name in layer.tensors)
+
+
+def _is_unit(layer: Layer) -> bool:
+    """Whether its outputs are its inputs."""
+    if not isinstance(layer, Linear | Conv2d) or layer.random or bool(layer.bias_mean.any()):
+        return False
+    weight = layer.weight_mean
+    if isinstance(layer, Conv2d):
+        if weight.shape[2:] != (1, 1) or layer.stride != (1, 1) or layer.padding != (0, 0):
+            return False
+        weight = weight[..., 0, 0]
+    square = weight.shape[0] == weight.shape[1]
+    return square and torch.equal(weight, torch.eye(*weight.shape, dtype=weight.dtype, device=weight.device))
+
+
+def _wide(branches: Sequence[Sequence[Layer]]) -> Sequence[Layer] | None:
+    """One layer with the outputs of all, if each branch is a layer with independent weights of the same geometry."""
+    layers: list[Any] = [branch[0] for branch in branches if len(branch) == 1]
+    kind = type(layers[0]) if len(layers) == len(branches) else None
+    if kind not in (Linear, Conv2d):
+        return None
+    alike = {
+        (type(each), each.weight_mean.shape[1:], *(getattr(each, name) for name in each.settings)) for each in layers
+    }
+    if len(alike) > 1:
+        return None
+    return [replace(layers[0], **{name: torch.cat([getattr(each, name) for each in layers]) for name in kind.tensors})]
 
 
 def _dense(layer: Conv2d, shape: Shape) -> Linear:
@@ -291,8 +335,10 @@ def _equal(form: BayesianNetwork, other: BayesianNetwork) -> bool:
 def _equal_layers(one: Layer, other: Layer) -> bool:
     if one is other:
         return True
-    if isinstance(one, Residual) and isinstance(other, Residual):
-        return len(one.layers) == len(other.layers) and all(map(_equal_layers, one.layers, other.layers))
+    if isinstance(one, Branched) and isinstance(other, Branched) and one.kind == other.kind:
+        pairs = list(zip(one.branches, other.branches, strict=False))
+        same = len(one.branches) == len(other.branches) and all(len(a) == len(b) for a, b in pairs)
+        return same and all(all(map(_equal_layers, a, b)) for a, b in pairs)
     if one.kind != other.kind or isinstance(one, PiecewiseAffine):  # a function of the user is equal to itself only
         return False
     settings = all(getattr(one, name) == getattr(other, name) for name in one.settings)

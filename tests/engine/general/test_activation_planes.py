@@ -13,7 +13,7 @@ from tests.marks import slow_but
 
 from bnndp.activations import Gelu, HardTanh, LeakyRelu, Relu, Tanh
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.activation_planes import planes, planes_of_exact
+from bnndp.engine.general.activation_planes import _sloped, planes, planes_of_exact
 from bnndp.engine.general.expectation import around
 from bnndp.engine.general.pre_activation import pre_of_signal
 from bnndp.engine.general.signal import fixed
@@ -90,3 +90,21 @@ def test_planes_of_values_without_spread_enclose_the_activation(phi: Activation)
         above = 0.5 * (phi(low) + phi(end))
         assert torch.allclose(found.upper_alpha * middle + found.upper_offset, above, rtol=1e-12, atol=1e-12)
         assert torch.allclose(found.lower_alpha * middle + found.lower_offset, phi(middle), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("act", ["relu", "tanh", "leaky_relu"])
+def test_planes_that_cannot_be_better_are_left_out_only_where_none_is(act: str) -> None:
+    """Planes with a slope in s are tried where the function itself is better than the flat plane: nothing is lost."""
+    dice, phi = Dice(5), activation(act)
+    low, least, wide, more = dice.normal(40, 30), *(dice.uniform(shape=(40, 30)) for _ in range(3))
+    least = 10 ** (-2 * least)
+    m, s, zero = Interval(low, low + wide**3), Interval(least, least * (1 + more)), torch.zeros_like(low)
+    centre = phi.mean(0.5 * (m.lower + m.upper), (0.5 * (s.lower + s.upper)).sqrt())
+    for sign, level in ((1, s.upper), (-1, s.lower)):
+        ends = torch.stack([phi.mean(end, level.sqrt()) for end in (m.lower, m.upper)])
+        flat = zero, zero, ends.amax(0) if sign > 0 else ends.amin(0)
+        worth = torch.full((40, 1), 1e-3, dtype=torch.float64)
+        some, every = (_sloped(phi, m, s, flat, best, zero, worth, sign) for best in (centre, zero + torch.nan))
+        taken = every[1] != 0
+        assert 0 < int(taken.sum()) < taken.numel()
+        assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(some, every, strict=True))  # rounding

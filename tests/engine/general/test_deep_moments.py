@@ -96,7 +96,7 @@ def test_moments_of_the_third_layer(act: str, radius: float, kind: str) -> None:
         x = torch.randn(1, 1, generator=generator, dtype=torch.float64)
         layers = [layer for each in linear[:3] for layer in (each, phi)] + [linear[3]]
         passed = hidden_layers(layers, [(1,), (1,), (1,), (2,), (2,), (3,), (3,)], Region(Box(x - radius, x + radius)))
-        second, third = (node for node in passed.chain[2:] if isinstance(node, Activated))
+        second, third = (node for node in passed.nodes[2:] if isinstance(node, Activated))
         for at in {-radius, radius}:
             _check(phi, truth_of(phi, linear, x + at), second, third)
             _check_output(phi, truth_of(phi, linear, x + at), linear[3], passed, x + at)

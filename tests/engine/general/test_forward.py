@@ -136,7 +136,7 @@ def test_means_and_covariances_of_linear_chains(below: str, kinds: tuple[str, ..
     rows = torch.cat([torch.eye(3, dtype=torch.float64), torch.ones(1, 3), records.normal(2, 3, seed=5)])
     claim, variance = bounds.variance(rows)[0], (rows @ covariance * rows).sum(-1)
     assert bool((claim >= variance * (1 - 1e-9)).all()), (claim / variance).min()
-    for index, node in zip(node_layers(network), bounds.passed.chain[1:], strict=True):
+    for index, node in zip(node_layers(network), bounds.passed.nodes[1:], strict=True):
         at, around = truth[index]
         s = node.signal
         assert holds(s.mean, at), index
@@ -209,7 +209,7 @@ def test_two_layers_by_nested_quadrature(act: str) -> None:
         total = noise + between.diagonal()
         bounds = GeneralPass.of(BayesianNetwork((first, phi, second, phi, last)), Box(x, x))
         assert holds(ends(bounds, 1), last.weight_mean @ truth + last.bias_mean, 1e-9)
-        node = bounds.passed.chain[2]
+        node = bounds.passed.nodes[2]
         signal = node.signal
         assert bool((total <= signal.variance[0] * (1 + 1e-7)).all())
         assert holds(signal.noise, noise, 1e-7 * noise)

@@ -28,7 +28,7 @@ from bnndp.engine.general.steps import step
 from bnndp.engine.general.weights import weights_of
 from bnndp.errors import MagnitudeError, UnsupportedLayerError
 from bnndp.geometry.box import Box
-from bnndp.layers import WEIGHTED, AveragePool, Conv2d, Dropout, Flatten, Linear, MaxPool, Residual
+from bnndp.layers import WEIGHTED, AveragePool, Branched, Conv2d, Dropout, Flatten, Linear, MaxPool
 from bnndp.network import KINDS as KNOWN
 from bnndp.network import BayesianNetwork
 from bnndp.questions.certify import certify
@@ -50,8 +50,8 @@ def _certain(layer: Any) -> Any:
     """The same layer without variance."""
     if isinstance(layer, Dropout):
         return Dropout(0.0, layer.law, layer.channels)
-    if isinstance(layer, Residual):
-        return Residual(tuple(_certain(part) for part in layer.layers))
+    if isinstance(layer, Branched):
+        return layer.with_branches([[_certain(part) for part in branch] for branch in layer.branches])
     if not isinstance(layer, WEIGHTED):
         return layer
     names = [n for n in ("weight_std", "bias_std", "factor", "row_factor") if n in layer.tensors]
@@ -148,9 +148,12 @@ def test_every_kind_of_layer_has_a_rule() -> None:
     network = BayesianNetwork((*layers, Linear.fixed(torch.ones(1, 2))), input_shape=shape)
     x = torch.ones(1, 32, dtype=torch.float64)
     assert bool(ends(GeneralPass.of(network, Box(x, x)), 1).lower.isfinite().all())
-    assert {layer.kind for layer in network.layers} | {"correlated_linear", "matrix_normal_linear", "residual"} | set(
-        ACTS
-    ) == set(KNOWN)
+    assert {layer.kind for layer in network.layers} | {
+        "correlated_linear",
+        "matrix_normal_linear",
+        "residual",
+        "concatenate",
+    } | set(ACTS) == set(KNOWN)
 
 
 @pytest.mark.parametrize("value", slow_but((1e100, 1e160, 1e300), 1e160))

@@ -276,7 +276,7 @@ def second(first: Sources, seed: int, act: str, n: int) -> tuple[Linear, Activat
     )
     layers = (first.layer, first.phi, layer, activation(act), Linear.fixed(torch.ones(1, n, dtype=F64)))
     found = GeneralPass.of(BayesianNetwork(layers), first.box).passed
-    node = list(activations_of(found.chain).values())[-1]
+    node = list(activations_of(found.nodes).values())[-1]
     return layer, node, node.below.signal
 
 

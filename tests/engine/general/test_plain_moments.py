@@ -29,7 +29,7 @@ from bnndp.network import BayesianNetwork, normal_form
 
 def hidden(model: BayesianNetwork, box: Box) -> list[Activated]:
     """The hidden layers, first to last."""
-    return list(activations_of(GeneralPass.of(model, box).passed.chain).values())
+    return list(activations_of(GeneralPass.of(model, box).passed.nodes).values())
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_tangents_of_the_variance_do_not_cancel_its_excess(kind: str) -> None:
     for radius in RADII:
         box = Box.ball(dice.normal(9), radius)
         passed = hidden_layers(network.layers, network.shapes, Region(box))
-        (node,) = activations_of(passed.chain).values()
+        (node,) = activations_of(passed.nodes).values()
         assert node.weighted is not None
         weights, middle = node.weighted.weights, box.centre.clone().requires_grad_()
         at = weights.spread(middle)[0]

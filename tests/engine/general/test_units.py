@@ -90,7 +90,7 @@ def typical(depth: int) -> BayesianNetwork:
 def test_moments_of_an_ordinary_network_are_near_the_truth() -> None:
     network = typical(3)
     draws = draw(network, POINT.lower[0], seed=0)
-    _, second, third = activations_of(GeneralPass.of(network, POINT).passed.chain).values()
+    _, second, third = activations_of(GeneralPass.of(network, POINT).passed.nodes).values()
     mu = network.linears[2].weight_mean.T
     noise, middle = (draws[1].v @ mu**2).mean(0), (draws[1].h @ mu).var(0)
     ratios = {

@@ -122,7 +122,7 @@ def test_rows_of_variances_against_all_masks(act: str, radius: float) -> None:
         n = math.prod(network.shapes[0])
         centre = records.normal(1, n, seed=20 + index)
         box = Box.ball(centre, radius)
-        chain = GeneralPass.of(network, box).passed.chain
+        chain = GeneralPass.of(network, box).passed.nodes
         for k in range(1, len(chain)):
             size = chain[k].mean.lower.shape[-1]
             rows, variances = (DenseRows(records.normal(1, 6, size, seed=s)) for s in (30, 31))
@@ -154,7 +154,7 @@ def test_total_variances_of_all_posteriors_hold_on_boxes(name: str, radius: floa
     first = _first(n)
     network = BayesianNetwork((first, Relu(), Linear.fixed(torch.ones(1, n, dtype=F64))))
     box = Box.ball(records.normal(1, 3, seed=5), radius)
-    chain = GeneralPass.of(network, box).passed.chain
+    chain = GeneralPass.of(network, box).passed.nodes
     weights, below = weights_of(layer, shape), chain[1]
     weighted = Weighted(weights, below, weights.power(below.mean.magnitude, 1) + weights.bias.abs())
     rows, beta = records.normal(1, 6, weights.n_out, seed=8), records.normal(1, 6, weights.n_out, seed=9)
@@ -192,7 +192,7 @@ def test_total_variances_behind_a_shared_noise_hold_on_boxes(name: str, radius: 
     )
     network = BayesianNetwork((first, Identity(), Linear.fixed(torch.ones(1, n, dtype=F64))))
     box = Box.ball(records.normal(1, 3, seed=5), radius)
-    chain = GeneralPass.of(network, box).passed.chain
+    chain = GeneralPass.of(network, box).passed.nodes
     weights, below = weights_of(layer, shape), chain[1]
     assert not below.signal.source
     weighted = Weighted(weights, below, weights.power(below.mean.magnitude, 1) + weights.bias.abs())
@@ -216,7 +216,7 @@ def test_variances_behind_dropout_of_random_values_hold(radius: float) -> None:
     first = _first(5)
     network = BayesianNetwork((first, Identity(), Dropout(0.3), Linear.fixed(torch.ones(1, 5, dtype=F64))))
     box = Box.ball(records.normal(1, 3, seed=5), radius)
-    chain = GeneralPass.of(network, box).passed.chain
+    chain = GeneralPass.of(network, box).passed.nodes
     variances = torch.cat([torch.eye(5, dtype=F64), -torch.eye(5, dtype=F64)])[None]
     bound = lower_bound(chain, Bound(DenseRows(0 * variances), torch.zeros(1, 10, dtype=F64), DenseRows(variances)))
     for x in points(box, 20, 0):
@@ -233,7 +233,7 @@ def test_a_point_loses_nothing_behind_one_layer(act: str) -> None:
     first = _first(5)
     network = BayesianNetwork((first, activation(act), Linear.fixed(torch.ones(1, 5, dtype=F64))))
     x = records.normal(1, 3, seed=5)
-    chain = GeneralPass.of(network, Box(x, x)).passed.chain
+    chain = GeneralPass.of(network, Box(x, x)).passed.nodes
     node = chain[1]
     assert isinstance(node, Activated)
     rows = DenseRows(torch.eye(5, dtype=F64)[None])

@@ -20,12 +20,12 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
-from bnndp.engine.general.given import Given, given_input, noise_given_input
+from bnndp.engine.general.given import Given, given_input, middle_of, noise_given_input
 from bnndp.engine.general.hinge_square import hinge_square
 from bnndp.engine.general.joint_activated import joint_of
 from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.powers import Powers, hinge_slopes, powers
-from bnndp.engine.general.remainders import Rests, moved_by_spread, rests, rests_on_signal
+from bnndp.engine.general.remainders import Rests, central_rest, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Kernel, Pre, Signal, SquareNoise
 from bnndp.geometry.bounds import Interval
@@ -65,6 +65,14 @@ class Linearised:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """E[z_i | y] = p_i m_i + rest; (batch, n) each."""
+
+    slope: Tensor  # p
+    rest: Tensor  # standard deviation of the rest
+
+
+@dataclass(frozen=True, slots=True)
 class Outline:
     """The second moments of z that a variance of outputs needs, and no more: (batch, n) each."""
 
@@ -72,24 +80,38 @@ class Outline:
     variance: Tensor  # Var z, at most
     noise: Tensor  # E Var(z | y), at most
     fixed: bool = False
+    line: Line | None = None  # unless the slopes of E[z | y] say more
 
 
-def outline(phi: Activation, x: Pre, near: Around, found: Planes) -> Outline:
-    """For outputs that are independent given y; a fraction of the cost of :func:`activated`."""
+def outline(phi: Activation, x: Pre, near: Around, found: Planes, *, by_slopes: bool) -> Outline:
+    """For outputs that are independent given y; a fraction of the cost of :func:`activated`.
+
+    ``by_slopes`` if rows of E[z | y] are bounded by ``efron_stein.py``.
+    """
     if x.fixed:
         most = variance_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP)).upper * UP
         most = torch.minimum(most, phi.shape.steepest**2 * x.spread.upper * UP)
         return Outline(found.range, most, most)
     total, noise = variance_of(phi, x, near).upper, noise_given_input(phi, x)
-    variance = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP)
-    return Outline(found.range, variance, torch.fmin(noise, total))
+    variance, noise = torch.fmin(total, phi.shape.steepest**2 * x.variance * UP), torch.fmin(noise, total)
+    if by_slopes:
+        return Outline(found.range, variance, noise)
+    _, s0 = middle_of(x)
+    slope = _slope(phi, x.mean, (s0 + x.mean_variance).sqrt())
+    rest = central_rest(phi, x, slope)
+    deviation = _central_deviation(phi, x, slope, rest, s0.sqrt())
+    variance = torch.fmin(variance, (noise + deviation.square()) * UP)
+    return Outline(found.range, variance, noise, line=Line(slope, rest))
 
 
 def activated(
     phi: Activation, x: Pre, near: Around, found: Planes, *, joint: Callable[[], Near | None] | None = None
 ) -> tuple[Signal, Linearised]:
     """The signal after the activation; ``joint`` gives the covariances of X given y, where it is not independent."""
-    signal, linear = _of_gaussian(phi, x, found) if x.fixed else _of_mixture(phi, x, near, found)
+    if x.fixed:
+        signal, linear = _of_gaussian(phi, x, found, closely=joint is not None)
+    else:
+        signal, linear = _of_mixture(phi, x, near, found)
     if joint is None or signal.fixed:
         return signal, linear
     covariances, variance = joint() if x.fixed else None, Interval(signal.variance_low, signal.variance)
@@ -100,14 +122,14 @@ def activated(
     return signal, linear
 
 
-def _of_gaussian(phi: Activation, x: Pre, found: Planes) -> tuple[Signal, Linearised]:
+def _of_gaussian(phi: Activation, x: Pre, found: Planes, *, closely: bool) -> tuple[Signal, Linearised]:
     """X is Gaussian: its values after the activation are independent, with known moments."""
     steep, gaussian = phi.shape.steepest, x.spread_norms.new_tensor(GAUSSIAN)
     at = central_range(phi, x.mean, Interval(x.spread.lower.sqrt(), x.spread.upper.sqrt() * UP))
     top = steep**2 * x.spread.upper * UP
     noise = Interval(at.variance.lower.minimum(top), torch.minimum(at.variance.upper * UP, top))
     slope = _slope(phi, x.mean, (0.5 * (x.spread.lower + x.spread.upper)).sqrt())
-    rest, zero = rests(phi, x, slope, noise.upper), torch.zeros_like(top)
+    rest, zero = rests(phi, x, slope, noise.upper, closely=closely), torch.zeros_like(top)
     noisy = x.spread_norms * gaussian
     norms = torch.minimum(steep * noisy, slope.abs()[..., None] * noisy + rest.norms)
     norms = torch.minimum(norms, torch.stack([at.fourth.upper.sqrt().sqrt(), at.norm8, at.norm16], -1)) * UP
@@ -162,12 +184,11 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
     shape, given, total, raw = phi.shape, given_input(phi, x), variance_of(phi, x, near), powers(phi, x)
     if raw is not None:
         given = _given_powers(given, raw)
-    middle = (0.5 * x.mean.lower + 0.5 * x.mean.upper).clamp(x.mean.lower, x.mean.upper)
-    s0 = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper)
-    root, steep, sd = s0.sqrt(), shape.steepest, x.mean_variance.sqrt()
+    middle, s0 = middle_of(x)
+    root, steep = s0.sqrt(), shape.steepest
     slope = _slope(phi, x.mean, (s0 + x.mean_variance).sqrt())  # nearly E phi'(X)
     rest = rests(phi, x, slope, phi.central(middle, root).variance.upper)
-    deviation = torch.minimum(slope.abs() * sd + rest.central, steep * sd + moved_by_spread(phi, x, root)) * UP
+    deviation = _central_deviation(phi, x, slope, rest.central, root)
     gaussian, centred = x.spread_norms * x.norms.new_tensor(GAUSSIAN), x.norms.new_tensor(CENTRED)
     moved = centred * (steep * x.norms + moved_by_spread(phi, x, root, norms=True))
     inner = torch.minimum(slope.abs()[..., None] * x.norms + rest.central_norms, moved)  # ||h - E h||_q
@@ -212,6 +233,12 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
     size, norm4 = line.deviations[..., 0].square(), line.given_norms[..., 0]
     signal = replace(signal, squares=SquareNoise(line.given.square() * UP, size * UP, norm4))
     return signal, Linearised(steep, slope, noise.upper, rest, line)
+
+
+def _central_deviation(phi: Activation, x: Pre, slope: Tensor, rest: Tensor, root: Tensor) -> Tensor:
+    """Standard deviation of E[z | y]: by the line and what it leaves, or by the Lipschitz constant."""
+    sd = x.mean_variance.sqrt()
+    return torch.minimum(slope.abs() * sd + rest, phi.shape.steepest * sd + moved_by_spread(phi, x, root)) * UP
 
 
 def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Tensor) -> SquareLine:

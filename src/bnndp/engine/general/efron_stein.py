@@ -63,6 +63,7 @@ _SLOPE = 2e-9  # error granted to two slopes
 _FIRST_ABSOLUTE = 0.7978845608028655  # E |xi|, rounded up
 _WIDEST = 512  # neurons up to which correlations are formed
 _HELD = 2**19  # numbers of them that are held at a time
+_PIECES = 3  # of the boxes, by the number of neurons that count
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +186,14 @@ def _where(take: Tensor, a: MeanSlopes, b: MeanSlopes) -> MeanSlopes:
 
 
 def row_deviation(
-    slopes: MeanSlopes, weights: Weights, rows: DenseRows, z: Signal, coupling: SpreadRest | None = None
+    slopes: MeanSlopes,
+    weights: Weights,
+    rows: DenseRows,
+    z: Signal,
+    coupling: SpreadRest | None = None,
+    more: DenseRows | None = None,
 ) -> Tensor:
-    """Of ``rows . h``, at most: (batch, rows); z is the input, ``coupling`` what else than squares there is in s."""
+    """Of ``rows . h + more . z``, at most: (batch, rows); z is the input, ``coupling`` what is no square in s."""
     size, v, norm4 = rows.abs(), z.variance, z.norms[..., 0]
     middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
     lost = gamma(4 * (weights.n_in + weights.n_out) + 32)
@@ -203,6 +209,8 @@ def row_deviation(
     linear = weights.pull(rows.times(slopes.slope)).dense().values + 2 * squares * middle[:, None]
     blur = lost * pulled(slopes.slope.abs(), 1) + 2 * sizes * middle.abs()[:, None]
     rest = slopes.rest
+    if more is not None:  # it joins the slopes
+        linear, blur = linear + more.values, blur + lost * more.abs().values
     if coupling is not None:
         linear = linear + rows.times(slopes.spread).values @ coupling.rows
         blur = blur + size.times(slopes.spread.abs()).values @ (coupling.slack + lost * coupling.rows.abs())
@@ -231,7 +239,7 @@ def _forms(slopes: MeanSlopes, weights: Weights, size: Tensor, z: Signal) -> lis
     found = [v.new_zeros(v.shape[0], size.shape[1]) for _ in factors]
     active = torch.stack(factors).ne(0).any(0)  # true for NaN; the others add nothing
     most = cache_size(_HELD, v.device) // max(n, weights.n_in)
-    for at, index in picked(active, most):
+    for at, index in picked(active, most, _PIECES):
         own = matrix[0][index] if matrix.shape[0] == 1 else matrix[at[:, None], index]  # (some, k, n_in)
         chosen = (size if size.shape[0] == 1 else size[at]).mT
         chosen = chosen.expand(at.shape[0], -1, -1).gather(1, index[..., None].expand(-1, -1, size.shape[1]))

@@ -348,8 +348,12 @@ def _one_spread(shape: Shape, spread: Interval) -> tuple[Tensor, Tensor, Tensor,
     r"""One :math:`\rho^2` for all spreads of an interval: those for the lower and the upper bound, and the errors.
 
     :math:`G(m,s)-G(m,s_0)=\tfrac12\int_{s_0}^sG_{mm}`, and at most the Lipschitz constant times
-    :math:`\mathbb E|\xi|\,|\sqrt s-\sqrt{s_0}|`. Where the activation is convex the upper bound takes the upper end.
+    :math:`\mathbb E|\xi|\,|\sqrt s-\sqrt{s_0}|`. Where the activation is convex the bounds take the ends: G increases
+    in s.
     """
+    if shape.fall == 0:
+        none = torch.zeros_like(spread.lower)
+        return spread.lower.sqrt(), spread.upper.sqrt(), none, none
     down, up = shape.curvature(spread.lower.sqrt())
     both = down + up
     share = torch.where(both.isfinite(), up / both.clamp_min(TINY), 0.5)

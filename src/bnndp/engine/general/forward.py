@@ -1,4 +1,4 @@
-"""The general moment pass: any chain of layers, forward for moments, backward for the ranges of means.
+"""The general moment pass: any graph of layers, forward for moments, backward for the ranges of means.
 
 At each layer with weights the range of its means is found by carrying its rows down to x; then come the moments, the
 expectation of its activation and the planes (docs/theory.md). What is random is bounded over the whole posterior.
@@ -6,9 +6,10 @@ expectation of its activation and the planes (docs/theory.md). What is random is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -18,12 +19,13 @@ from bnndp.activations.activation import Activation
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.activated import Linearised, activated, activated_signal, outline
 from bnndp.engine.general.activation_planes import Planes, few_kinks, planes, planes_of_exact
+from bnndp.engine.general.concatenation import Concatenation
 from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import Hinge, hinge_of
 from bnndp.engine.general.joint_expansion import Moments, gradient_of, joint_expansion
 from bnndp.engine.general.joint_gaussian import Joint
-from bnndp.engine.general.laws.residual import added
+from bnndp.engine.general.laws.summed import Branch, Unchanged, summed
 from bnndp.engine.general.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
 from bnndp.engine.general.nodes import (
     Activated,
@@ -33,8 +35,8 @@ from bnndp.engine.general.nodes import (
     Weighted,
     least_value,
     lower_bound,
+    on_boxes,
     outlined,
-    sums_of_squares,
     with_rest,
 )
 from bnndp.engine.general.pre_activation import Jointly, Squares, Through, pre_of_signal, pre_of_weights
@@ -51,7 +53,7 @@ from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.geometry.half_space import HalfSpace
-from bnndp.layers import WEIGHTED, Residual
+from bnndp.layers import WEIGHTED, Concatenate, Residual
 from bnndp.maths.rounding import SMALL, UP
 from bnndp.network import Layer, is_activation
 
@@ -77,7 +79,7 @@ _WEIGHTED = (*WEIGHTED, StackedLinear)
 class Passed:
     """All layers but the last one with weights, on the boxes; and that last layer."""
 
-    chain: list[Node]
+    nodes: list[Node]  # the input first, and each after its own inputs
     output: Weighted
     box: Box
 
@@ -90,7 +92,7 @@ class Passed:
     @property
     def last(self) -> Node:
         """The node below the output layer."""
-        return self.chain[-1]
+        return self.nodes[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Relaxed:
 
 
 Relax = Callable[[int, Activation, Weighted, Interval], Relaxed]
-"""From the number of activations after weights below, the activation, the layer before it and its range of means."""
+"""From the number of activations before, the activation, the layer before it and its range of means."""
 
 
 def relaxed(index: int, phi: Activation, weighted: Weighted, mean: Interval) -> Relaxed:
@@ -119,8 +121,8 @@ def relaxed(index: int, phi: Activation, weighted: Weighted, mean: Interval) -> 
 class Region:
     """The x that a pass is about: those of the boxes, or of cells of them.
 
-    ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation after
-    weights have these signs; ``cut`` leaves those of a half-space. ``relax`` makes the bounds at activations after
+    ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation have
+    these signs; ``cut`` leaves those of a half-space. ``relax`` makes the bounds at activations after
     random weights; a diagnosis takes others (benchmarks/tightness).
     """
 
@@ -136,55 +138,101 @@ def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], re
     ``shapes`` are those before each layer.
     """
     last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
-    chain: list[Node] = [Input(of_box(region.box))]
-    weighted = _walk(layers[: last + 1], shapes, chain, region)
+    nodes: list[Node] = [Input(of_box(region.box))]
+    weighted = _walk(layers[: last + 1], shapes, nodes, region, count())
     if weighted is None:
         kinds = " ".join(layer.kind for layer in layers)
         raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
-    return Passed(chain, weighted, region.box)
+    return Passed(nodes, weighted, region.box)
 
 
-def activations_of(chain: Sequence[Node]) -> dict[int, Activated]:
-    """The activations after weights, by their place in the chain: those inside residual blocks are not among them."""
-    return {i: node for i, node in enumerate(chain) if isinstance(node, Activated) and node.weighted is not None}
+def activations_of(nodes: Sequence[Node]) -> dict[int, Activated]:
+    """The activations, by their place among the nodes."""
+    return {i: node for i, node in enumerate(nodes) if isinstance(node, Activated)}
 
 
 def _walk(
-    layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], chain: list[Node], region: Region
+    layers: Sequence[Layer],
+    shapes: Sequence[tuple[int, ...]],
+    nodes: list[Node],
+    region: Region,
+    number: Iterator[int],  # of the next activation
 ) -> Weighted | None:
-    """Append the nodes of the layers to the chain; a last layer with weights is given back instead."""
+    """Append the nodes of the layers to those below; a last layer with weights is given back instead."""
     weighted: Weighted | None = None
     for layer, after, shape in zip(layers, [*layers[1:], None], shapes, strict=False):
         if weighted is not None:
             pending, weighted = weighted, None
-            count = len(activations_of(chain))
-            sign = region.signs[count] if count < len(region.signs) else None
             if is_activation(layer):
-                chain.append(_activated(layer, chain, pending, region, sign, linear=_linear(after)))
+                nodes.append(_activated(layer, nodes, pending, region, next(number), linear=_linear(after)))
                 continue
-            chain.append(_activated(Identity(), chain, pending, region, sign, linear=_linear(layer)))
+            nodes.append(_activated(Identity(), nodes, pending, region, next(number), linear=_linear(layer)))
         if isinstance(layer, _WEIGHTED):
-            weighted = _weighted(weights_of(layer, shape), chain[-1])
+            weighted = _weighted(weights_of(layer, shape), nodes[-1])
         elif isinstance(layer, Residual):
-            chain.append(_block(layer, shape, chain, replace(region, signs=())))
+            weighted = _sum(layer, shape, nodes, region, number)
+        elif isinstance(layer, Concatenate):
+            nodes.append(_concatenated(layer, shape, nodes, region, number))
         elif is_activation(layer):
             if not isinstance(layer, Identity):
-                chain.append(_on_signal(layer, chain))
+                nodes.append(_on_signal(layer, nodes[-1], region, next(number)))
         else:
-            node = step(layer, chain[-1], shape)
-            if node is not chain[-1]:
-                chain.append(node)
+            node = step(layer, nodes[-1], shape)
+            if node is not nodes[-1]:
+                nodes.append(node)
     return weighted
 
 
-def _block(block: Residual, shape: tuple[int, ...], chain: list[Node], region: Region) -> Node:
-    """The node of a residual block: its own nodes go on from the chain, and end in it."""
-    grown = list(chain)
-    weighted = _walk(block.layers, block.shapes(shape), grown, region)
-    if weighted is not None:
-        grown.append(_activated(Identity(), grown, weighted, region))
-    inner = grown[len(chain) :]
-    return added(inner, chain[-1]) if inner else added([_on_signal(Identity(), chain)], chain[-1])
+def _sum(block: Residual, shape: tuple[int, ...], nodes: list[Node], region: Region, number: Iterator[int]) -> Weighted:
+    """The sum of the branches as a layer with weights; their nodes are appended to those below."""
+    fork, ends = nodes[-1], list[Branch]()
+    for node, weighted, out in _branches(block, shape, nodes, region, number, closed=False):
+        weights = Unchanged(out, region.box.lower.device) if weighted is None else weighted.weights
+        ends.append(Branch(weights, node, _grown_since(fork, node)))
+    weights, below = summed(ends, block.out_shape(shape))
+    if below is not fork:
+        nodes.append(below)
+    return _weighted(weights, below)
+
+
+def _concatenated(
+    block: Concatenate, shape: tuple[int, ...], nodes: list[Node], region: Region, number: Iterator[int]
+) -> Node:
+    """The outputs of the branches side by side; their nodes are appended to those below."""
+    fork = nodes[-1]
+    ends = [node for node, _, _ in _branches(block, shape, nodes, region, number, closed=True)]
+    return Concatenation(tuple(ends), tuple(_grown_since(fork, end) for end in ends))
+
+
+def _branches(
+    block: Residual | Concatenate,
+    shape: tuple[int, ...],
+    nodes: list[Node],
+    region: Region,
+    number: Iterator[int],
+    *,
+    closed: bool,  # whether last weights are to be a node, too
+) -> list[tuple[Node, Weighted | None, tuple[int, ...]]]:
+    """Of each branch the last node, the weights after it and the shape of the outputs; its nodes are appended."""
+    below, found = list(nodes), list[tuple[Node, Weighted | None, tuple[int, ...]]]()
+    for branch, own in zip(block.branches, block.shapes(shape), strict=True):
+        grown = list(below)
+        weighted = _walk(branch, own, grown, region, number)
+        if closed and weighted is not None:
+            grown.append(_activated(Identity(), grown, weighted, region, next(number)))
+        nodes += grown[len(below) :]
+        found.append((grown[-1], weighted, own[-1]))
+    return found
+
+
+def _grown_since(fork: Node, end: Node) -> bool:
+    """Whether the history of a branch is that of a layer with weights in it, or of nothing random."""
+    node = end
+    while node is not fork:
+        if isinstance(node, Concatenation) or (isinstance(node, Activated) and node.weighted is not None):
+            return True
+        (node,) = node.inputs
+    return False
 
 
 def output_bound(passed: Passed, rows: Tensor) -> Bound:  # rows (batch or 1, rows, n_out)
@@ -194,7 +242,7 @@ def output_bound(passed: Passed, rows: Tensor) -> Bound:  # rows (batch or 1, ro
 
 def mean_rows(passed: Passed, rows: Tensor) -> Affine:  # rows (batch, rows, n_out)
     """Affine functions of x below ``rows . E f(x)``: (batch, rows)."""
-    bound = lower_bound(passed.chain, output_bound(passed, rows))
+    bound = lower_bound(passed.nodes, output_bound(passed, rows))
     return Affine(bound.rows.dense().values, bound.constant)
 
 
@@ -204,16 +252,19 @@ def least_rows(passed: Passed, rows: Tensor, cut: HalfSpace | None) -> Tensor:  
     The better of that of the rows carried down to x and that of the ranges of the means below the last layer.
     """
     bound = output_bound(passed, rows)
-    return torch.maximum(least_value(passed.chain, bound, passed.box, cut), bound.least_in(passed.last.mean))
+    return torch.maximum(least_value(passed.nodes, bound, passed.box, cut), bound.least_in(passed.last.mean))
 
 
 def row_variance(passed: Passed, rows: Tensor, at: Tensor | None = None) -> Tensor:  # rows (batch or some, rows, n_out)
     """Upper bound of ``Var(rows . f(x))`` on the boxes, or on those ``at`` (some,): (batch or some, rows)."""
     weights, below, u = passed.output.weights, passed.last, DenseRows(rows)
-    if at is not None and not (isinstance(below, Activated) and below.outlines is not None):
-        every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
-        return row_variance(passed, every)[at]
-    z, inner = outlined(below, weights.pull(u), at)
+    if at is not None:
+        some = None if passed.fixed else on_boxes(below, at)
+        if some is None:
+            every = rows.new_zeros(passed.box.batch, *rows.shape[1:]).index_copy(0, at, rows)
+            return row_variance(passed, every)[at]
+        below = some
+    z, inner = outlined(below, weights.pull(u))
     found = (noise_of_rows(weights, u, z) + inner.square()) * UP
     if not z.fixed:
         return found + SMALL**2  # terms may underflow
@@ -235,20 +286,20 @@ def _linear(layer: Layer | None) -> bool:
 
 def _activated(
     phi: Activation,
-    chain: list[Node],
+    nodes: list[Node],
     weighted: Weighted,
     region: Region,
-    sign: Tensor | None = None,  # (batch, n)
+    number: int,  # of activations before it
     *,
     linear: bool = False,  # whether nothing but rows of it is asked for
 ) -> Node:
     weights, below = weighted.weights, weighted.below
     exact = below.signal.fixed and not weights.random
-    mean = mean_range(chain, weighted, region.box, region.cut, _wanted(phi, weighted, exact=exact, linear=linear))
-    mean = mean if sign is None else mean.where_sign(sign)
+    mean = mean_range(nodes, weighted, region.box, region.cut, _wanted(phi, weighted, exact=exact, linear=linear))
+    mean = _on_cell(mean, region, number)
     if exact:
-        return _exact(phi, mean, weighted)
-    found = region.relax(len(activations_of(chain)), phi, weighted, mean)
+        return _exact(phi, mean, weighted, below)
+    found = region.relax(number, phi, weighted, mean)
     x, near = found.pre, found.near
     independent = weights.groups == weights.n_out
     joint = None if independent else partial(weights.joint, below.mean)
@@ -259,8 +310,8 @@ def _activated(
         known = not weights.coupled or weights.spread_rest(below.signal) is not None
         return mean_slopes(phi, x, squares=known)
 
-    known = independent and (x.fixed or (below.signal.kernel is not None and phi.shape.slope_known))
-    outlines = partial(outline, phi, x, near, found.planes) if known else None
+    by_slopes = below.signal.kernel is not None and phi.shape.slope_known
+    outlines = partial(outline, phi, x, near, found.planes, by_slopes=by_slopes) if independent else None
     return Activated(found.planes, x, moments, variances, slopes, weighted, below, lambda: found.hinge, outlines)
 
 
@@ -276,7 +327,7 @@ def _wanted(phi: Activation, weighted: Weighted, *, exact: bool, linear: bool) -
     return not_far_below(min(where for where, _ in shape.kinks), (variance * UP).sqrt() + SMALL)
 
 
-def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
+def _exact(phi: Activation, mean: Interval, weighted: Weighted | None, below: Node) -> Node:
     """An activation of a function of x: nothing is random, so there are planes and no moments."""
     x, zero = pre_of_signal(fixed(mean)), torch.zeros_like(mean.lower)
     found, near = planes_of_exact(phi, x), Around(zero, zero, zero, zero)
@@ -286,14 +337,25 @@ def _exact(phi: Activation, mean: Interval, weighted: Weighted) -> Node:
         rest = Rests(zero, zero, signal.norms, signal.norms)
         return signal, Linearised(phi.shape.steepest, zero, zero, rest, None)
 
-    return Activated(found, x, moments, None, None, weighted, weighted.below, partial(hinge_of, phi, x, near))
+    return Activated(found, x, moments, None, None, weighted, below, partial(hinge_of, phi, x, near))
 
 
-def _on_signal(phi: Activation, chain: list[Node]) -> Node:
-    z = chain[-1].signal
-    x = pre_of_signal(z)
-    found = planes(phi, x, around(phi, x))
-    return Activated(found, x, partial(activated_signal, phi, z, x, found), None, None, None, chain[-1])
+def _on_signal(phi: Activation, below: Node, region: Region, number: int) -> Node:
+    z = below.signal
+    mean = _on_cell(z.mean, region, number)
+    if z.fixed:
+        return _exact(phi, mean, None, below)
+    x = replace(pre_of_signal(z), mean=mean)
+    near = around(phi, x)
+    hinge = hinge_of(phi, x, near)
+    found = planes(phi, x, near, hinge)
+    moments = partial(activated_signal, phi, z, x, found)
+    return Activated(found, x, moments, None, None, None, below, lambda: hinge)
+
+
+def _on_cell(mean: Interval, region: Region, number: int) -> Interval:
+    """The range of the means before an activation where they have the signs of the region."""
+    return mean.where_sign(region.signs[number]) if number < len(region.signs) else mean
 
 
 def through_layers(weighted: Weighted) -> Through:
@@ -308,7 +370,7 @@ def through_layers(weighted: Weighted) -> Through:
             apart.append(found)
     if below.signal.joint is not None:
         return _jointly(weighted, below.signal.joint, torch.cat(norms, 1))
-    squares = [sums_of_squares(below, rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
+    squares = [below.sums_of_squares(rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
     spread = Squares(*(torch.cat([getattr(s, name) for s in known], 1) for name in names)) if known else None

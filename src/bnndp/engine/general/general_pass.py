@@ -19,7 +19,7 @@ from bnndp.engine.general.forward import (
     output_bound,
     row_variance,
 )
-from bnndp.engine.general.nodes import Activated, Bound, lower_bound, vanished
+from bnndp.engine.general.nodes import Activated, Bound, Node, lower_bound, vanished
 from bnndp.engine.general.reach import reached_covariance
 from bnndp.engine.general.rows import DenseRows
 from bnndp.engine.general.stacked import StackedLinear
@@ -35,7 +35,7 @@ __all__ = ["GeneralPass"]
 
 @dataclass(frozen=True, eq=False)
 class GeneralPass:
-    """Bounds of a chain of any layers on the boxes (docs/theory.md)."""
+    """Bounds of a graph of any layers on the boxes (docs/theory.md)."""
 
     name: ClassVar[str] = "moment"
     moments: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class GeneralPass:
     layers: Sequence[Layer]
     shapes: Sequence[tuple[int, ...]]
     box: Box
-    signs: tuple[Tensor, ...] = ()  # (batch, n) of -1, 0 and 1 for each activation after weights, or none
+    signs: tuple[Tensor, ...] = ()  # (batch, n) of -1, 0 and 1 for each activation, or none
     cut: HalfSpace | None = None  # x outside of it are not asked about
 
     @classmethod
@@ -70,13 +70,13 @@ class GeneralPass:
 
     @property
     def branchable(self) -> BranchablePass | None:
-        """Itself, if there is an activation after weights."""
+        """Itself, if there is an activation."""
         return self if self._activations else None
 
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the means below the last layer."""
         start, box, cut = output_bound(self.passed, self._of_boxes(rows)), self.box, self.cut
-        bound = lower_bound(self.passed.chain, start)
+        bound = lower_bound(self.passed.nodes, start)
         found = finite(Affine(bound.rows.dense().values, bound.constant))
         plane = found.matrix, found.offset
         planes = box.minimum(*plane) if cut is None else cut.minimum(box, *plane)
@@ -142,18 +142,17 @@ class GeneralPass:
     def _carried(self, rows: Tensor, slopes: Slopes, met: list[Tensor]) -> Bound:
         """The rows (batch, rows, outputs) in terms of x; ``met`` gets the coefficients at activations, last first."""
         tangents, multipliers = list(slopes.tangents), list(slopes.multipliers)
-        bound = output_bound(self.passed, rows)
-        for index in range(len(self.passed.chain) - 1, -1, -1):
-            node = self._activations.get(index)
-            if node is None:
-                bound = self.passed.chain[index].lower(bound)
-                continue
+
+        def lower(node: Node, bound: Bound) -> Bound:
+            if not isinstance(node, Activated):
+                return node.lower(bound)
             values = bound.rows.dense().values
             met.append(values)
             points = tangents.pop() if node.hinge is not None else None
             signed = multipliers.pop().clamp_min(0) * self.signs[len(multipliers)][:, None] if multipliers else None
-            bound = _through(node, bound, values, points, signed)
-        return bound
+            return _through(node, bound, values, points, signed)
+
+        return lower_bound(self.passed.nodes, output_bound(self.passed, rows), lower)
 
     @property
     def widths(self) -> Sequence[int]:
@@ -191,7 +190,7 @@ class GeneralPass:
 
     @cached_property
     def _activations(self) -> dict[int, Activated]:
-        return activations_of(self.passed.chain)
+        return activations_of(self.passed.nodes)
 
     def _of_boxes(self, rows: Tensor) -> Tensor:  # (batch, rows, outputs)
         return rows if rows.ndim == 3 else rows.expand(self.box.batch, -1, -1)

@@ -37,7 +37,7 @@ from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import TINY, UP
 
-__all__ = ["Given", "given_input", "noise_given_input"]
+__all__ = ["Given", "given_input", "middle_of", "noise_given_input"]
 
 _SLOPE = 1e-9  # error granted to a slope
 _ROOT3, _ROOT15 = math.sqrt(3) * (1 + 1e-15), math.sqrt(15) * (1 + 1e-15)
@@ -63,7 +63,7 @@ class Given:
 
 def given_input(phi: Activation, x: Pre) -> Given:
     """By the moments at the middle of the box; and where kinks are far, by those of a line."""
-    middle, s0 = _middle(x)
+    middle, s0 = middle_of(x)
     at = phi.central(middle, s0.sqrt())
     near = _near(phi, x, at, middle, s0)
     near = _lesser(near, _far(phi, x)) if phi.shape.kinks else near
@@ -95,7 +95,7 @@ def _drifted_smoothly(found: Given, at: Central, drift: SmoothDrift) -> Given:
 
 def noise_given_input(phi: Activation, x: Pre) -> Tensor:  # (batch, n)
     """E Var(z | y), at most: that of :func:`given_input` alone."""
-    middle, s0 = _middle(x)
+    middle, s0 = middle_of(x)
     most = phi.variance(middle, s0.sqrt()).upper
     drifts = [_variance_drift(phi, x, most, middle, s0)]
     drift = hinge_drift(phi, x)
@@ -104,7 +104,7 @@ def noise_given_input(phi: Activation, x: Pre) -> Tensor:  # (batch, n)
     return torch.fmin(found, _noise_of_line(phi, x)[1]) if phi.shape.kinks else found
 
 
-def _middle(x: Pre) -> tuple[Tensor, Tensor]:
+def middle_of(x: Pre) -> tuple[Tensor, Tensor]:
     """Of the ranges of E m and E s."""
     mean, spread = x.mean, x.spread
     s0 = (0.5 * (spread.lower + spread.upper)).clamp(spread.lower, spread.upper)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from bnndp.engine.chunks import cache_size
 from bnndp.engine.general.folded import Before, Folded
 from bnndp.engine.general.of_boxes import of_boxes
-from bnndp.engine.general.rows import Rows
+from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.weights import Weights
 from bnndp.maths.rounding import gamma
 
-__all__ = ["Ground", "SpreadAtMiddle"]
+__all__ = ["NUMBERS", "Ground", "SpreadAtMiddle"]
+
+NUMBERS = 2**19
+"""Entries of the matrices of rows made at a time: in the caches of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class SpreadAtMiddle:
         return found if beta is None else found + beta.map(_negative).dot(self.excess)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Ground:
     """The first activation of a network: its planes, the layer before it, and the boxes."""
 
@@ -44,13 +49,36 @@ class Ground:
 
     def __getitem__(self, at: Tensor) -> Ground:
         """The same for some of the boxes, if all of them have the same weights."""
-        tensors = self.underflow[at], self.middle[at], self.half[at]
-        spread = None if self.spread is None else of_boxes(self.spread, at)
-        return Ground(self.weights, of_boxes(self.planes, at), spread, *tensors)
+        planes, tensors = of_boxes(self.planes, at), (self.underflow[at], self.middle[at], self.half[at])
+        if self.spread is None or not bool(self.sloped[at].any()):
+            return Ground(self.weights, replace(planes, beta=None), None, *tensors)
+        return Ground(self.weights, planes, of_boxes(self.spread, at), *tensors)
+
+    @cached_property
+    def sloped(self) -> Tensor:  # (batch,) of booleans
+        """The boxes on which a plane has a slope in s, at the cost of a product with the matrix of variances."""
+        if self.planes.beta is None:
+            return torch.zeros_like(self.underflow[:, 0], dtype=torch.bool)
+        low, step = self.planes.beta
+        return ((low != 0) | (step != 0)).any(-1)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all boxes have the same weights: those of stacked members are their own."""
+        return self.weights.bias.ndim == 1
 
     def least(self, rows: Rows, constant: Tensor) -> Tensor:  # constant (batch, rows)
-        """What ``rows . E z + constant`` is at least on the boxes, z after the activation: (batch, rows)."""
-        return self.least_before(self.planes.apply(rows, constant))
+        """What ``rows . E z + constant`` is at least on the boxes, z after the activation: (batch, rows).
+
+        A few boxes at a time, so that the coefficients of x stay in the caches; those without slopes in s together.
+        """
+        size = max(1, cache_size(NUMBERS, constant.device) // (rows.count * self.half.shape[1]))
+        if self.half.shape[0] <= size or rows.batch == 1 or not self.shared or not isinstance(rows, DenseRows):
+            return self.least_before(self.planes.apply(rows, constant))
+        found = torch.empty_like(constant)
+        for at in self.sloped.byte().argsort(stable=True).split(size):
+            found[at] = self[at].least(DenseRows(rows.values[at]), constant[at])
+        return found
 
     def least_before(self, before: Before) -> Tensor:
         r"""Of a bound in terms of what goes into the activation, with the means at the middle in its constant.

@@ -111,7 +111,7 @@ def joint_expansion(
     v = ((w * c.value).sum(-1) + (w.abs() * c.off + loose * c.size).sum(-1)).clamp_min(0) * UP
     each = torch.minimum(c.size / joint.root[:, None].clamp_min(TINY), v.sqrt()[..., None]) * UP  # |c_j| / r_j
     rest = joint.form(joint.remainder, mu).interval.upper.clamp_min(0).sqrt() * UP  # sd R
-    square = torch.minimum(_square_norm(joint, mu), (size * z.rests[:, None, :, 0]).sum(-1).square()) * UP  # ||R||_4^2
+    square = (size * z.rests[:, None, :, 0]).sum(-1).square() * UP  # ||R||_4^2
     kappa, third = _degree_two(joint, mu, c, each)
     fourth = _SIXTH_ROOT * (size * each**3 * joint.third[:, None]).sum(-1)
     zero = torch.zeros_like(v)
@@ -147,18 +147,6 @@ def joint_expansion(
         spread_low=low4,
         norms=torch.full((*v.shape, 3), torch.inf, dtype=v.dtype, device=v.device),
     )
-
-
-def _square_norm(joint: Joint, mu: Tensor) -> Tensor:  # (batch, n_out)
-    r"""At most ||R||_4^2: three times the norm of :math:`|\nabla R|^2=\sum_{jk}\mu_j\mu_kC_{jk}\delta_j\delta_k` in L2.
-
-    That of its diagonal is at most its mean and its standard deviation (Gebelein), that of the others is added up.
-    """
-    length = mu.abs() * joint.spread_root[:, None]
-    mean = (length * joint.slope_deviation[:, None]).square().sum(-1)
-    fourth = length * (joint.widest * joint.slope_deviation).sqrt()[:, None]  # mu_j r_j ||delta_j||_4
-    own, every = joint.length(fourth.square()), joint.length(fourth)
-    return 3 * (mean + own + (every.square() - fourth.square().sum(-1) / UP).clamp_min(0)) * UP
 
 
 def _degree_two(joint: Joint, mu: Tensor, c: Near, each: Tensor) -> tuple[Near, Tensor]:

@@ -12,10 +12,9 @@ Here :math:`\mathbb E|C^{1/2}(p\circ\Sigma R)|^2=\operatorname{tr}(\Sigma K\Sigm
 :math:`\mathbb E|C^{1/2}y|^2\le\sum_{jk}|\rho_{jk}|r_jr_k\lVert y_j\rVert_2\lVert y_k\rVert_2`. Of
 :math:`(\Sigma D)_j=a_j\xi_j+G`, :math:`\xi_j=(X_j-\mathbb EX_j)/r_j`, G is independent of X_j, so
 :math:`\lVert\delta_j(\Sigma D)_j\rVert_2\le\lVert\delta_j\rVert_2(\Sigma K\Sigma)_{jj}^{1/2}
-+|a_j|\lVert\delta_j\rVert_4g_4`: slopes of neurons that are far from their kinks hardly move. And
-:math:`\mathbb E\delta_j^2R_kR_l` differs from :math:`\mathbb E\delta_j^2\,\mathbb ER_kR_l` by at most
-:math:`\lVert\delta_j\rVert_4^2\lVert R_k\rVert_4\lVert R_l\rVert_4` times the multiple correlation of X_j with X_k and
-X_l, which is at most :math:`(|\rho_{jk}|+|\rho_{jl}|)(1-|\rho_{kl}|)^{-1/2}` (Gebelein).
++|a_j|\lVert\delta_j\rVert_4g_4`: slopes of neurons that are far from their kinks hardly move. The last
+part is also at most the sum of :math:`|\Sigma_{jk}|\lVert R_jR_k\rVert_2`, and :math:`\mathbb ER_j^2R_k^2\le u_j^2u_k^2
++|\rho_{jk}|\lVert R_j\rVert_4^2\lVert R_k\rVert_4^2` (Gebelein).
 """
 
 from __future__ import annotations
@@ -58,10 +57,9 @@ def products_deviation(
         moved = joint.slope_deviation[part, None] * straight.sqrt() + GAUSSIAN[0] * fourth[part, None] * shared
         mixed = _trace(linear, rest).sqrt() + joint.length(r * moved, part)
         left, left8 = (torch.einsum("ojk,bk->boj", size, rests[part, :, q]) for q in (0, 1))  # of (Sigma R)_j
-        near = _near(joint, pairs, rests, part)
-        sway = (joint.slope_deviation[part, None].square() * bent + fourth[part, None].square() * near * left).sqrt()
-        sway = torch.minimum(sway, torch.minimum(w * bent.sqrt(), fourth[part, None] * left))
-        deviation = gauss + 2 * mixed + 2 * joint.length(r * sway, part)
+        sway = torch.minimum(w * bent.sqrt(), fourth[part, None] * left)
+        curved = torch.fmin(2 * joint.length(r * sway, part), _added(joint, coupling, rests, part))
+        deviation = gauss + 2 * mixed + curved
         mixed4 = joint.length(r * (p * left + GAUSSIAN[1] * eighth[part, None] * straight.sqrt()), part)
         curved4 = joint.length(r * torch.minimum(w * left, eighth[part, None] * left8), part)
         norm4 = _FORM * gauss + _ROOT3 * (2 * mixed4 + 2 * curved4)
@@ -70,13 +68,15 @@ def products_deviation(
     return deviation, norm4
 
 
-def _near(joint: Joint, pairs: Tensor, rests: Tensor, part: slice) -> Tensor:  # -> (batch, n_out, n)
-    """Sums over k of 2 |Sigma_jk rho_jk| ||R_k||_4 over the root of 1 - max |rho|."""
+def _added(joint: Joint, coupling: Tensor, rests: Tensor, part: slice) -> Tensor:  # -> (batch, n_out)
+    """The sum of |Sigma_jk| ||R_j R_k||_2."""
+    own, norm4 = joint.second[part], rests[part, :, 0]
+    apart = torch.einsum("bj,ojk,bk->bo", own, coupling.abs(), own)
     rho = joint.correlation[part]
-    other = rho - torch.diag_embed(rho.diagonal(dim1=-2, dim2=-1))
-    most = other.amax((-1, -2, -3), keepdim=True)
-    each = other / (1 - most).clamp_min(TINY).sqrt() * rests[part, :, 0].reshape(rho.shape[:3]).unsqueeze(-2)
-    return 2 * torch.einsum("ogjk,bgjk->bogj", pairs.abs(), each).flatten(2) * UP
+    shape = rho.shape[:3]
+    pairs, norms = ((v.reshape(shape)[..., :, None] * v.reshape(shape)[..., None, :]).square() for v in (own, norm4))
+    more = (pairs + rho * norms).sqrt() - pairs.sqrt()  # of pairs of one group
+    return (apart + torch.einsum("ogjk,bgjk->bo", joint.blocks(coupling).abs(), more) + BLUR * apart) * UP
 
 
 def _shared(joint: Joint, pairs: Tensor, part: slice) -> Tensor:  # (n_out, groups, g, g) -> (batch, n_out, n)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain as chained
 
 import torch
 from torch import Tensor
 
 from bnndp.engine.chunks import cache_size, indices_of, picked
-from bnndp.engine.general.ground import Ground
+from bnndp.engine.general.ground import NUMBERS, Ground
 from bnndp.engine.general.nodes import Activated, Bound, Node, Weighted, least_value
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.weights import Weights
@@ -20,7 +21,6 @@ from bnndp.maths.rounding import TINY, gamma
 
 __all__ = ["Wanted", "mean_range", "not_far_below", "with_kink_inside"]
 
-_NUMBERS = 2**19  # entries of the matrices of rows made at a time: in the caches of a CPU
 _DEAD = 32.0  # standard deviations: the 16th power of their inverse is below 1e-24
 _FEW = 0.9  # of the rows of a layer: if no box needs more, rows are picked
 
@@ -30,7 +30,7 @@ Wanted = Callable[[Interval], Tensor]
 
 
 def mean_range(
-    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
+    nodes: Sequence[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, wanted: Wanted | None = None
 ) -> Interval:
     """Range of E X over the boxes, or what ``cut`` leaves of them: (batch, n).
 
@@ -38,11 +38,11 @@ def mean_range(
     other boxes.
     """
     coarse = weighted.interval
-    if len(chain) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
+    if len(nodes) == 1 and box.within is None and cut is None:  # the input itself: interval arithmetic is exact
         return coarse
     if wanted is None:
-        return _meet(coarse, *_refined(chain, weighted, box, cut))
-    ground = _ground(chain, weighted) if box.within is None and cut is None else None
+        return _meet(coarse, *_refined(nodes, weighted, box, cut))
+    ground = _ground(nodes, weighted) if box.within is None and cut is None else None
     if ground is not None:
         return _one_end_first(ground, weighted, coarse, wanted)
     asked = wanted(coarse)
@@ -50,10 +50,10 @@ def mean_range(
     if at.shape[1] == 0:
         return coarse
     if at.shape[1] > _FEW * asked.shape[1] or weighted.weights.rows_at(at[:, :1]) is None:
-        found = _meet(coarse, *_refined(chain, weighted, box, cut))
+        found = _meet(coarse, *_refined(nodes, weighted, box, cut))
     else:
         some = Interval(coarse.lower.gather(1, at), coarse.upper.gather(1, at))
-        some = _meet(some, *_refined(chain, weighted, box, cut, at))
+        some = _meet(some, *_refined(nodes, weighted, box, cut, at))
         found = Interval(coarse.lower.scatter(1, at, some.lower), coarse.upper.scatter(1, at, some.upper))
     return Interval(torch.where(asked, found.lower, coarse.lower), torch.where(asked, found.upper, coarse.upper))
 
@@ -80,11 +80,11 @@ def _meet(coarse: Interval, low: Tensor, negated: Tensor) -> Interval:
     return Interval(torch.fmax(known(low), coarse.lower), torch.fmin(-known(negated), coarse.upper))
 
 
-def _ground(chain: list[Node], weighted: Weighted) -> Ground | None:
+def _ground(nodes: Sequence[Node], weighted: Weighted) -> Ground | None:
     """Where the rows of the layer after the first activation end, if single rows of some of the boxes can be asked."""
-    ground = chain[1].ground if len(chain) == 2 and isinstance(chain[1], Activated) else None
-    if ground is None or any(weights.bias.ndim > 1 for weights in (ground.weights, weighted.weights)):
-        return None  # stacked members have weights of their own
+    ground = nodes[1].ground if len(nodes) == 2 and isinstance(nodes[1], Activated) else None
+    if ground is None or not ground.shared:
+        return None
     return ground if weighted.weights.rows_at(torch.zeros(1, 1, dtype=torch.int64)) is not None else None
 
 
@@ -99,8 +99,9 @@ def _picked(ground: Ground, weighted: Weighted, asked: Tensor, sign: int) -> Ten
     """Lower bounds of ``sign`` times the means where they are ``asked`` for; elsewhere minus infinity: (batch, n)."""
     weights, scale = weighted.weights, weighted.scale
     found = torch.full_like(scale, -torch.inf)
-    most = cache_size(_NUMBERS, scale.device) // max(ground.half.shape[1], scale.shape[1])
-    for at, index in picked(asked, most):
+    most = cache_size(NUMBERS, scale.device) // max(ground.half.shape[1], scale.shape[1])
+    groups = [asked & group[:, None] for group in (ground.sloped, ~ground.sloped)]
+    for at, index in chained.from_iterable(picked(group, most) for group in groups):
         rows = weights.rows_at(index)
         if rows is None:
             continue
@@ -111,7 +112,7 @@ def _picked(ground: Ground, weighted: Weighted, asked: Tensor, sign: int) -> Ten
 
 
 def _refined(
-    chain: list[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
+    nodes: Sequence[Node], weighted: Weighted, box: Box, cut: HalfSpace | None, at: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds of the means and of their negatives, of all or of those ``at`` (batch, k): (batch, n or k) each."""
     weights, scale = weighted.weights, weighted.scale
@@ -119,11 +120,11 @@ def _refined(
     if at is not None:
         bias, scale = bias.gather(1, at), scale.gather(1, at)
     slack, found = gamma(8) * scale + TINY, list[Tensor]()
-    widest = max(node.mean.lower.shape[-1] for node in chain)  # rows get as wide as that
-    numbers = cache_size(_NUMBERS, scale.device) // (2 * box.batch)
+    widest = max(node.mean.lower.shape[-1] for node in nodes)  # rows get as wide as that
+    numbers = cache_size(NUMBERS, scale.device) // (2 * box.batch)
     for part, rows in _pieces(weights, numbers, widest, at):
         start = torch.cat([bias[:, part] - slack[:, part], -bias[:, part] - slack[:, part]], 1)
-        found.append(least_value(chain, Bound(rows.with_negatives(), start), box, cut))
+        found.append(least_value(nodes, Bound(rows.with_negatives(), start), box, cut))
     halves = [piece.chunk(2, 1) for piece in found]
     return torch.cat([low for low, _ in halves], 1), torch.cat([negated for _, negated in halves], 1)
 

@@ -1,5 +1,6 @@
 r"""The nodes of the pass: each carries bounds backward through its layer, and variances of rows.
 
+Nodes form a directed acyclic graph: each knows its inputs, and in a list of nodes they come before it.
 ``lower`` turns a lower bound ``rows . E z + variances . Var z + constant`` into one of the same kind in the input of
 the layer.
 ``parts`` bounds, for rows u, :math:`\mathbb E\operatorname{Var}(u\cdot z\mid Y)` and the standard deviation of
@@ -8,9 +9,10 @@ the layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Protocol
 
 import torch
@@ -27,7 +29,7 @@ from bnndp.engine.general.intervals import BLUR
 from bnndp.engine.general.joint_gaussian import Near
 from bnndp.engine.general.of_boxes import of_boxes
 from bnndp.engine.general.pre_activation import Squares
-from bnndp.engine.general.rows import DenseRows, Rows, minimum
+from bnndp.engine.general.rows import DenseRows, JoinedRows, Rows, minimum, sum_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, POWERS, RIO, Pre, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, row_variance
 from bnndp.geometry.bounds import Interval
@@ -41,13 +43,15 @@ __all__ = [
     "Bound",
     "Input",
     "Node",
+    "OnOne",
+    "Unfolded",
     "Weighted",
     "deviation",
     "least_value",
     "lower_bound",
     "nothing",
+    "on_boxes",
     "outlined",
-    "sums_of_squares",
     "vanished",
     "with_rest",
     "within",
@@ -76,8 +80,21 @@ class Bound:
         return self.constant + within(self.rows, mean) - gamma(4) * self.constant.abs()
 
 
+Unfolded = tuple[tuple[Rows, ...], Callable[[Tensor], Tensor]]
+"""``rows . z`` taken apart: rows of the inputs of a node, and how a deviation (or the norms) grows on the way back.
+
+The function takes that of the sum of these rows with anything that does not depend on the noise of the node, and gives
+that of the sum with ``rows . z`` in their place.
+"""
+
+
 class Node(Protocol):
     """One step of the pass with what it found on the box."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The nodes that it takes its values from."""
+        ...
 
     @property
     def mean(self) -> Interval:
@@ -90,7 +107,7 @@ class Node(Protocol):
         ...
 
     def lower(self, bound: Bound) -> Bound:
-        """The bound in terms of the input of the step."""
+        """The bound in terms of the input of the step; of several inputs with joined rows."""
         ...
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -101,17 +118,47 @@ class Node(Protocol):
         """Of ``rows . (z - E z)``: (batch, rows, q)."""
         ...
 
+    def unfold(self, rows: Rows) -> Unfolded:
+        """With standard deviations (batch, rows)."""
+        ...
+
+    def unfold_norms(self, rows: Rows) -> Unfolded:
+        """With norms (batch, rows, q) of centred sums."""
+        ...
+
+    def sums_of_squares(self, rows: Rows) -> Squares | None:
+        """How ``rows . z^2`` varies, for rows >= 0, if the z_j are independent given a history; None: not known."""
+        ...
+
+
+class OnOne:
+    """What nodes with one input share."""
+
+    __slots__ = ()
+    below: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.below,)
+
+    def sums_of_squares(self, rows: Rows) -> Squares | None:
+        return None
+
 
 def nothing(signal: SecondMoments, rows: Rows, *more: int) -> Tensor:
     """Zeros (batch, rows, *more)."""
     return signal.variance.new_zeros(signal.variance.shape[0], rows.count, *more)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Input:
     """The input x."""
 
     signal: Signal
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return ()
 
     @property
     def mean(self) -> Interval:
@@ -126,6 +173,14 @@ class Input:
 
     def norms(self, rows: Rows) -> Tensor:
         return nothing(self.signal, rows, len(POWERS))
+
+    def unfold(self, rows: Rows) -> Unfolded:
+        return (), lambda found: found
+
+    unfold_norms = unfold
+
+    def sums_of_squares(self, rows: Rows) -> Squares | None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +320,7 @@ class Weighted:
 
 
 @dataclass(frozen=True, eq=False)
-class Activated:
+class Activated(OnOne):
     """An activation, after weights or on a signal."""
 
     planes: Planes
@@ -276,7 +331,7 @@ class Activated:
     weighted: Weighted | None
     below: Node
     hinges: Callable[[], Hinge | None] | None = None  # other lower planes, for the search
-    outlines: Callable[[], Outline] | None = None  # where rows of z have a variance without other moments
+    outlines: Callable[[], Outline | None] | None = None  # where rows of z have a variance without other moments
 
     @property
     def mean(self) -> Interval:
@@ -328,12 +383,10 @@ class Activated:
 
     def least(self, bound: Bound) -> Tensor | None:
         """Least value of the bound: (batch, rows); None unless this follows weights on the input."""
-        if self.ground is None:
-            return None
+        if self.ground is None or bound.variances is None:
+            return None if self.ground is None else self.ground.least(bound.rows, bound.constant)
         before = self.ground.planes.apply(bound.rows, bound.constant)
-        if bound.variances is not None:
-            before = self._with_variances(before, bound.variances, self._folded_variances_at_middle)
-        return self.ground.least_before(before)
+        return self.ground.least_before(self._with_variances(before, bound.variances, self._folded_variances_at_middle))
 
     def lower_in_planes(self, alpha: Rows, beta: Rows | None, tangent: Rows | None, bound: Bound) -> Bound:
         """From coefficients of the mean, of T and of the tangent of S, in place of the rows of the bound."""
@@ -388,35 +441,63 @@ class Activated:
             return zero, zero
         if self.signal.joint is not None:
             return zero, self.signal.joint.row_deviation(rows.dense().values)
-        linear, size, rest = rows.times(self.linear.slope), rows.abs(), self.linear.rest
+        linear, rest = rows.times(self.linear.slope), self._rest(rows)
         if self.weighted is None:
             _, central = self.below.parts(linear)
-            return rows.square().dot(self.linear.noise) * UP, (central + size.dot(rest.central)) * UP
-        weights, z = self.weighted.weights, self.weighted.below.signal
-        central = zero if z.fixed else self.weighted.deviation_below(linear) + size.dot(rest.central)
+            return rows.square().dot(self.linear.noise) * UP, (central + rest) * UP
+        central = zero if self.pre.fixed else self.weighted.deviation_below(linear) + rest
         if isinstance(rows, DenseRows):
             central = torch.fmin(central, self.central(rows))
-        if weights.groups == weights.n_out:
-            return rows.square().dot(self.linear.noise) * UP, central * UP
-        left = size.group_dots(rest.given[..., None], weights.groups)[..., 0]
-        given = row_variance(weights, linear, z).sqrt() + torch.linalg.vector_norm(left, dim=-1)
-        return zero, (given.square() + central.square()).sqrt() * UP
+        noise = self._noise(rows, linear)
+        if self.independent:
+            return noise * UP, central * UP
+        return zero, (noise + central.square()).sqrt() * UP
 
-    def central(self, rows: DenseRows, at: Tensor | None = None) -> Tensor:
-        """Standard deviation of ``rows . E[z | y]``: (batch, rows); infinite if the coordinates of y may depend.
+    def unfold(self, rows: Rows) -> Unfolded:
+        below, rest = self.line(rows)
+        if self.weighted is None:
+            return (below,), lambda found: (found + rest) * UP
+        noise = self._noise(rows, rows.times(self.linear.slope))
+        return (below,), lambda found: (noise + (found + rest).square()).sqrt() * UP
 
-        The rows are of all boxes, or of those ``at`` (some,).
-        """
+    def line(self, rows: Rows) -> tuple[Rows, Tensor]:
+        """The rows of the input that ``rows . E[z | y]`` is near, y all of it, and the deviation of what is left."""
+        linear = rows.times(self.linear.slope)
+        return linear if self.weighted is None else self.weighted.weights.pull(linear), self._rest(rows)
+
+    def _rest(self, rows: Rows) -> Tensor:  # (batch, rows)
         if self.pre.fixed:
-            return rows.values.new_zeros(rows.values.shape[:2])
+            return nothing(self.signal, rows)
+        each = self.linear.rest.central
+        if self.weighted is None and self.below.signal.source:  # what is left is independent, too
+            return rows.square().dot(each.square()).sqrt()
+        return rows.abs().dot(each)
+
+    def _noise(self, rows: Rows, linear: Rows) -> Tensor:
+        """E of the variance of ``rows . z`` given y, after weights: (batch, rows)."""
+        if self.independent or self.weighted is None:
+            return rows.square().dot(self.linear.noise)
+        if self.signal.joint is not None:
+            return self.signal.joint.row_deviation(rows.dense().values).square()
+        weights = self.weighted.weights
+        left = rows.abs().group_dots(self.linear.rest.given[..., None], weights.groups)[..., 0]
+        sd = row_variance(weights, linear, self.weighted.below.signal).sqrt() + torch.linalg.vector_norm(left, dim=-1)
+        return sd.square()
+
+    @property
+    def independent(self) -> bool:
+        """Whether the coordinates of z are independent given y."""
+        return self.weighted is not None and self.weighted.weights.groups == self.weighted.weights.n_out
+
+    def central(self, rows: DenseRows, more: DenseRows | None = None) -> Tensor:
+        """Standard deviation of ``rows . E[z | y] + more . y``: (batch, rows); infinite if the y_j may depend."""
+        if self.pre.fixed:
+            return nothing(self.below.signal, rows)
         if self.slopes is None or self.weighted is None:
-            return rows.values.new_full(rows.values.shape[:2], torch.inf)
-        weights, z, slopes = self.weighted.weights, self.weighted.below.signal, self.slopes
+            return nothing(self.below.signal, rows) + torch.inf
+        weights, z = self.weighted.weights, self.weighted.below.signal
         coupling = weights.spread_rest(z) if weights.coupled else None
-        if at is not None:
-            slopes, z = of_boxes(slopes, at), of_boxes(z, at)
-            coupling = None if coupling is None else of_boxes(coupling, at)
-        return row_deviation(slopes, weights, rows, z, coupling)
+        return row_deviation(self.slopes, weights, rows, z, coupling, more)
 
     def norms(self, rows: Rows) -> Tensor:
         r"""Z = p X + rho: the linear part given below, the rests, and what varies given y.
@@ -426,25 +507,33 @@ class Activated:
         """
         if self.signal.fixed:
             return nothing(self.signal, rows, len(POWERS))
+        (below,), joined = self.unfold_norms(rows)
+        return joined(nothing(self.signal, rows, len(POWERS)) if self.pre.fixed else self.below.norms(below))
+
+    def unfold_norms(self, rows: Rows) -> Unfolded:
         linear, size, rest, x = rows.times(self.linear.slope), rows.abs(), self.linear.rest, self.pre
         if self.weighted is None:
-            return (self.below.norms(linear) + size.dots(rest.norms)) * UP
+            own = size.dots(rest.norms)
+            return (linear,), lambda found: (found + own) * UP
         weights, z = self.weighted.weights, self.weighted.below.signal
         gaussian = x.norms.new_tensor(GAUSSIAN)
-        if weights.groups == weights.n_out:
+        if self.independent:
             noise = gaussian * self.linear.steepest * rows.square().dots(x.spread_norms.square()).sqrt()
             noise = torch.minimum(noise, independent_norms(rows, self.signal.given, self.signal.deviations))
         else:
             at, away = weights.row_parts(linear, z, z.norms)
             left = torch.linalg.vector_norm(size.group_dots(rest.norms, weights.groups), dim=2)
             noise = gaussian * (at[..., None] + away) + x.norms.new_tensor(RIO) * left
-        if z.fixed:
-            return noise * UP
-        central = self._central_norms(self.weighted, rows)
-        found = central + noise
-        if weights.groups == weights.n_out:
-            found[..., 0] = torch.fmin(found[..., 0], self._fourth_norm(rows, central[..., 0], noise[..., 0]))
-        return found * UP
+        central = torch.zeros_like(noise) if x.fixed else size.dots(rest.central_norms)
+
+        def joined(found: Tensor) -> Tensor:
+            inner = found + central
+            total = inner + noise
+            if self.independent:
+                total[..., 0] = torch.fmin(total[..., 0], self._fourth_norm(rows, inner[..., 0], noise[..., 0]))
+            return total * UP
+
+        return (weights.pull(linear),), joined
 
     def apart(self, rows: Rows) -> tuple[Tensor, Tensor] | None:
         """Of ``rows . E[z | y]`` less its mean: the norm in L4, and the variance from below; (batch, rows) each.
@@ -453,18 +542,15 @@ class Activated:
         rests, and for a row of y at least the mean of its variance given the history of y.
         """
         weighted = self.weighted
-        if weighted is None or self.pre.fixed or weighted.weights.groups != weighted.weights.n_out:
+        if weighted is None or self.pre.fixed or not self.independent:
             return None
         y, linear = weighted.below.signal, rows.times(self.linear.slope)
         size = weighted.weights.power_pull(linear.abs(), 1).dot(y.variance.sqrt())  # of the terms, for the rounding
-        line = weighted.weights.pull(linear).square().dot(y.noise.lower.clamp_min(0)).sqrt() / UP
-        least = line - rows.abs().dot(self.linear.rest.central) * UP - weighted.rounding * size
-        return self._central_norms(weighted, rows)[..., 0], least.clamp_min(0).square() / UP
-
-    def _central_norms(self, weighted: Weighted, rows: Rows) -> Tensor:
-        """Of ``rows . E[z | y]`` less its mean, z = p X + rho: (batch, rows, q)."""
-        below = weighted.below.norms(weighted.weights.pull(rows.times(self.linear.slope)))
-        return (below + rows.abs().dots(self.linear.rest.central_norms)) * UP
+        below, rest = weighted.weights.pull(linear), self.linear.rest
+        line = below.square().dot(y.noise.lower.clamp_min(0)).sqrt() / UP
+        least = line - rows.abs().dot(rest.central) * UP - weighted.rounding * size
+        norm4 = self.below.norms(below)[..., 0] + rows.abs().dot(rest.central_norms[..., 0])
+        return norm4 * UP, least.clamp_min(0).square() / UP
 
     def _fourth_norm(self, rows: Rows, central: Tensor, noise: Tensor) -> Tensor:  # (batch, rows) each
         r"""Of H + N, H the centred mean given y, N a sum of independent terms with variance V and third moment K.
@@ -476,6 +562,22 @@ class Activated:
         third = rows.map(_cube).dot(self.signal.third_deviation)
         square = central.square()
         return (square.square() + 6 * square * variance + 4 * central * third + noise**4).sqrt().sqrt()
+
+    def sums_of_squares(self, rows: Rows) -> Squares | None:
+        """What varies given y is independent, the lines of E[z_j^2 | y] are rows below, and their rests are added."""
+        line = self.linear.square
+        if line is None or self.weighted is None or not self.independent:
+            return None
+        square = rows.square()
+        central = self.weighted.deviation_below(rows.times(line.slope)) + rows.dot(line.rest)
+        inner = rows.dots(line.norms)
+        if line.rest_norms is not None:  # the lines as a row below
+            lines = self.below.norms(self.weighted.weights.pull(rows.times(line.slope)))[..., :2]
+            inner = torch.fmin(inner, lines + rows.dots(line.rest_norms))
+        norms = independent_norms(rows, line.given_norms, line.deviations) + inner
+        deviation = (square.dot(line.given.square()) + central.square()).sqrt()
+        none = torch.zeros_like(deviation)
+        return Squares(deviation * UP, central * UP, inner[..., 0] * UP, norms * UP, none, none)
 
 
 def deviation(node: Node, rows: Rows) -> Tensor:
@@ -489,40 +591,44 @@ def deviation(node: Node, rows: Rows) -> Tensor:
     return torch.minimum(found, rows.abs().dot(node.signal.variance.sqrt())) * UP
 
 
-def outlined(node: Node, rows: Rows, at: Tensor | None = None) -> tuple[SecondMoments, Tensor]:
+def outlined(node: Node, rows: Rows) -> tuple[SecondMoments, Tensor]:
     """Second moments of z after the node, and the standard deviation of ``rows . z``: (batch, rows).
 
-    Without the moments of higher order where they are of little use: those of E[z | y] for a y with independent
-    coordinates need none. The rows are of all boxes, or of those ``at`` (some,), and so is what is found.
+    Without the moments of higher order, which nothing above the node asks for.
     """
     z = node.outline if isinstance(node, Activated) else None
-    if z is None or not isinstance(node, Activated) or not isinstance(rows, DenseRows):
+    if z is None or not isinstance(node, Activated) or node.weighted is None or not isinstance(rows, DenseRows):
         return node.signal, deviation(node, rows)
-    z = z if at is None else of_boxes(z, at)
-    found = (rows.square().dot(z.noise) + node.central(rows, at).square()).sqrt()
+    central = node.central(rows)
+    if z.line is not None:
+        linear = node.weighted.deviation_below(rows.times(z.line.slope)) + rows.abs().dot(z.line.rest)
+        central = torch.fmin(central, linear)
+    found = (rows.square().dot(z.noise) + central.square()).sqrt()
     return z, torch.minimum(found, rows.abs().dot(z.variance.sqrt())) * UP
 
 
-def sums_of_squares(node: Node, rows: Rows) -> Squares | None:
-    """How ``rows . z^2`` varies after the node, for rows >= 0, if the z_j are independent given y; else None.
+def on_boxes(node: Node, at: Tensor) -> Node | None:
+    """The node for some of the boxes, as far as variances of rows go; None unless outputs are independent given y."""
+    if isinstance(node, Input):
+        return Input(of_boxes(node.signal, at))
+    if not isinstance(node, Activated) or node.weighted is None:
+        return None
+    weights, below = node.weighted.weights, on_boxes(node.below, at)
+    if below is None or weights.groups != weights.n_out:
+        return None
+    weighted = Weighted(weights, below, node.weighted.scale[at])
+    pre, planes = of_boxes(replace(node.pre, expansion=None), at), of_boxes(node.planes, at)
 
-    What varies given y is independent, the lines of E[z_j^2 | y] are rows below, and their rests are added.
-    """
-    if not (isinstance(node, Activated) and node.weighted is not None):
-        return None
-    line, weights = node.linear.square, node.weighted.weights
-    if line is None or weights.groups != weights.n_out:
-        return None
-    square = rows.square()
-    central = node.weighted.deviation_below(rows.times(line.slope)) + rows.dot(line.rest)
-    inner = rows.dots(line.norms)
-    if line.rest_norms is not None:  # the lines as a row below
-        lines = node.weighted.below.norms(weights.pull(rows.times(line.slope)))[..., :2]
-        inner = torch.fmin(inner, lines + rows.dots(line.rest_norms))
-    norms = independent_norms(rows, line.given_norms, line.deviations) + inner
-    deviation = (square.dot(line.given.square()) + central.square()).sqrt()
-    none = torch.zeros_like(deviation)
-    return Squares(deviation * UP, central * UP, inner[..., 0] * UP, norms * UP, none, none)
+    def moments() -> tuple[Signal, Linearised]:
+        return of_boxes(node.signal, at), of_boxes(node.linear, at)
+
+    def slopes() -> MeanSlopes | None:
+        return None if node.slopes is None else of_boxes(node.slopes, at)
+
+    def outline() -> Outline | None:
+        return None if node.outline is None else of_boxes(node.outline, at)
+
+    return Activated(planes, pre, moments, None, slopes, weighted, below, outlines=outline)
 
 
 def with_rest(squares: Squares, rest: SpreadRest, node: Node) -> Squares:
@@ -541,22 +647,74 @@ def with_rest(squares: Squares, rest: SpreadRest, node: Node) -> Squares:
     )
 
 
-def lower_bound(chain: list[Node], bound: Bound) -> Bound:
-    """Carry a lower bound in terms of the last node down to x."""
-    for node in reversed(chain):
-        bound = node.lower(bound)
-    return bound
+def lower_bound(nodes: Sequence[Node], bound: Bound, lower: Lower | None = None) -> Bound:
+    """Carry a lower bound in terms of the last node down to x; ``lower`` takes the place of ``Node.lower``."""
+    waiting, constant = _carried(nodes, bound, 1, lower)
+    return replace(waiting[nodes[0]], constant=constant, variances=None)
 
 
-def least_value(chain: list[Node], bound: Bound, box: Box, cut: HalfSpace | None = None) -> Tensor:
+def least_value(nodes: Sequence[Node], bound: Bound, box: Box, cut: HalfSpace | None = None) -> Tensor:
     """Lower bound, over the boxes or what ``cut`` leaves of them, of one in terms of the last node: (batch, rows)."""
-    first = chain[1] if len(chain) > 1 and box.within is None and cut is None else None
-    for node in reversed(chain[1:]):
-        found = node.least(bound) if node is first and isinstance(node, Activated) else None
+    waiting, constant = _carried(nodes, bound, 2)
+    first = nodes[1] if len(nodes) > 1 else None
+    if first in waiting:
+        bound = replace(waiting[first], constant=constant)
+        plain = len(waiting) == 1 and box.within is None and cut is None
+        found = first.least(bound) if plain and isinstance(first, Activated) else None
         if found is not None:
             return found
-        bound = node.lower(bound)
-    return minimum(bound.rows, bound.constant, box, cut)
+        constant = _lowered(first, waiting, constant, None)
+    return minimum(waiting[nodes[0]].rows, constant, box, cut)
+
+
+Lower = Callable[[Node, Bound], Bound]
+"""The bound in terms of the input of a node."""
+
+
+def _carried(
+    nodes: Sequence[Node], bound: Bound, stop: int, lower: Lower | None = None
+) -> tuple[dict[Node, Bound], Tensor]:
+    """The bound in terms of the nodes before ``stop``, by node, and its constant: (batch, rows).
+
+    Rows of a node are summed over all nodes that use it, so what cancels between two ways from x cancels here.
+    """
+    waiting, constant = {nodes[-1]: bound}, bound.constant
+    for node in reversed(nodes[stop:]):
+        constant = _lowered(node, waiting, constant, lower)
+    return waiting, constant
+
+
+def _lowered(node: Node, waiting: dict[Node, Bound], constant: Tensor, lower: Lower | None) -> Tensor:
+    """Take the rows of a node out of ``waiting`` and put those of its inputs there; the new constant."""
+    own = waiting.pop(node)
+    bound = Bound(own.rows, constant, own.variances)
+    found = node.lower(bound) if lower is None else lower(node, bound)
+    inputs, constant = node.inputs, found.constant
+    for below, part in zip(inputs, (found,) if len(inputs) == 1 else _split(found), strict=True):
+        if below not in waiting:
+            waiting[below] = part
+        else:
+            waiting[below], lost = _meet(waiting[below], part, below)
+            constant = constant - lost - gamma(4) * constant.abs()
+    return constant
+
+
+def _split(bound: Bound) -> list[Bound]:
+    """A bound with joined rows as one for each input."""
+    rows, variances = (each.parts if isinstance(each, JoinedRows) else () for each in (bound.rows, bound.variances))
+    return [Bound(own, bound.constant, other) for own, other in zip(rows, variances or repeat(None), strict=False)]
+
+
+def _meet(a: Bound, b: Bound, node: Node) -> tuple[Bound, Tensor]:
+    """The rows of two users of a node together, and what rounding may take off their sum: (batch, rows)."""
+    size = node.mean.magnitude
+    lost = gamma(8) * (a.rows.abs().dot(size) + b.rows.abs().dot(size)) + vanished(node.mean)
+    rows, variances = sum_of(a.rows, b.rows), b.variances if a.variances is None else a.variances
+    if a.variances is not None and b.variances is not None:
+        most = node.signal.variance
+        lost = lost + gamma(8) * (a.variances.abs().dot(most) + b.variances.abs().dot(most))
+        variances, lost = sum_of(a.variances, b.variances), lost + vanished(Interval(most, most))
+    return Bound(rows, a.constant, variances), lost
 
 
 def within(rows: Rows, values: Interval) -> Tensor:  # (batch, n) -> (batch, rows)

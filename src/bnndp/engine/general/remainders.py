@@ -30,7 +30,7 @@ from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
-__all__ = ["Rests", "moved_by_spread", "past_kinks", "rests", "rests_on_signal"]
+__all__ = ["Rests", "central_rest", "moved_by_spread", "past_kinks", "rests", "rests_on_signal"]
 
 _SLOPE = 2e-9  # error granted to two slopes
 _SLOPE_ROOT = 5e-5  # root of twice the error 1e-9 granted to a slope of at most one
@@ -49,26 +49,40 @@ class Rests:
     central_norms: Tensor  # ||E[rho | y] - E rho||_q
 
 
-def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor) -> Rests:
-    """Of an activation after weights; ``variance`` (batch, n) is at least that of phi at the middle of the box."""
+def rests(phi: Activation, x: Pre, p: Tensor, variance: Tensor, *, closely: bool = False) -> Rests:
+    """Of an activation after weights; ``variance`` (batch, n) is at least that of phi at the middle of the box.
+
+    ``closely`` if norms for a Gaussian X are worth more work.
+    """
     half = 0.5 * (x.mean.upper - x.mean.lower) * UP
     s0 = 0.5 * (x.spread.lower + x.spread.upper)
     root = s0.clamp(x.spread.lower, x.spread.upper).sqrt()
     if x.fixed:
         zero = torch.zeros_like(root)
         given, norms = _gaussian(phi, x, p, variance, half)
+        if closely and phi.shape.kinks:
+            norms = torch.fmin(norms, rest_norms(phi.shape, x, p))
         return Rests(given, zero, norms, torch.zeros_like(norms))
-    central, central_norms = _of_mean(phi, x, p, root, half)
-    moved = moved_by_spread(phi, x, root)
     centred = x.norms.new_tensor(CENTRED)
     norms = centred * _norms(phi, x, p, x.total_norms, half, _kink_delta(phi, x, p)) * UP
-    central, central_norms = central + moved, central_norms + moved_by_spread(phi, x, root, norms=True)
+    central_norms = _norms(phi, x, p, x.norms, half, _mean_delta(phi, x, p, root), root)
+    central_norms = central_norms + moved_by_spread(phi, x, root, norms=True)
     if phi.shape.kinks:  # E[rho | y] is at most rho in norm
         tilt = _tilt(phi, x, p, None)
-        central = torch.fmin(central, tilt * x.mean_variance.sqrt() + past_kinks(phi, x, x.total_norms, 2))
         far = [tilt * x.norms[..., i] + past_kinks(phi, x, x.total_norms, q) for i, q in enumerate(POWERS[:-1])]
         central_norms = torch.fmin(central_norms, torch.stack([*far, torch.full_like(tilt, torch.inf)], -1))
-    return Rests(_given(phi, x, p, half), central * UP, norms, centred * central_norms * UP)
+    return Rests(_given(phi, x, p, half), central_rest(phi, x, p), norms, centred * central_norms * UP)
+
+
+def central_rest(phi: Activation, x: Pre, p: Tensor) -> Tensor:  # (batch, n)
+    """The standard deviation of E[rho | y], of an activation after weights on a random y."""
+    half, sd = 0.5 * (x.mean.upper - x.mean.lower) * UP, x.mean_variance.sqrt()
+    root = (0.5 * (x.spread.lower + x.spread.upper)).clamp(x.spread.lower, x.spread.upper).sqrt()
+    found = _deviation(phi, x, p, sd, x.norms, half, _mean_delta(phi, x, p, root), root)
+    found = found + moved_by_spread(phi, x, root)
+    if phi.shape.kinks:  # E[rho | y] is at most rho in norm
+        found = torch.fmin(found, _tilt(phi, x, p, None) * sd + past_kinks(phi, x, x.total_norms, 2))
+    return found * UP
 
 
 def rests_on_signal(phi: Activation, x: Pre, p: Tensor) -> Rests:
@@ -147,11 +161,9 @@ def _widest(phi: Activation, p: Tensor) -> Tensor:
     return torch.maximum(high - p, p - low)
 
 
-def _of_mean(phi: Activation, x: Pre, p: Tensor, root: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Deviation and norms of G(m, root) - p m."""
-    delta = _slope_delta(phi, x, p, root) if phi.shape.fall == 0 else None
-    sd = _deviation(phi, x, p, x.mean_variance.sqrt(), x.norms, half, delta, root)
-    return sd, _norms(phi, x, p, x.norms, half, delta, root)
+def _mean_delta(phi: Activation, x: Pre, p: Tensor, root: Tensor) -> _Delta | None:
+    """Of G(m, root) - p m."""
+    return _slope_delta(phi, x, p, root) if phi.shape.fall == 0 else None
 
 
 def _tilt(phi: Activation, x: Pre, p: Tensor, root: Tensor | None) -> Tensor:
@@ -329,8 +341,7 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
         for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
             found = (stray * g + widest * d * root_of(2 * tail, 2 * POWERS[i])) * top
             norms[i] = torch.fmin(norms[i], found.nan_to_num(math.inf).amin(0))
-    found = top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
-    return best * UP, torch.fmin(found, rest_norms(shape, x, p)) if shape.kinks else found
+    return best * UP, top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

@@ -2,7 +2,8 @@ r"""Rows of coefficients that the pass carries backward: whole rows, or local on
 
 The rows of a convolution reach a window of its input only, and so on down to x, one window size a layer. ``LocalRows``
 holds the coefficients of the windows: row (o, p) has its window at ``p * stride - offset``, and what lies outside the
-image is no coefficient (products with a vector of the image drop it). Both kinds know the same operations.
+image is no coefficient (products with a vector of the image drop it). ``JoinedRows`` are rows over several vectors one
+after the other, each part of its own kind. All kinds know the same operations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bnndp.geometry.box import Box, apply_rows
 from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import TINY, gamma
 
-__all__ = ["DenseRows", "LocalRows", "Rows", "minimum", "pieces_of"]
+__all__ = ["DenseRows", "JoinedRows", "LocalRows", "Rows", "minimum", "pieces_of", "sum_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class DenseRows:
     def dense(self) -> DenseRows:
         """Itself."""
         return self
+
+    def split(self, sizes: tuple[int, ...]) -> JoinedRows:
+        """As rows over vectors of these sizes, of which the coordinates are made."""
+        return JoinedRows(tuple(map(DenseRows, self.values.split(sizes, -1))), sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,22 @@ class LocalRows:
         found.scatter_add_(-1, places.expand(batch, outputs, -1, -1), self.values.flatten(3))
         return DenseRows(found[..., 1:].reshape(batch, outputs * positions, n))
 
+    def split(self, sizes: tuple[int, ...]) -> JoinedRows:
+        """As rows over images of these sizes, whose channels are those of the image one after the other."""
+        channels = [size // (self.shape[1] * self.shape[2]) for size in sizes]
+        parts = self.values.split(channels, 3)
+        shapes = [(count, *self.shape[1:]) for count in channels]
+        return JoinedRows(tuple(replace(self, values=v, shape=s) for v, s in zip(parts, shapes, strict=True)), sizes)
+
+    def around_both(self, other: LocalRows) -> LocalRows:
+        """The same rows with windows that hold those of the other ones, too."""
+        sides: list[int] = []
+        for own, at, size, to in zip(self.window, self.offset, other.window, other.offset, strict=True):
+            before = max(at, to) - at
+            sides = [before, max(own - at, size - to) - (own - at), *sides]  # the last axis first
+        offset = (max(self.offset[0], other.offset[0]), max(self.offset[1], other.offset[1]))
+        return replace(self, values=functional.pad(self.values, sides), offset=offset)
+
     def spread(self, size: tuple[int, int], shape: tuple[int, ...]) -> LocalRows:
         """The rows through means of windows side by side, to the image ``shape`` before them.
 
@@ -224,7 +245,86 @@ class LocalRows:
         )
 
 
-Rows = DenseRows | LocalRows
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """Rows over the coordinates of several vectors, one after the other: the sum of the rows over each of them."""
+
+    parts: tuple[Rows, ...]
+    sizes: tuple[int, ...]  # of the vectors
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.parts[0].count
+
+    @property
+    def batch(self) -> int:
+        """Number of boxes, or 1 if the same for all."""
+        return max(part.batch for part in self.parts)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> JoinedRows:
+        """A function of each coefficient that keeps zero."""
+        return replace(self, parts=tuple(part.map(function) for part in self.parts))
+
+    def abs(self) -> JoinedRows:
+        """Absolute values."""
+        return self.map(torch.abs)
+
+    def square(self) -> JoinedRows:
+        """Squares."""
+        return self.map(torch.square)
+
+    def times(self, v: Tensor) -> JoinedRows:  # (batch, n)
+        """Each coefficient times that of a vector of its box."""
+        pairs = zip(self.parts, v.split(self.sizes, -1), strict=True)
+        return replace(self, parts=tuple(part.times(own) for part, own in pairs))
+
+    def with_negatives(self) -> JoinedRows:
+        """The rows, then their negatives."""
+        return replace(self, parts=tuple(part.with_negatives() for part in self.parts))
+
+    def plus(self, other: JoinedRows) -> JoinedRows:
+        """The sum with rows over the same vectors."""
+        return replace(self, parts=tuple(sum_of(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+
+    def add_times(self, other: JoinedRows, v: Tensor) -> JoinedRows:  # (batch, n)
+        """The sum with ``other.times(v)``."""
+        return self.plus(other.times(v))
+
+    def dot(self, v: Tensor) -> Tensor:  # (batch, n) or (n,) -> (batch, rows)
+        """Products with a vector."""
+        return sum(part.dot(own) for part, own in zip(self.parts, v.split(self.sizes, -1), strict=True))  # type: ignore[return-value]
+
+    def dots(self, v: Tensor) -> Tensor:  # (batch, n, q) -> (batch, rows, q)
+        """Products with several vectors."""
+        return sum(part.dots(own) for part, own in zip(self.parts, v.split(self.sizes, 1), strict=True))  # type: ignore[return-value]
+
+    def group_dots(self, v: Tensor, groups: int) -> Tensor:  # (batch, n, q) -> (batch, rows, groups, q)
+        """Products with several vectors, summed within equal contiguous groups."""
+        return self.dense().group_dots(v, groups)
+
+    def dense(self) -> DenseRows:
+        """The same rows over all coordinates."""
+        values = [part.dense().values.expand(self.batch, -1, -1) for part in self.parts]
+        return DenseRows(torch.cat(values, -1))
+
+    def split(self, sizes: tuple[int, ...]) -> JoinedRows:
+        """Itself: the vectors are those that it was made of."""
+        return self if sizes == self.sizes else self.dense().split(sizes)
+
+
+Rows = DenseRows | LocalRows | JoinedRows
+
+
+def sum_of(a: Rows, b: Rows) -> Rows:
+    """The sum of rows of any kind: joined ones stay so, and local ones whose windows move alike."""
+    if isinstance(a, JoinedRows) and isinstance(b, JoinedRows) and a.sizes == b.sizes:
+        return a.plus(b)
+    if isinstance(a, LocalRows) and isinstance(b, LocalRows) and (a.grid, a.stride) == (b.grid, b.stride):
+        if (a.window, a.offset) != (b.window, b.offset):
+            a, b = a.around_both(b), b.around_both(a)
+        return a.plus(b)
+    return a.dense().plus(b.dense())
 
 
 def minimum(rows: Rows, constant: Tensor, box: Box, cut: HalfSpace | None = None) -> Tensor:  # constant (batch, rows)

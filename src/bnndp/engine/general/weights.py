@@ -169,8 +169,10 @@ def spread_around(weights: Weights, z: Interval) -> tuple[Tensor, Tensor]:  # (b
     the sizes of their terms.
     """
     middle, radius = 0.5 * (z.lower + z.upper), 0.5 * (z.upper - z.lower) * UP
-    blur = gamma(2 * weights.n_in + 16) * weights.spread_size(middle.abs()).sqrt()
-    return weights.spread(middle), (weights.spread_excess(radius).sqrt() + blur) * UP
+    at = weights.spread(middle)
+    size = weights.spread_size(middle.abs()) if weights.coupled else at
+    blur = gamma(2 * weights.n_in + 16) * size.sqrt()
+    return at, (weights.spread_excess(radius).sqrt() + blur) * UP
 
 
 @singledispatch

@@ -88,7 +88,7 @@ def test_local_rows_are_the_dense_ones(batch: int) -> None:
     shape = (1, 6, 7)
     network = BayesianNetwork((*layers, Linear.fixed(torch.ones(2, 12))), input_shape=shape)
     x = records.normal(batch, 42, seed=2)
-    chain = GeneralPass.of(network, Box(x - 0.1, x + 0.1)).passed.chain
+    chain = GeneralPass.of(network, Box(x - 0.1, x + 0.1)).passed.nodes
     for index, layer in enumerate(layers):
         if not isinstance(layer, Conv2d) or index == 0:
             continue

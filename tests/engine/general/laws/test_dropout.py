@@ -45,7 +45,7 @@ def test_means_and_variances_by_all_masks(act: str, rate: float, name: str) -> N
         assert holds(interval, chance @ values[-1])
         along = values[-1] @ rows[0].T
         assert bool((claim >= chance @ (along - chance @ along).square() * (1 - 1e-9)).all())
-        for index, node in zip(node_layers(network), bounds.passed.chain[1:], strict=True):
+        for index, node in zip(node_layers(network), bounds.passed.nodes[1:], strict=True):
             check_node(f"after layer {index}", node, chance, values[index])
 
 

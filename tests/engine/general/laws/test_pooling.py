@@ -33,5 +33,5 @@ def test_maxima_of_dropped_inputs(rate: float, stride: int) -> None:
             assert mean.item() == pytest.approx((1 - rate**4) / (1 - rate))
         bounds = GeneralPass.of(network, Box(x, x))
         assert holds(ends(bounds, 1), mean, 1e-12)
-        for index, node in zip(node_layers(network), bounds.passed.chain[1:], strict=True):
+        for index, node in zip(node_layers(network), bounds.passed.nodes[1:], strict=True):
             check_node(f"after layer {index}", node, chance, values[index])

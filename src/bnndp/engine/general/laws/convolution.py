@@ -197,15 +197,16 @@ class Convolution:
         stride, padding = self.layer.stride, self.layer.padding
         if isinstance(rows, LocalRows):
             return rows.pulled(kernel, self.shape, stride, padding)
-        images = rows.values.reshape(-1, *self.out)
+        values = rows.dense().values
         spare = tuple(
             n + 2 * pad - k - (count - 1) * step
             for n, pad, k, count, step in zip(
                 self.shape[1:], padding, kernel.shape[2:], self.out[1:], stride, strict=True
             )
         )  # inputs that no window reaches at the far end
+        images = values.reshape(-1, *self.out)
         found = functional.conv_transpose2d(images, kernel, stride=stride, padding=padding, output_padding=spare)
-        return DenseRows(found.reshape(*rows.values.shape[:-1], self.n_in))
+        return DenseRows(found.reshape(*values.shape[:-1], self.n_in))
 
     def _patches(self, z: Tensor) -> Tensor:
         """What each entry of the kernel meets at each position: (batch, entries, positions)."""
@@ -219,8 +220,8 @@ class Convolution:
 
 def _split(rows: Rows, count: int) -> list[Rows]:
     """Pieces of about ``count`` rows; of whole output channels for local ones."""
-    if isinstance(rows, DenseRows):
-        return [DenseRows(part) for part in rows.values.split(count, dim=1)]
+    if not isinstance(rows, LocalRows):
+        return [DenseRows(part) for part in rows.dense().values.split(count, dim=1)]
     step = max(1, count // rows.values.shape[2])
     return [replace(rows, values=part) for part in rows.values.split(step, dim=1)]
 
@@ -228,8 +229,8 @@ def _split(rows: Rows, count: int) -> list[Rows]:
 def _sums(rows: Rows, patches: Tensor) -> Tensor:  # patches (batch, entries, positions)
     """Sum over positions p of a channel c of ``u_cp patches_jp``: (batch, rows, channels, entries)."""
     batch, entries = patches.shape[:2]
-    if isinstance(rows, DenseRows):
-        parts = rows.values.reshape(*rows.values.shape[:2], -1, patches.shape[-1])
+    if not isinstance(rows, LocalRows):
+        parts = rows.dense().values.unflatten(-1, (-1, patches.shape[-1]))
         return torch.einsum("brcp,bjp->brcj", parts.expand(batch, -1, -1, -1), patches)
     seen = rows.windows_of(patches.reshape(batch, entries, *rows.shape[1:]))  # (batch, entries * window, rows' places)
     seen = seen.reshape(batch, entries, -1, seen.shape[-1])

@@ -59,7 +59,11 @@ class Dense(MeanMatrix[Linear]):
         return False
 
     def variance_pull(self, rows: Rows) -> DenseRows:
-        return DenseRows(rows.dense().values @ self._variance)
+        values = rows.dense().values
+        used = values.abs().sum((0, 1)).nonzero()[:, 0]  # few planes of a layer have a slope in s
+        if 2 * used.shape[0] > values.shape[2]:
+            return DenseRows(values @ self._variance)
+        return DenseRows(values[..., used] @ self._variance[used])
 
     def spread_excess(self, radius: Tensor) -> Tensor:
         return radius.square() @ self._variance.mT * UP

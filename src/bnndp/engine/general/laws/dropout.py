@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.intervals import plus, square, times
-from bnndp.engine.general.nodes import Bound, Node, deviation, vanished
+from bnndp.engine.general.nodes import Bound, Node, OnOne, Unfolded, deviation, vanished
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import GAUSSIAN, Signal
 from bnndp.engine.general.steps import step
@@ -33,8 +33,8 @@ _ROUNDED_ALPHA = 1e-9  # relative: ``alpha`` is rounded up by 1e-10, and the sum
 _ROUNDED = 1e-11  # relative to the terms of a sum: more than float64 loses in one of 1e4 terms
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+@dataclass(frozen=True, slots=True, eq=False)
+class Dropped(OnOne):
     """Dropout of units or of channels."""
 
     alpha: float
@@ -63,26 +63,39 @@ class Dropped:
         )
 
     def parts(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        z = self.below.signal
         if not self.channels:
             noise, central = self.below.parts(rows)
-            return (noise + self.alpha * rows.square().dot(z.second.upper)) * UP, central
-        middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
-        at = rows.group_dots(middle[..., None], self.channels)[..., 0]
-        others = torch.stack([radius + _ROUNDED * middle.abs(), z.variance.sqrt()], -1)  # what rounding may cancel
-        away, random = rows.abs().group_dots(others, self.channels).unbind(-1)
-        own = ((at.abs() + away).square() + random.square()).sum(-1)
-        total = deviation(self.below, rows).square() + self.alpha * own
+            return (noise + self._noise(rows)) * UP, central
+        total = deviation(self.below, rows).square() + self._noise(rows)
         return torch.zeros_like(total), total.sqrt() * UP
 
     def norms(self, rows: Rows) -> Tensor:
         """Those of z - E z, plus z (B - 1), which given z is a sum of independent (sub-)Gaussian terms."""
+        _, joined = self.unfold_norms(rows)
+        return joined(self.below.norms(rows))
+
+    def unfold(self, rows: Rows) -> Unfolded:
+        noise = self._noise(rows)
+        return (rows,), lambda found: (found.square() + noise).sqrt() * UP
+
+    def unfold_norms(self, rows: Rows) -> Unfolded:
         z, sizes = self.below.signal, self.below.signal.mean.magnitude[..., None] + self.below.signal.norms
         if self.channels:
             own = torch.linalg.vector_norm(rows.abs().group_dots(sizes, self.channels), dim=2)
         else:
             own = rows.square().dots(sizes.square()).sqrt()
-        return (self.below.norms(rows) + z.norms.new_tensor(self.factors) * own) * UP
+        return (rows,), lambda found: (found + z.norms.new_tensor(self.factors) * own) * UP
+
+    def _noise(self, rows: Rows) -> Tensor:
+        """E of the variance of ``rows . z B`` given z: (batch, rows)."""
+        z = self.below.signal
+        if not self.channels:
+            return self.alpha * rows.square().dot(z.second.upper)
+        middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower)
+        at = rows.group_dots(middle[..., None], self.channels)[..., 0]
+        others = torch.stack([radius + _ROUNDED * middle.abs(), z.variance.sqrt()], -1)  # what rounding may cancel
+        away, random = rows.abs().group_dots(others, self.channels).unbind(-1)
+        return self.alpha * ((at.abs() + away).square() + random.square()).sum(-1)
 
 
 @step.register

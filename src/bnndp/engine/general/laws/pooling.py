@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bnndp.engine.general.nodes import Bound, Node, deviation, nothing, vanished
+from bnndp.engine.general.nodes import Bound, Node, OnOne, Unfolded, deviation, nothing, vanished
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
 from bnndp.engine.general.signal import CENTRED, Signal, fixed
 from bnndp.engine.general.steps import step
@@ -52,8 +52,8 @@ class Windows:
         return found.reshape(*parts.shape[:-2], math.prod(self.shape))
 
 
-@dataclass(frozen=True, slots=True)
-class Averaged:
+@dataclass(frozen=True, slots=True, eq=False)
+class Averaged(OnOne):
     """Means of windows: a fixed linear map."""
 
     windows: Windows
@@ -86,6 +86,11 @@ class Averaged:
     def norms(self, rows: Rows) -> Tensor:
         return self.below.norms(self._pull(rows))
 
+    def unfold(self, rows: Rows) -> Unfolded:
+        return (self._pull(rows),), lambda found: found * UP
+
+    unfold_norms = unfold
+
     def _pull(self, rows: Rows) -> Rows:
         windows, count = self.windows, self.windows.count
         if isinstance(rows, LocalRows) and windows.size == windows.stride:
@@ -98,8 +103,8 @@ class Averaged:
         return gamma(self.windows.count + 8) * rows.abs().dot(size) + vanished(self.below.signal.mean)
 
 
-@dataclass(frozen=True, slots=True)
-class Largest:
+@dataclass(frozen=True, slots=True, eq=False)
+class Largest(OnOne):
     r"""Maxima of windows, around one value j of each: :math:`z_j\le\max\le z_j+\sum_{i\ne j}(z_i-z_j)_+`.
 
     :math:`\mathbb E(z_i-z_j)_+\le\tfrac12(D+\sqrt{D^2+V})` for a difference of mean D and variance V (Scarf 1958), a
@@ -135,6 +140,12 @@ class Largest:
 
     def norms(self, rows: Rows) -> Tensor:
         return self.below.norms(self._pull(rows)) + rows.abs().dots(self.rest_norms) * UP
+
+    def unfold(self, rows: Rows) -> Unfolded:
+        return (self._pull(rows),), lambda found: (found + rows.abs().dot(self.rest)) * UP
+
+    def unfold_norms(self, rows: Rows) -> Unfolded:
+        return (self._pull(rows),), lambda found: found + rows.abs().dots(self.rest_norms) * UP
 
     def _pull(self, rows: Rows) -> Rows:
         return DenseRows(self.windows.collect(rows.dense().values[..., None] * self.chosen[:, None]))
