@@ -23,7 +23,7 @@ from bnndp.engine.general.concatenation import Concatenation
 from bnndp.engine.general.efron_stein import MeanSlopes, mean_slopes
 from bnndp.engine.general.expectation import Around, around
 from bnndp.engine.general.hinge import Hinge, hinge_of
-from bnndp.engine.general.joint_expansion import Moments, gradient_of, joint_expansion
+from bnndp.engine.general.joint_expansion import Moments, gradient_of, joint_expansion, side_by_side
 from bnndp.engine.general.joint_gaussian import Joint
 from bnndp.engine.general.laws.summed import Branch, Unchanged, summed
 from bnndp.engine.general.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
@@ -368,8 +368,8 @@ def through_layers(weighted: Weighted) -> Through:
         norms.append(below.norms(rows))
         if isinstance(below, Activated) and (found := below.apart(rows)) is not None:
             apart.append(found)
-    if below.signal.joint is not None:
-        return _jointly(weighted, below.signal.joint, torch.cat(norms, 1))
+    if weighted.joint is not None:
+        return _jointly(weighted, weighted.joint, torch.cat(norms, 1))
     squares = [below.sums_of_squares(rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
@@ -381,22 +381,26 @@ def through_layers(weighted: Weighted) -> Through:
 
 
 def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # norms (batch, n_out, q)
-    """The same where the values below are made of jointly Gaussian ones."""
-    weights, below = weighted.weights, weighted.below
-    z, gradient = below.signal, gradient_of(weights, below.signal)
+    """The same where the values below are made of jointly Gaussian ones; some rows at a time."""
+    weights, z = weighted.weights, weighted.below.signal
     unit = torch.eye(weights.n_out, dtype=norms.dtype, device=norms.device)[None]
-    mu = weights.pull(DenseRows(unit)).dense().values
+    mu, rests = weights.pull(DenseRows(unit)).dense().values, _rests(weighted.below, joint)
     variance = joint.form(joint.covariance, mu).interval
     noise = Interval(variance.lower.clamp_min(0) / UP, variance.upper.clamp_min(0) * UP)
     zero = torch.zeros_like(noise.upper)
-    straight = below.norms(DenseRows(gradient.rows.value)) if gradient is not None else torch.zeros_like(norms)
-    spread = weights.mean_spread(z).upper if gradient is not None else zero
-    rests = _rests(below, joint)
-    found = joint_expansion(joint, mu, gradient, Moments(z.norms, rests), spread, straight[..., 0])
-    eighth = torch.full_like(zero, torch.inf)
-    known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, eighth], -1)
+    spread = weights.mean_spread(z).upper if weights.random else zero
+    step = max(1, device_size(_NUMBERS, norms.device) // (4 * len(norms) * weights.n_in))
+    pieces = []
+    for start in range(0, weights.n_out, step):
+        part = slice(start, start + step)
+        coupling = None if weighted.coupling is None else weighted.coupling[part]
+        gradient = gradient_of(weights, z, coupling, unit[:, part])
+        straight = zero[:, part] if gradient is None else weighted.below.norms(DenseRows(gradient.rows.value))[..., 0]
+        pieces.append(joint_expansion(joint, mu[:, part], gradient, Moments(z.norms, rests), spread[:, part], straight))
+    found = side_by_side(pieces)
+    known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, torch.full_like(zero, torch.inf)], -1)
     squares = Squares(found.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
-    return Through(zero, norms, squares if gradient is not None else None, jointly=Jointly(noise, found))
+    return Through(zero, norms, squares if weights.random else None, jointly=Jointly(noise, found))
 
 
 def _rests(below: Node, joint: Joint) -> Tensor:  # (batch, n, q)

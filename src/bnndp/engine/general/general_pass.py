@@ -105,6 +105,9 @@ class GeneralPass:
         unit = torch.eye(weights.n_out, dtype=torch.float64, device=self.box.lower.device)
         high = self.variance(unit)
         low = weights.power(z.noise.lower, 2)
+        if z.joint is not None:
+            mean = weights.pull(DenseRows(unit[None])).dense().values
+            low = torch.maximum(low, z.joint.form(z.joint.covariance, mean).interval.lower)
         if weights.random:
             low = low + weights.mean_spread(z).lower
         low = torch.where(low >= SMALL**2, low / UP, 0.0)  # below may be rounding alone; NaN says nothing

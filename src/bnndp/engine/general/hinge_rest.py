@@ -17,10 +17,10 @@ from torch import Tensor
 
 from bnndp.activations.activation import Shape
 from bnndp.engine.general.signal import GAUSSIAN, POWERS, Pre
-from bnndp.maths.hinge import hinge_raw, root_of, tail_norms
+from bnndp.maths.hinge import hinge_raw, tail_norms
 from bnndp.maths.normal import cdf
 from bnndp.maths.rectified import ratio
-from bnndp.maths.rounding import ELEMENTARY, TINY, UP, power_of
+from bnndp.maths.rounding import ELEMENTARY, TINY, UP
 
 __all__ = ["rest_norms"]
 
@@ -57,13 +57,9 @@ def _first_slope(shape: Shape) -> float:
 
 def _far(t: Tensor) -> Tensor:  # (batch, n) -> (batch, n, q)
     """Norms of the hinge beyond t >= 0, centred, and of its line."""
-    mean, norms = tail_norms(POWERS, t)
+    _, norms = tail_norms(POWERS, t)  # centring makes no positive variable larger
     line = cdf(-t) * (1 + 1e-9) + TINY
-    parts = [
-        norm * root_of(1 + power_of(mean / norm.clamp_min(TINY), q), q) + line * g
-        for q, g, norm in zip(POWERS, GAUSSIAN, norms, strict=True)
-    ]
-    return torch.stack(parts, -1) * UP
+    return torch.stack([norm + line * g for norm, g in zip(norms, GAUSSIAN, strict=True)], -1) * UP
 
 
 def _fourth(t: Tensor) -> Tensor:

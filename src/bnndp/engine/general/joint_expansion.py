@@ -40,21 +40,23 @@ Ed_j^2)+q`, g the gradient of s at E z and q what products of two coordinates le
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.joint_products import products_deviation
 from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import CENTRED, Expansion, Factors, Local, Series, Signal
+from bnndp.engine.general.signal import Expansion, Factors, Local, Series, Signal
 from bnndp.engine.general.weights import Weights
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["Gradient", "Moments", "gradient_of", "joint_expansion"]
+__all__ = ["Gradient", "Moments", "gradient_of", "joint_expansion", "side_by_side"]
 
 _ALL = 0  # the supremum of a derivative, not a norm
 _HALF_ROOT, _SIXTH_ROOT = math.sqrt(0.5) * UP, math.sqrt(1 / 6) * UP
@@ -74,22 +76,26 @@ class Gradient:
 
     rows: Near  # g: (batch, n_out, n)
     squares: Tensor  # Sigma_jj: (1, n_out, n)
-    coupling: Tensor | None  # Sigma_jk for j != k: (n_out, n, n)
+    coupling: Coupling | None  # Sigma_jk for j != k
 
 
-def gradient_of(weights: Weights, z: Signal) -> Gradient | None:
-    """Of the variances of a layer above z; None if they are constant."""
+def gradient_of(
+    weights: Weights,
+    z: Signal,
+    coupling: Coupling | None,  # all that is coupled in these rows
+    unit: Tensor,  # (1, rows, n_out)
+) -> Gradient | None:
+    """Of the variances of some outputs of a layer above z; None if they are constant."""
     if not weights.random:
         return None
-    mean, coupling = z.mean, weights.coupling
+    mean = z.mean
     middle, radius = 0.5 * (mean.lower + mean.upper), 0.5 * (mean.upper - mean.lower) * UP
-    unit = DenseRows(torch.eye(weights.n_out, dtype=middle.dtype, device=middle.device)[None])
-    squares = weights.variance_pull(unit).dense().values
-    rows = weights.spread_pull(unit, middle).dense().values
+    squares = weights.variance_pull(DenseRows(unit)).dense().values
+    rows = weights.spread_pull(DenseRows(unit), middle).dense().values
     away = radius + BLUR * middle.abs()
     off = 2 * squares * away[:, None]
     if coupling is not None:
-        off = off + 2 * torch.einsum("ojk,bk->boj", coupling.abs(), away)
+        off = off + 2 * torch.einsum("ojk,bk->boj", coupling.forms.abs(), away) * coupling.scale[:, None]
     return Gradient(Near(rows, (off + BLUR * rows.abs()) * UP), squares, coupling)
 
 
@@ -149,6 +155,26 @@ def joint_expansion(
     )
 
 
+def side_by_side(pieces: Sequence[Expansion]) -> Expansion:
+    """Those of consecutive rows as one."""
+    names = [field.name for field in fields(Expansion) if not field.name.startswith("in_")]
+    moments = {name: torch.cat([getattr(piece, name) for piece in pieces], 1) for name in names}
+    series = _joined([piece.series for piece in pieces])
+    return Expansion(in_full=lambda: series, in_pieces=None, **moments)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Records, dictionaries and tuples of tensors (batch, rows): with all rows."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(parts, 1)  # type: ignore[arg-type]
+    if isinstance(first, dict):
+        return {key: _joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_joined(each) for each in zip(*parts, strict=True))
+    return type(first)(*(_joined([getattr(part, field.name) for part in parts]) for field in fields(first)))
+
+
 def _degree_two(joint: Joint, mu: Tensor, c: Near, each: Tensor) -> tuple[Near, Tensor]:
     """The sum of mu b c^2, and the factor of the third derivative for neurons of which b is hardly known."""
     square, bend, size = c.times(c), joint.bend, mu.abs()
@@ -182,7 +208,7 @@ def _moved(joint: Joint, s: Gradient, c: Near, each: Tensor, v: Tensor, z: Momen
     fourth = (curved * each.square()).sum(-1)
     norm4 = (s.rows.off * z.norms[:, None, :, 0]).sum(-1)
     below4 = norm4 + (s.squares * joint.variance.upper[:, None]).sum(-1)
-    norm4 = norm4 + CENTRED[0] * (s.squares * z.norms[:, None, :, 1].square()).sum(-1)
+    norm4 = norm4 + (s.squares * z.norms[:, None, :, 1].square()).sum(-1)  # centring makes no square larger
     if s.coupling is not None:
         products = products_deviation(joint, s.coupling, z.rests)
         deviation, norm4, below4 = deviation + products[0], norm4 + products[1], below4 + products[1]
@@ -212,10 +238,10 @@ def _curved(joint: Joint, s: Gradient, z: Moments) -> Tensor:
     return (s.rows.size * joint.second[:, None] + s.squares * square[:, None]) * UP
 
 
-def _with_products(joint: Joint, coupling: Tensor, c: Near) -> Near:
+def _with_products(joint: Joint, coupling: Coupling, c: Near) -> Near:
     """E L q = 2 sum of Sigma_jk c_j Cov(phi'(X_j), z_k) over j != k: (batch, n_out)."""
-    blocks, lines = joint.blocks(coupling), joint.slope_of_pairs
-    value = torch.einsum("ogjk,bgjk->bogj", blocks, lines.value).flatten(2)
-    off = torch.einsum("ogjk,bgjk->bogj", blocks.abs(), lines.off + BLUR * lines.value.abs()).flatten(2)
+    blocks, lines, scale = joint.blocks(coupling.forms), joint.slope_of_pairs, coupling.scale[:, None]
+    value = torch.einsum("ogjk,bgjk->bogj", blocks, lines.value).flatten(2) * scale
+    off = torch.einsum("ogjk,bgjk->bogj", blocks.abs(), lines.off + BLUR * lines.value.abs()).flatten(2) * scale
     found = Near(value, off * UP).times(c)
     return Near(2 * found.value.sum(-1), 2 * (found.off + BLUR * found.value.abs()).sum(-1) * UP)

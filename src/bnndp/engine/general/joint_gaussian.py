@@ -29,10 +29,12 @@ from bnndp.engine.general.intervals import BLUR
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["LARGEST_JOINT", "Joint", "Near", "product"]
+__all__ = ["LARGEST_JOINT", "Coupling", "Joint", "Near", "product"]
 
 LARGEST_JOINT = 2**18
 """Numbers in the covariances of a layer that are formed for each box."""
+
+_HELD = 2**22  # numbers of rows that are held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,25 @@ class Near:
         return left.times(right)
 
 
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """Covariances of two different weights of a row: ``scale`` times ``forms``, symmetric and zero on the diagonal."""
+
+    forms: Tensor  # (n_out, n, n), or (1, n, n) if all rows have the same one
+    scale: Tensor  # (n_out,), not negative
+
+    @classmethod
+    def of(cls, covariance: Tensor, scale: Tensor | None = None) -> Coupling:  # (n_out or 1, n + 1, n + 1), (n_out,)
+        """Of covariances with the bias last."""
+        forms = covariance[:, :-1, :-1]
+        forms = forms - torch.diag_embed(forms.diagonal(dim1=-2, dim2=-1))
+        return cls(forms, forms.new_ones(len(forms)) if scale is None else scale)
+
+    def __getitem__(self, part: slice) -> Coupling:
+        """Of some of the rows."""
+        return Coupling(self.forms if len(self.forms) == 1 else self.forms[part], self.scale[part])
+
+
 @dataclass(frozen=True, eq=False)
 class Joint:
     """What is known of z: (batch, n); matrices (batch, groups, g, g), as those of different groups are independent."""
@@ -113,13 +134,13 @@ class Joint:
         """p_j p_k C_jk."""
         return self.slope.outer(self.groups).times(self.gaussian)
 
-    @cached_property
+    @property
     def quadratic(self) -> Near:
         """b_j b_k C_jk^2 / 2: covariances of what is of degree two."""
         found = self.bend.outer(self.groups).times(self.gaussian.times(self.gaussian))
         return Near(0.5 * found.value, 0.5 * found.off)
 
-    @cached_property
+    @property
     def cubic(self) -> Tensor:
         """The size of the covariances of what is of degree three and more, at most."""
         return (self.correlation**3 * self._pairs(self.third)) * UP
@@ -128,11 +149,12 @@ class Joint:
     def remainder(self) -> Near:
         """Covariances of z_j - p_j X_j: of what is of degree two and more."""
         coarse = self.correlation.square() * self._pairs(self.second) * UP
-        fine = self.quadratic.off + self.cubic
+        quadratic = self.quadratic
+        fine = quadratic.off + self.cubic
         take = fine < coarse  # false for NaN
-        found = Near(torch.where(take, self.quadratic.value, 0.0), torch.where(take, fine, coarse))
+        found = Near(torch.where(take, quadratic.value, 0.0), torch.where(take, fine, coarse))
         high, low = (self._grouped(part.square()) for part in (self.second, self.second_low))
-        return Near(_with_diagonal(found.value, high), _with_diagonal(found.off, (high - low) * UP + BLUR * high))
+        return _with_diagonal(found, Interval(low, high))
 
     @cached_property
     def covariance(self) -> Near:
@@ -144,20 +166,24 @@ class Joint:
         blur = BLUR * (self.linear.value.abs() + self.remainder.value.abs())
         off = torch.where(take, fine + blur, coarse)
         low, high = self._grouped(self.variance.lower), self._grouped(self.variance.upper)
-        return Near(_with_diagonal(value, 0.5 * (low + high)), _with_diagonal(off, 0.5 * (high - low) + BLUR * high))
+        return _with_diagonal(Near(value, off), Interval(low, high))
 
-    @cached_property
+    @property
     def apart(self) -> Near:
         """Covariances of different coordinates alone."""
         zero = torch.zeros_like(self._grouped(self.deviation))
-        return Near(*(_with_diagonal(part, zero) for part in (self.covariance.value, self.covariance.off)))
+        return _with_diagonal(self.covariance, Interval(zero, zero))
 
     def form(self, matrix: Near, rows: Tensor) -> Near:  # rows (batch or 1, rows, n) -> (batch, rows)
         """The quadratic form ``u M u`` of rows u."""
-        size = rows.abs()
-        value = (self.apply(rows, matrix.value) * rows).sum(-1)
-        off = (self.apply(size, matrix.off + BLUR * matrix.value.abs()) * size).sum(-1)
-        return Near(value, torch.where(off.isnan(), torch.inf, off) * UP)
+        slack = matrix.off + BLUR * matrix.value.abs()
+        step = max(1, _HELD // (len(slack) * rows.shape[-1]))
+        found = []
+        for some in rows.split(step, 1):
+            size = some.abs()
+            value, off = (self.apply(some, matrix.value) * some).sum(-1), (self.apply(size, slack) * size).sum(-1)
+            found.append(torch.stack([value, torch.where(off.isnan(), torch.inf, off) * UP]))
+        return Near(*torch.cat(found, -1))
 
     def apply(self, rows: Tensor, matrix: Tensor) -> Tensor:  # (batch or 1, rows, n), (batch, G, g, g)
         """Rows times a matrix: (batch, rows, n)."""
@@ -165,11 +191,11 @@ class Joint:
         found = (parts @ matrix).transpose(1, 2)
         return found.reshape(*found.shape[:2], -1)
 
-    def products(self, coupling: Tensor) -> Near:  # (n_out, n, n), zero on the diagonal -> (batch, n_out)
+    def products(self, coupling: Coupling) -> Near:  # -> (batch, n_out)
         """The sums of coupling_jk Cov(z_j, z_k)."""
-        blocks = self.blocks(coupling)
-        value = torch.einsum("bgjk,ogjk->bo", self.apart.value, blocks)
-        off = torch.einsum("bgjk,ogjk->bo", self.apart.off + BLUR * self.apart.value.abs(), blocks.abs())
+        blocks, matrix = self.blocks(coupling.forms), self.covariance
+        value = torch.einsum("bgjk,ogjk->bo", matrix.value, blocks) * coupling.scale
+        off = torch.einsum("bgjk,ogjk->bo", matrix.off + BLUR * matrix.value.abs(), blocks.abs()) * coupling.scale
         return Near(value, off * UP)
 
     def blocks(self, matrix: Tensor) -> Tensor:  # (n_out, n, n) -> (n_out, groups, g, g)
@@ -178,17 +204,20 @@ class Joint:
         parts = matrix.reshape(-1, self.groups, size, self.groups, size)
         return parts.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 
-    @cached_property
+    @property
     def slope_of_pairs(self) -> Near:
-        """Covariances of phi'(X_j) and z_k: b_j p_k C_jk up to what is of degree two and more in both."""
+        """Covariances of phi'(X_j) and z_k: b_j p_k C_jk up to what is of degree two and more in both, or Gebelein."""
         left, right = (
-            Near(*(self._grouped(part).unsqueeze(axis) for part in (near.value.nan_to_num(0.0), near.off)))
+            Near(*(self._grouped(part).unsqueeze(axis) for part in (near.value, near.off)))
             for near, axis in ((self.bend, -1), (self.slope, -2))
         )
         fine = left.times(right).times(self.gaussian)
         more = self.correlation.square() * self._grouped(self.slope_second)[..., :, None]
         off = fine.off + more * self._grouped(self.second)[..., None, :]
-        return Near(fine.value, off * UP)
+        coarse = self.correlation * self._grouped(self.slope_deviation)[..., :, None]
+        coarse = coarse * self._grouped(self.deviation)[..., None, :]
+        take = off < coarse  # false for NaN
+        return Near(torch.where(take, fine.value, 0.0), torch.where(take, off, coarse) * UP)
 
     def length(self, sizes: Tensor, part: slice = slice(None)) -> Tensor:  # (batch, rows, n) -> (batch, rows)
         """The root of the sum of |rho_jk| sizes_j sizes_k, of the boxes of a part."""
@@ -206,8 +235,12 @@ class Joint:
         return parts[..., :, None] * parts[..., None, :]
 
 
-def _with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:  # (batch, groups, g, g), (batch, groups, g)
-    return torch.diagonal_scatter(matrix, diagonal.expand(matrix.shape[:-1]), dim1=-2, dim2=-1)
+def _with_diagonal(matrix: Near, ends: Interval) -> Near:  # (batch, groups, g, g), (batch, groups, g)
+    """With this range of its diagonal."""
+    value, off = 0.5 * (ends.lower + ends.upper), 0.5 * (ends.upper - ends.lower) * UP + BLUR * ends.upper
+    return Near(
+        *(torch.diagonal_scatter(a, b, dim1=-2, dim2=-1) for a, b in ((matrix.value, value), (matrix.off, off)))
+    )
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

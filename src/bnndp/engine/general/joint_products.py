@@ -8,6 +8,9 @@ E|\nabla F|^2` and :math:`\lVert F-\mathbb EF\rVert_4\le\sqrt3\,\lVert|\nabla F|
 1994), the gradient being that in noise. With :math:`\delta_j=\varphi'(X_j)-p_j` and the covariances C of X they have
 the gradients :math:`2C^{1/2}(p\circ\Sigma R+\delta\circ\Sigma D)` and :math:`2C^{1/2}(\delta\circ\Sigma R)`.
 
+Traces and diagonals of this kind do not fall if K or Cov R become larger as forms, and a matrix that is within some
+numbers of another one is at most that with the sums of these numbers over rows added to its diagonal.
+
 Here :math:`\mathbb E|C^{1/2}(p\circ\Sigma R)|^2=\operatorname{tr}(\Sigma K\Sigma\operatorname{Cov}R)`, and
 :math:`\mathbb E|C^{1/2}y|^2\le\sum_{jk}|\rho_{jk}|r_jr_k\lVert y_j\rVert_2\lVert y_k\rVert_2`. Of
 :math:`(\Sigma D)_j=a_j\xi_j+G`, :math:`\xi_j=(X_j-\mathbb EX_j)/r_j`, G is independent of X_j, so
@@ -19,11 +22,13 @@ part is also at most the sum of :math:`|\Sigma_{jk}|\lVert R_jR_k\rVert_2`, and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Joint, Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.signal import GAUSSIAN
 from bnndp.maths.rounding import TINY, UP
 
@@ -34,37 +39,48 @@ _FORM = 15**0.25 * UP
 _ROOT3 = 3**0.5 * UP
 
 
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """Products of matrices (batch, n_out, n, n), and those of their lengths: (batch, n_out)."""
+
+    value: Tensor
+    size: Tensor
+
+
 def products_deviation(
     joint: Joint,
-    coupling: Tensor,  # Sigma, zero on the diagonal: (n_out, n, n)
+    coupling: Coupling,
     rests: Tensor,  # (batch, n, q): norms of R
 ) -> tuple[Tensor, Tensor]:
     """Standard deviation of q, and the norm of q - E q in L4, at most: (batch, n_out) each."""
-    step = max(1, _HELD // coupling.numel())
+    forms = coupling.forms
+    step = max(1, _HELD // forms.numel())
     root = joint.spread_root
     fourth = (joint.widest * joint.slope_deviation).sqrt()  # ||delta||_4
     eighth = (joint.widest**3 * joint.slope_deviation) ** 0.25  # ||delta||_8
-    pairs, size = joint.blocks(coupling), coupling.abs()
+    pairs, size, above = (
+        joint.blocks(forms),
+        forms.abs(),
+        [_above(matrix) for matrix in (joint.linear, joint.remainder)],
+    )
     found = []
     for start in range(0, rests.shape[0], step):
         part = slice(start, start + step)
-        (linear, straight), (rest, bent) = (
-            _sizes(joint, matrix, coupling, part) for matrix in (joint.linear, joint.remainder)
-        )
+        (linear, straight), (rest, bent) = (_sizes(joint, matrix[part], forms) for matrix in above)
         r, w, p = (values[part, None] for values in (root, joint.widest, joint.slope.size))
         gauss = (2 * _trace(linear, linear)).sqrt()
         shared = _shared(joint, pairs, part)
         moved = joint.slope_deviation[part, None] * straight.sqrt() + GAUSSIAN[0] * fourth[part, None] * shared
         mixed = _trace(linear, rest).sqrt() + joint.length(r * moved, part)
         left, left8 = (torch.einsum("ojk,bk->boj", size, rests[part, :, q]) for q in (0, 1))  # of (Sigma R)_j
-        sway = torch.minimum(w * bent.sqrt(), fourth[part, None] * left)
-        curved = torch.fmin(2 * joint.length(r * sway, part), _added(joint, coupling, rests, part))
+        sway = torch.fmin(w * bent.sqrt(), fourth[part, None] * left)
+        curved = torch.fmin(2 * joint.length(r * sway, part), _added(joint, forms, rests, part))
         deviation = gauss + 2 * mixed + curved
         mixed4 = joint.length(r * (p * left + GAUSSIAN[1] * eighth[part, None] * straight.sqrt()), part)
-        curved4 = joint.length(r * torch.minimum(w * left, eighth[part, None] * left8), part)
+        curved4 = joint.length(r * torch.fmin(w * left, eighth[part, None] * left8), part)
         norm4 = _FORM * gauss + _ROOT3 * (2 * mixed4 + 2 * curved4)
         found.append(torch.stack([deviation, norm4]))
-    deviation, norm4 = torch.cat(found, 1) * UP
+    deviation, norm4 = torch.cat(found, 1) * coupling.scale * UP
     return deviation, norm4
 
 
@@ -90,19 +106,23 @@ def _shared(joint: Joint, pairs: Tensor, part: slice) -> Tensor:  # (n_out, grou
     return (value.abs() + off) / joint.root[part, None].clamp_min(TINY) * UP
 
 
-def _sizes(joint: Joint, matrix: Near, coupling: Tensor, part: slice) -> tuple[Near, Tensor]:
+def _above(matrix: Near) -> Tensor:  # (batch, groups, g, g)
+    """A matrix that is above it as a form: a symmetric one is at most the sums of the sizes of its rows."""
+    off = matrix.off + BLUR * matrix.value.abs()
+    return matrix.value + torch.diag_embed(off.sum(-1) * UP)
+
+
+def _sizes(joint: Joint, matrix: Tensor, forms: Tensor) -> tuple[_Sized, Tensor]:
     """Sigma M, and the diagonal of Sigma M Sigma: (batch, n_out, n, n), (batch, n_out, n)."""
-    n_out, n, _ = coupling.shape
-    rows, size = coupling.reshape(1, -1, n), coupling.abs()
-    value, off = matrix.value[part], matrix.off[part]
-    form = joint.apply(rows, value).reshape(-1, n_out, n, n)
-    slack = joint.apply(rows.abs(), off + BLUR * value.abs()).reshape(-1, n_out, n, n) * UP
-    diagonal = (form * coupling).sum(-1) + (slack * size).sum(-1)
-    return Near(form, slack), diagonal.clamp_min(0) * UP
+    n_out, n, _ = forms.shape
+    found = joint.apply(forms.reshape(1, -1, n), matrix).reshape(-1, n_out, n, n)
+    length = matrix.square().sum((-1, -2, -3)).sqrt()[:, None, None]  # (batch, 1, 1)
+    each = torch.linalg.vector_norm(forms, dim=-1)  # (n_out, n)
+    diagonal = (found * forms).sum(-1) + BLUR * each.square() * length
+    return _Sized(found, torch.linalg.vector_norm(each, dim=-1) * length[..., 0]), diagonal.clamp_min(0) * UP
 
 
-def _trace(a: Near, b: Near) -> Tensor:  # (batch, n_out, n, n) each -> (batch, n_out)
+def _trace(a: _Sized, b: _Sized) -> Tensor:  # (batch, n_out)
     """The trace of the product, at most."""
-    value = (a.value * b.value.mT).sum((-1, -2))
-    off = (a.value.abs() * (b.off + BLUR * b.value.abs()).mT + a.off * (b.value.abs() + b.off).mT).sum((-1, -2))
-    return (value + off).clamp_min(0) * UP
+    value = torch.einsum("bojk,bokj->bo", a.value, b.value)
+    return (value + BLUR * a.size * b.size).clamp_min(0) * UP

@@ -26,7 +26,7 @@ from bnndp.engine.general.ground import Ground, SpreadAtMiddle
 from bnndp.engine.general.hinge import Hinge
 from bnndp.engine.general.independent import independent_norms
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.of_boxes import of_boxes
 from bnndp.engine.general.pre_activation import Squares
 from bnndp.engine.general.rows import DenseRows, JoinedRows, Rows, minimum, sum_of
@@ -280,7 +280,7 @@ class Weighted:
         lost = self.rounding * beta.abs().dot(size) + vanished(Interval(size, size))
         if z.source:
             return spread.plus(noise), -lost  # type: ignore[arg-type]
-        if z.joint is not None and self._apart is not None:
+        if self._apart is not None:
             return spread.plus(noise), within(beta, self._apart) - lost  # type: ignore[arg-type]
         ends = within(noise, z.noise) - lost
         if not weights.coupled:
@@ -297,10 +297,21 @@ class Weighted:
         return None if rest is None else spread, ends + least + large.map(_negative).dot(excess)
 
     @cached_property
+    def coupling(self) -> Coupling | None:
+        """Covariances of two different weights of a row, if there are some and they are formed."""
+        return self.weights.coupling
+
+    @cached_property
+    def joint(self) -> Joint | None:
+        """Of jointly Gaussian values below; None too where products of two of them in s are not known."""
+        found = self.below.signal.joint
+        return None if found is None or (self.weights.coupled and self.coupling is None) else found
+
+    @cached_property
     def _apart(self) -> Interval | None:  # (batch, n_out)
         """Of jointly Gaussian values below: what products of two of them add to T - s(E z)."""
-        joint, coupling = self.below.signal.joint, self.weights.coupling
-        if joint is None or (coupling is None and self.weights.coupled):
+        joint, coupling = self.joint, self.coupling
+        if joint is None:
             return None
         unit = torch.eye(self.weights.n_out, dtype=joint.root.dtype, device=joint.root.device)[None]
         own = joint.form(joint.apart, self.weights.pull(DenseRows(unit)).dense().values)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
-from bnndp.engine.general.joint_gaussian import Near
+from bnndp.engine.general.joint_gaussian import Coupling, Near
 from bnndp.engine.general.rows import DenseRows, Rows
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -113,7 +113,7 @@ class StackedLinear:
         return None
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None
 
     def spread(self, z: Tensor) -> Tensor:

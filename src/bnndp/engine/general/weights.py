@@ -15,7 +15,7 @@ from typing import Protocol
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History
-from bnndp.engine.general.joint_gaussian import Near
+from bnndp.engine.general.joint_gaussian import Coupling, Near
 from bnndp.engine.general.rows import Rows
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.errors import UnsupportedLayerError
@@ -104,7 +104,7 @@ class Weights(Protocol):
         ...
 
     @property
-    def coupling(self) -> Tensor | None:  # (n_out, n_in, n_in)
+    def coupling(self) -> Coupling | None:
         """Covariances of two different weights of a row; None if there are none, or if they are not formed."""
         ...
 

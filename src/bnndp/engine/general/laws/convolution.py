@@ -18,7 +18,7 @@ from torch.nn import functional
 from bnndp.engine.chunks import device_size
 from bnndp.engine.general.expansion import History, expansion_of, sums_of
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Coupling, Near
 from bnndp.engine.general.nodes import nothing
 from bnndp.engine.general.rows import DenseRows, LocalRows, Rows
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
@@ -112,7 +112,7 @@ class Convolution:
         return Near(pairs(middle, middle) + bias, off * UP)
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None
 
     def spread(self, z: Tensor) -> Tensor:

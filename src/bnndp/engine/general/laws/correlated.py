@@ -14,9 +14,9 @@ from torch import Tensor
 
 from bnndp.engine.general.expansion import History
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Coupling, Near
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, off_diagonal, spread_rest
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -69,9 +69,9 @@ class Correlated(MeanMatrix[CorrelatedLinear]):
         )
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         covariance = self._covariance
-        return None if covariance is None else off_diagonal(covariance)
+        return None if covariance is None else Coupling.of(covariance)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._plain(z.square(), 1.0) + self._loadings(z).square().sum(-1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bnndp.engine.general.expansion import History, expansion_of, sums_of
+from bnndp.engine.general.joint_gaussian import Coupling
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
@@ -42,7 +43,7 @@ class Dense(MeanMatrix[Linear]):
         return expansion_of(z, *sums, history)
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None
 
     def spread(self, z: Tensor) -> Tensor:

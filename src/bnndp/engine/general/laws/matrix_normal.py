@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bnndp.engine.general.expansion import History
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Near
+from bnndp.engine.general.joint_gaussian import LARGEST_JOINT, Coupling, Near
 from bnndp.engine.general.laws.mean_matrix import MeanMatrix
-from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, off_diagonal, spread_rest
+from bnndp.engine.general.laws.quadratic import LARGEST, form_expansion, mean_form, spread_rest
 from bnndp.engine.general.rows import DenseRows, Rows, pieces_of
 from bnndp.engine.general.signal import Expansion, SecondMoments, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, weights_of
@@ -65,9 +65,9 @@ class MatrixNormal(MeanMatrix[MatrixNormalLinear]):
         return scale.times(Near(size, (BLUR * length[:, None] * length)[None, None].expand_as(size)))
 
     @property
-    def coupling(self) -> Tensor | None:
-        covariance = self._covariance
-        return None if covariance is None else off_diagonal(covariance)
+    def coupling(self) -> Coupling | None:
+        factor = self.layer.column_factor
+        return None if factor.shape[0] ** 2 > LARGEST else Coupling.of((factor @ factor.mT)[None], self._rows)
 
     def spread(self, z: Tensor) -> Tensor:
         return self._rows * self._loadings(z).square().sum(-1, keepdim=True)

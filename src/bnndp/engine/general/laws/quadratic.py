@@ -7,12 +7,13 @@ from torch import Tensor
 
 from bnndp.engine.general.expansion import History, Products, expansion_of, sums_of
 from bnndp.engine.general.intervals import BLUR
+from bnndp.engine.general.joint_gaussian import Coupling
 from bnndp.engine.general.signal import Expansion, Signal
 from bnndp.engine.general.weights import SpreadRest, Weights, spread_around
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import SMALL, TINY, UP
 
-__all__ = ["LARGEST", "form_expansion", "mean_form", "off_diagonal", "spread_rest"]
+__all__ = ["LARGEST", "form_expansion", "mean_form", "spread_rest"]
 
 
 LARGEST = 2**24  # numbers in matrices of covariances that are formed
@@ -36,16 +37,11 @@ def mean_form(weights: Weights, z: Signal, diagonal: Tensor, covariance: Tensor 
     random = z.variance @ diagonal.mT if z.source else weights.spread_excess(z.variance.sqrt())
     least = z.noise.lower @ diagonal.mT / UP
     if z.joint is not None and covariance is not None:
-        apart = z.joint.products(off_diagonal(covariance))
-        least = torch.maximum(least, z.variance_low @ diagonal.mT / UP + apart.value - apart.off)
-        random = torch.minimum(random, z.variance @ diagonal.mT * UP + apart.value + apart.off)
+        apart = z.joint.products(Coupling.of(covariance))
+        off = apart.off + BLUR * (z.variance.sqrt() @ diagonal.sqrt().mT).square()  # the forms are rounded themselves
+        least = torch.maximum(least, z.variance_low @ diagonal.mT / UP + apart.value - off)
+        random = torch.minimum(random, z.variance @ diagonal.mT * UP + apart.value + off)
     return Interval((low + least) / UP, (high + random) * UP)
-
-
-def off_diagonal(covariance: Tensor) -> Tensor:  # (n_out, n_in + 1, n_in + 1) -> (n_out, n_in, n_in)
-    """Without variances and the bias."""
-    form = covariance[:, :-1, :-1]
-    return form - torch.diag_embed(form.diagonal(dim1=-2, dim2=-1))
 
 
 def _range(covariance: Tensor, mean: Interval) -> Interval:
@@ -93,7 +89,7 @@ def spread_rest(z: Signal, covariance: Tensor) -> SpreadRest:  # (n_out, n_in + 
 
     With :math:`d=z-\mathbb Ez` it is :math:`2(\Sigma\,\mathbb E\tilde z)\cdot d+\sum_{j\ne k}\Sigma_{jk}d_jd_k`.
     """
-    off = off_diagonal(covariance)
+    off = Coupling.of(covariance).forms
     size, border = off.abs(), covariance[:, :-1, -1]
     middle, radius = 0.5 * (z.mean.lower + z.mean.upper), 0.5 * (z.mean.upper - z.mean.lower) * UP
     rows = 2 * (torch.einsum("okl,bl->bok", off, middle) + border)

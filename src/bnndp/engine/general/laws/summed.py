@@ -23,7 +23,7 @@ from torch import Tensor
 from bnndp.engine.general.concatenation import Concatenation
 from bnndp.engine.general.expansion import History
 from bnndp.engine.general.intervals import BLUR
-from bnndp.engine.general.joint_gaussian import Near
+from bnndp.engine.general.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.general.laws.dense import Dense
 from bnndp.engine.general.nodes import Node, nothing
 from bnndp.engine.general.rows import DenseRows, JoinedRows, LocalRows, Rows
@@ -141,7 +141,7 @@ class Unchanged:
         return None
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None
 
     def spread(self, z: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ class Summed:
         return Near(_sum(each.value for each in known), off * UP)
 
     @property
-    def coupling(self) -> Tensor | None:
+    def coupling(self) -> Coupling | None:
         return None  # is asked for jointly Gaussian inputs only, which values side by side are not known to be
 
     def spread(self, z: Tensor) -> Tensor:
@@ -328,7 +328,9 @@ def part_of(z: Any, part: slice) -> Any:
             values[name] = value[:, part]
         elif isinstance(value, Interval | SquareNoise | Kernel):
             values[name] = part_of(value, part)
-    return replace(z, **values)  # values side by side are not known to be jointly Gaussian
+        elif isinstance(value, Joint):
+            values[name] = None
+    return replace(z, **values)
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:
