@@ -12,9 +12,8 @@ from flint import acb, arb, ctx
 from support.activation_truths import BITS, TRUTHS, Truth, elu, inside, leaky
 from torch import Tensor
 
-from bnndp.activations import ACTIVATIONS, Elu, LeakyRelu, PiecewiseAffine
-from bnndp.activations.activation import Shape
-from bnndp.activations.moments import fields
+from bnndp.activations import ACTIVATIONS, Elu, LeakyRelu, PiecewiseAffine, moments
+from bnndp.activations.activation import Central, Shape
 
 # The surrogate of a sine has an error that is no rounding: it is held to its own bound only.
 SURROGATE = PiecewiseAffine.of(torch.sin, 1.0, curvature=1.0)
@@ -41,6 +40,11 @@ FAR += [(20.0, 8.1), (-700.0, 0.5)]
 def tensors(points: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
     m, r = torch.tensor(points, dtype=torch.float64).T
     return m.contiguous(), r.contiguous()
+
+
+def everything(central: Central) -> list[Tensor]:
+    """The ends of the moments, and both norms."""
+    return [*moments.fields(central), central.norm8, central.norm16]
 
 
 @cache
@@ -70,7 +74,7 @@ def test_zero_deviation_gives_the_function_itself(activation: Any, truth: Truth)
     zero = torch.zeros_like(m)
     assert torch.equal(activation.mean(m, zero), activation(m))
     central = activation.central(m, zero)
-    for field in fields(central):
+    for field in everything(central):
         assert (field.abs() <= 1e-280).all()
 
 
@@ -92,7 +96,7 @@ def test_central_moments_contain_those_of_integrals(
     activation: Any, truth: Truth, points: list[tuple[float, float]]
 ) -> None:
     m, r = tensors([p for p in points if p not in FAR or not is_surrogate(activation)])
-    found, alone = fields(activation.central(m, r)), activation.variance(m, r)
+    found, alone = everything(activation.central(m, r)), activation.variance(m, r)
     with ctx.workprec(BITS):
         for i, (a, b) in enumerate(zip(m.tolist(), r.tolist(), strict=True)):
             variance, third, fourth = central(truth, a, b)
@@ -110,7 +114,7 @@ def test_central_moments_contain_those_of_integrals(
 @pytest.mark.parametrize(("activation", "truth"), CASES[:-1])  # for the surrogate see test_piecewise.py
 def test_central_moments_are_tight_where_networks_live(activation: Any, truth: Truth) -> None:
     m, r = tensors([p for p in POINTS if p[1] <= 1])
-    found, alone = fields(activation.central(m, r)), activation.variance(m, r)
+    found, alone = everything(activation.central(m, r)), activation.variance(m, r)
     for i, (a, b) in enumerate(zip(m.tolist(), r.tolist(), strict=True)):
         variance, third, fourth = map(float, central(truth, a, b))
         low2, high2, low3, high3, low4, high4, *_ = (field[i].item() for field in found)
@@ -127,7 +131,7 @@ def test_central_moments_are_never_looser_than_lipschitz(activation: Any, truth:
     m = torch.linspace(-40, 40, 41, dtype=torch.float64)
     for deviation in (1e-200, 1e-9, 0.1, 1.0, 2.5, 7.0, 9.0, 100.0, 1e6):
         r = torch.full_like(m, deviation)
-        low2, high2, low3, high3, low4, high4, norm8, norm16 = fields(activation.central(m, r))
+        low2, high2, low3, high3, low4, high4, norm8, norm16 = everything(activation.central(m, r))
         scale = activation.shape.steepest * r
         slack = 1 + 1e-10
         assert (low2 <= high2).all()
@@ -214,7 +218,7 @@ def test_huge_and_tiny_arguments_leave_finite_numbers(activation: Any, truth: Tr
         torch.tensor([*sizes, *[-s for s in sizes]], dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64)
     ).T
     mean, error = activation.mean(m, r), activation.error(m, r)
-    for value in (mean, error, activation.slope(m, r), *fields(activation.central(m, r))):
+    for value in (mean, error, activation.slope(m, r), *everything(activation.central(m, r))):
         assert value.isfinite().all()
         assert value.shape == m.shape
         assert value.dtype == torch.float64
@@ -253,7 +257,7 @@ def test_any_shape(activation: Any, truth: Truth, shape: tuple[int, ...]) -> Non
         assert value.shape == m.shape
         assert value.dtype == torch.float64
     assert torch.allclose(activation.mean(m, r).flatten(), flat, rtol=1e-13, atol=1e-15)
-    assert all(field.shape == m.shape for field in fields(activation.central(m, r)))
+    assert all(field.shape == m.shape for field in everything(activation.central(m, r)))
     assert activation.out_shape(shape) == shape
     transposed = activation.mean(m.mT, r.mT).mT if m.ndim >= 2 else activation.mean(m, r)
     assert torch.allclose(transposed, activation.mean(m, r), rtol=1e-13, atol=1e-15)
@@ -267,7 +271,7 @@ def test_many_entries_are_taken_in_chunks_and_give_the_same(activation: Any, tru
     r = 4 * torch.rand(n, generator=generator, dtype=torch.float64) ** 2
     some = torch.tensor([0, 1, n // 2, n - 2, n - 1])
     assert torch.allclose(activation.mean(m, r)[some], activation.mean(m[some], r[some]), rtol=1e-12, atol=1e-14)
-    whole, part = fields(activation.central(m, r)), fields(activation.central(m[some], r[some]))
+    whole, part = everything(activation.central(m, r)), everything(activation.central(m[some], r[some]))
     for a, b in zip(whole, part, strict=True):
         assert torch.allclose(a[some], b, rtol=1e-9, atol=1e-11)
 

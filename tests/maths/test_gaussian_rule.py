@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from flint import acb, arb, ctx
+from support.layer_networks import activation
 
 from bnndp.activations import gelu, sigmoid, silu, softplus, tanh
 from bnndp.activations.moments import Analytic
@@ -130,6 +131,36 @@ def test_a_coarser_rule_would_be_seen() -> None:
     granted = subject.raw_error(4, 1.0, tanh._ANALYTIC.widened, torch.ones_like(m)).item()
     finer = subject.analytic_raw(difference, m, r, step / 4)[3].item()
     assert abs(right - finer) < granted / 8 < granted < abs(wrong - finer)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "silu", "gelu"])
+def test_norms_are_upper_sums(name: str) -> None:
+    """Above those of a rule with a hundred times as many nodes, and close to them where the function bends."""
+    phi = activation(name)
+    xi = torch.linspace(-14, 14, 20001, dtype=torch.float64)
+    weight = torch.exp(-0.5 * xi * xi)
+    weight = weight / weight.sum()
+    m = torch.tensor([-30.0, -8.0, -3.0, -1.0, 0.0, 0.4, 2.0, 5.0, 12.0], dtype=torch.float64)
+    for r in (1e-6, 1e-2, 0.3, 1.0, 1.7, 3.9, 30.0):
+        values = phi(m[:, None] + r * xi)
+        away = (values - (values @ weight)[:, None]).abs()
+        found = phi.central(m, torch.full_like(m, r))
+        for q, norm in ((8, found.norm8), (16, found.norm16)):
+            truth = (away**q @ weight) ** (1 / q)
+            assert bool((truth * (1 - 1e-9) <= norm).all()), (name, r, q)
+            if 0.01 <= r <= 1:
+                assert float((norm / truth)[4]) < 1.15
+
+
+def test_what_is_beyond_the_last_node() -> None:
+    """By arb: the chance, and the means of (1.1 |xi|)^q."""
+    cut = arb(subject._CUT)
+    chance = (cut / arb(2).sqrt()).erfc()
+    assert chance < subject._CHANCE
+    for q, claim in zip((8, 16), subject._BEYOND, strict=True):
+        # E |xi|^q 1[|xi| > c] = 2^(q/2) Gamma((q + 1) / 2, c^2 / 2) / sqrt(pi)
+        tail = arb(2) ** (q // 2) * (cut * cut / 2).gamma_upper(arb(q + 1) / 2) / arb.pi().sqrt()
+        assert arb("1.1") ** q * tail < claim
 
 
 def test_chunks_cover_all_entries_in_order() -> None:

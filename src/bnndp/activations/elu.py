@@ -95,7 +95,8 @@ class Elu(Elementwise):
         """By quadrature on both sides of the kink up to r = 2."""
         steepest = max(1.0, self.alpha)
         flat_m, flat_r = m.flatten(), r.flatten()
-        found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, steepest)))  # (8, n)
+        known = lipschitz_central(flat_r + 0 * flat_m, steepest)
+        found = torch.stack(fields(known))  # (6, n)
         at = (flat_r <= _LIMIT).nonzero()[:, 0]
         if len(at):
             m_at, r_at = flat_m[at], flat_r[at]
@@ -104,8 +105,9 @@ class Elu(Elementwise):
             errors = [
                 2 * ELEMENTARY * ABSOLUTE[k - 1] * steepest**k + 3.4 * _CUT * SIXTEEN * widest**k for k in range(1, 5)
             ]
-            found[:, at] = torch.stack(fields(central_of(values, errors, r_at, record(found[:, at]))))
-        return record(found.reshape(8, *m.shape))
+            found[:, at] = torch.stack(fields(central_of(values, errors, r_at, record(found[:, at], known.norms))))
+        norm8, norm16 = (norm.reshape(m.shape) for norm in known.norms())
+        return record(found.reshape(6, *m.shape), lambda: (norm8, norm16))
 
     def _raw(self, m: Tensor, r: Tensor) -> Tensor:  # (n,) each
         r"""Moments of :math:`\nu=(\varphi(m+r\xi)-\varphi(m))/r`: (4, n), for r <= 2.

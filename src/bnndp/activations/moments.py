@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Central
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.gaussian_rule import analytic_raw, levels, raw_error
+from bnndp.maths.gaussian_rule import SMALLEST, analytic_raw, levels, norms_above, raw_error
 from bnndp.maths.hinge import hinge_raw, root_of, tail_norms
 from bnndp.maths.rectified import ratio
 from bnndp.maths.rounding import ELEMENTARY, TINY, UNIT, power_of
@@ -120,6 +120,7 @@ class Analytic:
     widened: float  # at least |phi'| in that strip
     steepest: float  # at least |phi'| on the real line
     width: float = math.inf  # of the range of phi
+    monotone: bool = False
 
     @property
     def coarsest(self) -> tuple[float, float]:
@@ -133,17 +134,31 @@ def analytic_central(phi: Analytic, m: Tensor, r: Tensor, rounding: Tensor) -> C
     ``rounding`` is the factor of ``gaussian_rule.raw_error``: how far the computed difference may be off.
     """
     flat_m, flat_r, flat_rounding = m.flatten(), r.flatten(), rounding.flatten()
-    found = torch.stack(fields(lipschitz_central(flat_r + 0 * flat_m, phi.steepest, phi.width)))  # (8, n)
-    below = 0.0
+    known = lipschitz_central(flat_r + 0 * flat_m, phi.steepest, phi.width)
+    found = torch.stack(fields(known))  # (6, n)
+    below, rules = 0.0, []
     for limit, step in levels(phi.strip):
         at = ((flat_r >= below) & (flat_r <= limit)).nonzero()[:, 0]
         below = math.nextafter(limit, math.inf)
         if not len(at):
             continue
+        rules.append((at, step))
         values = analytic_raw(phi.difference, flat_m[at], flat_r[at], step)
         errors = [raw_error(k, phi.steepest, phi.widened, flat_rounding[at]) for k in range(1, 5)]
-        found[:, at] = torch.stack(fields(central_of(values, errors, flat_r[at], record(found[:, at]))))
-    return record(found.reshape(8, *m.shape))
+        found[:, at] = torch.stack(fields(central_of(values, errors, flat_r[at], record(found[:, at], known.norms))))
+
+    def norms() -> tuple[Tensor, Tensor]:
+        eight, sixteen = (norm.clone() for norm in known.norms())
+        for at, step in rules:
+            off = raw_error(1, phi.steepest, phi.widened, flat_rounding[at]) * 2  # of the mean, and of the values
+            sums = norms_above(
+                phi.difference, flat_m[at], flat_r[at], step, phi.steepest, phi.width, monotone=phi.monotone
+            )
+            for norm, value in zip((eight, sixteen), sums, strict=True):
+                norm[at] = _least((value + off) * flat_r[at].clamp_min(SMALLEST) * _SLACK, norm[at])
+        return eight.reshape(m.shape), sixteen.reshape(m.shape)
+
+    return record(found.reshape(6, *m.shape), norms)
 
 
 def split(m: Tensor, r: Tensor, limit: float, narrow: _Rule, wide: _Rule) -> Tensor:
@@ -206,15 +221,15 @@ def _hinged_norms(slope: float, m: Tensor, r: Tensor) -> list[Tensor]:
 
 
 def fields(central: Central) -> list[Tensor]:
-    """The eight tensors of a record."""
+    """The six ends of the moments of a record."""
     parts = (central.variance, central.third, central.fourth)
-    return [*(end for part in parts for end in (part.lower, part.upper)), central.norm8, central.norm16]
+    return [end for part in parts for end in (part.lower, part.upper)]
 
 
-def record(found: Tensor) -> Central:  # (8, ...)
-    """The record of eight tensors."""
+def record(found: Tensor, norms: Callable[[], tuple[Tensor, Tensor]]) -> Central:  # (6, ...)
+    """The record of six ends and the norms."""
     variance, third, fourth = (Interval(found[i], found[i + 1]) for i in (0, 2, 4))
-    return Central(variance, third, fourth, lambda: (found[6], found[7]))
+    return Central(variance, third, fourth, norms)
 
 
 def _second(sign: int, y1: Tensor, y2: Tensor, *_: Tensor) -> Tensor:

@@ -93,5 +93,6 @@ _ANALYTIC = Analytic(
     widened=1.91,  # |sigma'(x + iy)| = 1 / (2 (cosh x + cos y)) <= 1 / (2 (1 + cos 2.4))
     steepest=0.25,
     width=1.0,
+    monotone=True,
 )
 _LIMIT, _STEP = _ANALYTIC.coarsest

@@ -76,5 +76,6 @@ _ANALYTIC = Analytic(
     strip=2.4,  # branch points at +-i pi
     widened=1.49,  # |sigma(x + iy)| = |1 + exp(-x - iy)|^-1, at most 1 / sin y for pi/2 < y: 1 / sin 2.4
     steepest=1.0,
+    monotone=True,
 )
 _LIMIT, _STEP = _ANALYTIC.coarsest

@@ -87,5 +87,6 @@ _ANALYTIC = Analytic(
     widened=7.63,  # |tanh'(x + iy)| = 2 / (cosh 2x + cos 2y) <= 2 / (1 + cos 2.4)
     steepest=1.0,
     width=2.0,
+    monotone=True,
 )
 _LIMIT, _STEP = _ANALYTIC.coarsest

@@ -19,8 +19,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bnndp.maths.normal import INV_SQRT_2PI
-from bnndp.maths.rounding import ELEMENTARY
+from bnndp.maths.normal import INV_SQRT_2PI, cdf
+from bnndp.maths.rounding import ELEMENTARY, power_of
 
 _STEPS = (3 / 16, 3 / 32, 3 / 64)  # exact in binary; a wider law takes the next
 _STRIP = 1.2  # half width of the strip of xi for the first step, half of it for the next
@@ -35,6 +35,8 @@ STRIP = 1.5e-17
 
 WIDENED = (2.0, 4.36, 10.4, 26.9)
 r"""Upper bounds of :math:`\mathbb E(|\xi|+1.2)^k`, k = 1 to 4."""
+
+_CHANCE, _BEYOND = 1.3e-18, (2e-10, 1e-2)  # beyond the cut: of it, and of E (1.1 |xi|)^q for q = 8, 16, at most
 
 ABSOLUTE = (0.7979, 1.0, 1.5958, 3.0)
 r"""Upper bounds of :math:`\mathbb E|\xi|^k`, k = 1 to 4."""
@@ -72,6 +74,42 @@ def analytic_raw(
         return torch.stack(found)
 
     return tuple(in_chunks(sums, m, r, len(xi)).unbind(0))
+
+
+def norms_above(  # noqa: PLR0913 (what is known of one function)
+    difference: Callable[[Tensor, Tensor], Tensor],  # (m, delta) -> phi(m + delta) - phi(m)
+    m: Tensor,  # (n,)
+    r: Tensor,  # (n,)
+    step: float,
+    steepest: float,
+    width: float,
+    *,
+    monotone: bool,
+) -> tuple[Tensor, Tensor]:
+    r"""Norms in L8 and L16 of :math:`\nu-c` by upper sums, c the mean of :math:`\nu` by the rule: at most, (n,) each.
+
+    With L the Lipschitz constant of :math:`\nu`, between two nodes at a distance h :math:`|\nu-c|\le\tfrac12(|\nu_j-c|
+    +|\nu_{j+1}-c|+Lh)`, and for a monotone function no more than at one of them. Beyond the last node it is at most
+    :math:`1.1L|\xi|`, as :math:`|c|\le0.8L`, and at most the width of the range over r; ``_BEYOND`` are the means of
+    :math:`(1.1|\xi|)^q` there, ``_CHANCE`` its probability.
+    """
+    xi, weight = nodes(step, m)
+    cells = torch.diff(cdf(xi)) + 2.0**-51  # (nodes - 1,)
+
+    def sums(m: Tensor, r: Tensor) -> Tensor:
+        r = r.clamp_min(SMALLEST)[:, None]
+        nu = difference(m[:, None], r * xi) / r  # (chunk, nodes)
+        away = (nu - (nu @ weight)[:, None]).abs()
+        most = 0.5 * (away[:, 1:] + away[:, :-1] + steepest * step)
+        eighth = power_of(torch.minimum(most, torch.maximum(away[:, 1:], away[:, :-1])) if monotone else most, 8)
+        return torch.stack([eighth @ cells, (eighth * eighth) @ cells])
+
+    most = width / r.clamp_min(SMALLEST)
+    eight, sixteen = (
+        value + torch.minimum(_CHANCE * most**q, torch.full_like(most, beyond * steepest**q))
+        for value, q, beyond in zip(in_chunks(sums, m, r, len(xi)), (8, 16), _BEYOND, strict=True)
+    )
+    return eight.sqrt().sqrt().sqrt() * (1 + 1e-12), sixteen.sqrt().sqrt().sqrt().sqrt() * (1 + 1e-12)
 
 
 def gaussian_mean(function: Callable[[Tensor], Tensor], m: Tensor, r: Tensor) -> Tensor:  # (n,) each

@@ -138,6 +138,8 @@ def laws(count: int, seed: int, *, source: bool, scale: float, wide: float = 0.0
         expansion=None,
         fixed=False,
         source=source,
+        central_norm4=((weight * (shift - centre_mean) ** 4).sum(-1, keepdim=True)) ** 0.25,
+        central_least=central,
     )
     return replace(draft, pre=pre)
 

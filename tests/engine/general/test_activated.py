@@ -63,6 +63,11 @@ def test_moments_after_an_activation(act: str, wide: float) -> None:
         _at_most(signal.third.lower - blur, law.mean(third), "third moment from below")
         _at_most(law.deviation(third) - blur, signal.third_deviation, "deviation of the third moment")
         _at_most(law.mean(fourth.square()).sqrt(), signal.noise_fourth.upper, "fourth moment")
+        _at_most(signal.noise_fourth.lower * (1 - 1e-3) - blur, law.mean(fourth), "fourth moment from below")
+        _at_most(law.mean(noise.square()).sqrt().sqrt(), signal.deviations[..., 0], "norm of the deviation")
+        if signal.excess is not None:
+            excess = fourth - 3 * noise.square()
+            _at_most(law.mean(excess.square()).sqrt() - blur, signal.excess, "fourth cumulant")
         total = law.mean(noise) + law.deviation(mean).square()
         _at_most(total, signal.variance, "variance")
         _at_most(signal.variance_low / SLACK**2 - 1e-6 * scale**2, total, "variance from below")

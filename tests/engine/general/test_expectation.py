@@ -202,6 +202,8 @@ def _of_atoms(chance: Tensor, m: Tensor, s: Tensor, wide: float, end: int) -> Pr
         expansion=None,
         fixed=False,
         source=False,
+        central_norm4=norm(m - centre, 4),
+        central_least=mean((m - centre).square()),
     )
 
 

@@ -102,6 +102,7 @@ def signal_of(law: Laws) -> Signal:
         noise_fourth=Interval(law.over_history(c) / UP, law.over_history(c.square()).sqrt() * UP),
         fixed=False,
         source=False,
+        excess=law.over_history((c - 3 * v.square()).square()).sqrt() * UP,
     )
 
 
@@ -126,6 +127,8 @@ def pre_of(law: Laws) -> Pre:
             torch.zeros_like(m[:, 0, 0]),
             torch.zeros_like(m[:, 0, 0]),
         ),
+        law.norm(centre, 4) * UP,
+        law.norm(centre, 2).square() / UP,
     )
     true = (chance[..., None] * m).sum((1, 2))
     slack = 1e-12 * (1 + m.abs().amax((1, 2)))

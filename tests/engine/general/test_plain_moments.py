@@ -119,6 +119,10 @@ def test_pre_activations(subject: Subject) -> None:
             inside(mean(noise, size), x.noise, "E Var(m | y)")
             at_most(central(noise), x.noise_deviation[0] ** 2, "Var Var(m | y)")
             at_most(central(below.h @ mu), x.central[0], "Var E[m | y]")
+            assert x.central_norm4 is not None
+            assert x.central_least is not None
+            at_least(central(below.h @ mu), x.central_least[0], "Var E[m | y]")
+            at_most(central(below.h @ mu, 4), x.central_norm4[0] ** 4, "||E[m | y] - E m||_4^4")
         norms_hold(at.m, x.norms, "m - E m")
         norms_hold(at.s, x.spread_deltas, "s - S")
         norms_hold(at.m + at.s.sqrt() * Dice(99).normal(*at.m.shape), x.total_norms, "X - E X")
@@ -276,10 +280,11 @@ MEASURED = ("narrow", "wide box", "large deviations", "all scales", "dead neuron
 DEGREES = {
     # Signal
     "mean": 1, "variance": 2, "variance_low": 2, "norms": 1, "inner": 1, "given": 1, "deviations": 1, "roughness": 1,
-    "noise": 2, "noise_deviation": 2, "third": 3, "third_deviation": 3, "noise_fourth": 4, "squares.variance": 4,
-    "squares.size": 4, "squares.norm4": 2, "kernel.mean": 2, "kernel.deviation": 2,
+    "noise": 2, "noise_deviation": 2, "third": 3, "third_deviation": 3, "noise_fourth": 4, "excess": 4,
+    "squares.variance": 4, "squares.size": 4, "squares.norm4": 2, "kernel.mean": 2, "kernel.deviation": 2,
     # Pre
-    "spread": 2, "spread_deviation": 2, "central": 2, "absolute_third": 3, "quartic": 4, "spread_norms": 1,
+    "spread": 2, "spread_deviation": 2, "central": 2, "central_norm4": 1, "central_least": 2,
+    "absolute_third": 3, "quartic": 4, "spread_norms": 1,
     "spread_away": 1, "spread_deltas": 2, "fourth": 4, "linear_fourth": 4, "before": 2, "spread_variance": 4,
     "spread_third": 6, "spread_fourth": 8, "spread_norm8": 2, "spread_low": 8,
     # Planes

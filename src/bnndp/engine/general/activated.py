@@ -21,9 +21,10 @@ from bnndp.engine.general.activation_planes import Planes
 from bnndp.engine.general.central_range import central_range, variance_range
 from bnndp.engine.general.expectation import Around, fluctuation
 from bnndp.engine.general.given import Given, given_input, middle_of, noise_given_input
+from bnndp.engine.general.hinge_square import hinge_square
 from bnndp.engine.general.joint_activated import joint_of
 from bnndp.engine.general.joint_gaussian import Near
-from bnndp.engine.general.powers import Powers, powers
+from bnndp.engine.general.powers import Powers, hinge_slopes, powers
 from bnndp.engine.general.remainders import Rests, central_rest, moved_by_spread, rests, rests_on_signal
 from bnndp.engine.general.second_moment import second_moment, variance_of
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Kernel, Pre, Signal, SquareNoise
@@ -49,6 +50,7 @@ class SquareLine:
     norms: Tensor  # (batch, n, 2): ||E[z_i^2 | y] - E z_i^2||_q for q = 4, 8
     given_norms: Tensor  # (batch, n, 2): ||z_i^2 - E[z_i^2 | y]||_q
     deviations: Tensor  # (batch, n, 2): the norm in Lq of the standard deviation of z_i^2 given y
+    rest_norms: Tensor | None  # (batch, n, 2): norms of the rest for q = 4, 8, where they may be less than all
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,14 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         torch.fmin(given.noise.upper, total.upper),
     )
     variance = torch.minimum(noise.upper + deviation.square(), steep**2 * x.variance) * UP
+    least = noise.lower.clamp_min(0).square() / UP  # of the fourth moment
+    least = least if given.fourth_least is None else torch.fmax(least, given.fourth_least)
+    deviations = torch.fmin(given.deviations, noisy * UP)
+    second = (noise.upper.square() + given.noise_deviation.square()).sqrt().sqrt() * UP  # ||Var(z | y)||_2^(1/2)
+    deviations[..., 0] = torch.fmin(deviations[..., 0], second)
     # ||sd(z^2 | y)||_2 with A = z - h: A (2 h + A) less its mean
     square = 2 * found.range.magnitude * noise.upper.sqrt() + given.fourth_mean.sqrt()
-    square = square + 2 * inner[..., 0] * (noise.upper.square() + given.noise_deviation.square()).sqrt().sqrt()
+    square = square + 2 * inner[..., 0] * second
     signal = Signal(
         mean=found.range,
         variance=torch.fmin(variance, total.upper),
@@ -209,15 +216,16 @@ def _of_mixture(phi: Activation, x: Pre, near: Around, found: Planes) -> tuple[S
         norms=norms,
         inner=inner * UP,
         given=noisy * UP,
-        deviations=torch.fmin(given.deviations, noisy * UP),
+        deviations=deviations,
         roughness=torch.minimum(2 * rest.given, _APART * noise.upper.sqrt()) * UP,
         noise=noise,
         noise_deviation=given.noise_deviation,
         third=given.third,
         third_deviation=given.third_deviation,
-        noise_fourth=Interval(noise.lower.clamp_min(0).square() / UP, given.fourth),
+        noise_fourth=Interval(least, given.fourth),
         fixed=False,
         source=False,
+        excess=given.excess,
         convex=phi.shape.convex,
     )
     line = _square_line(phi, x, signal, square * UP, given.fourths)
@@ -260,7 +268,6 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
     plain = torch.full_like(sd, torch.inf) if most == math.inf else 0.5 * most * sd_s
     rest = off * sd + bend * half * sd + 0.5 * bend * tau.square() + torch.fmin(fine, plain)
     rest = rest + third * (half + tau) * (half + x.norms[..., 1]).square() / 6
-    better = rest + slope.abs() * sd < all_of_it  # false for NaN
     size = (z.mean.magnitude[..., None] + z.inner)[..., 1:]  # ||h||_2q
     centred = size.new_tensor(CENTRED[:2])
     given_norms = 2 * z.given[..., 1:] * size + centred * z.given[..., 1:].square()
@@ -272,6 +279,13 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
         norms = torch.fmin(
             norms, (slope.abs() + off + bend * half)[..., None] * x.norms[..., :2] + 0.5 * most * centred * wider
         )
+    finer = _hinge_rests(phi, x)
+    rest_norms = None
+    if finer is not None:
+        rest = torch.fmin(rest, off * sd + finer[0])
+        rest_norms = off[..., None] * x.norms[..., :2] + torch.stack(finer[1:], -1)
+        norms = torch.fmin(norms, slope.abs()[..., None] * x.norms[..., :2] + rest_norms)
+    better = rest + slope.abs() * sd < all_of_it  # false for NaN
     return SquareLine(
         torch.where(better, slope, 0.0),
         torch.where(better, rest, all_of_it) * UP,
@@ -279,6 +293,26 @@ def _square_line(phi: Activation, x: Pre, z: Signal, given: Tensor, fourths: Ten
         norms * UP,
         given_norms * UP,
         deviations * UP,
+        None if rest_norms is None else torch.where(better[..., None], rest_norms, norms) * UP,
+    )
+
+
+def _hinge_rests(phi: Activation, x: Pre) -> tuple[Tensor, ...] | None:
+    r"""Norms in L2, L4 and L8 of :math:`\mathbb E[z^2\mid y]` less its line in m at the middle, for a hinge at zero.
+
+    :math:`z^2=a^2X^2+(b^2-a^2)X_+^2` with the slopes a and b: of :math:`m^2+s` the line leaves :math:`\tau^2` and what
+    s moves, of the other mean what ``hinge_square.py`` says.
+    """
+    slopes = hinge_slopes(phi)
+    if slopes is None:
+        return None
+    known, (left, right) = hinge_square(x), (slope**2 for slope in slopes)
+    jump, half = abs(right - left), 0.5 * (x.mean.upper - x.mean.lower) * UP
+    in_s = left + max(right - left, 0.0) * known.slope
+    deltas = (x.spread_deviation, *x.spread_deltas.unbind(-1))
+    return tuple(
+        (in_s * delta + factor * (jump * rest + left * (half + tau).square())) * UP
+        for delta, rest, tau, factor in zip(deltas, known.rests, x.norms.unbind(-1), (1.0, *CENTRED[:2]), strict=True)
     )
 
 

@@ -222,7 +222,9 @@ def _signal(parts: Sequence[Signal]) -> Signal:
     values: dict[str, Any] = {}
     for name in (f.name for f in fields(Signal)):
         each = [getattr(z, name) for z in parts]
-        if isinstance(each[0], Tensor):
+        if name == "excess":
+            values[name] = torch.cat([z.excess_size for z in parts], 1)
+        elif isinstance(each[0], Tensor):
             values[name] = torch.cat(each, 1)
         elif isinstance(each[0], Interval):
             values[name] = _side_by_side(each)

@@ -57,9 +57,9 @@ Ea_+^4+6\mathbb Ea_+^2\mathbb Ed^2+4\mathbb Ea_+\mathbb Ed_+^3+\mathbb Ed_+^4`: 
 \operatorname{sd}a`, one term after the other, :math:`\mathbb E\delta_-^4\le3V^2+2\sqrt V\sum_k\lVert d_{k+}\rVert_4^3
 +\sum_k\lVert d_{k+}\rVert_4^4`, V = Var s. Terms of heavy tails count with :math:`\lVert d_{k+}\rVert_4` instead
 (Minkowski). And :math:`\mathbb E|\delta|^3=\sum_k\mathbb EY_k^3+2\mathbb E\delta_-^3`. Given a random history V is of
-order two. As :math:`s\ge0`, of the lower side of every part only :math:`\min(S,\cdot)` counts: for
-:math:`\mathbb E[s\mid Y]`, also if that is of the squares alone, its norm in L4 is at most the root of S times the
-standard deviation.
+order two, and ``with_mean`` adds what E[s | Y] varies. As :math:`s\ge0`, of the lower side of every part only
+:math:`\min(S,\cdot)` counts: for :math:`\mathbb E[s\mid Y]`, also if that is of the squares alone, its norm in L4 is at
+most the root of S times the standard deviation.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def expansion_of(
     spread8 = _eighth_norm(terms, sums) if history is None else torch.full_like(spread, torch.inf)
     independent = found.variance
     if history is not None:
-        found = found.plus(history.spread_norm4 + history.extra_norm4, history.spread_low4 + history.extra_norm4)
+        found = found.with_mean(history, spread).plus(history.extra_norm4, history.extra_norm4)
         independent = found.variance
     if products is not None:
         found = replace(found.plus(products.norm4, products.norm4), variance=found.variance + products.variance)
@@ -281,6 +281,19 @@ class _Spread:
     fourth: Tensor
     low: Tensor  # E (S - s)_+^4
 
+    def with_mean(self, y: History, size: Tensor) -> _Spread:
+        r"""From those given Y, with E[s | Y] - S; ``size`` is that of Var s given Y, in L2 over Y.
+
+        With a what varies given Y and b the rest, a centred given Y: :math:`\mathbb E(a+b)^4=\mathbb Ea^4+4\mathbb
+        Eba^3+6\mathbb Eb^2a^2+\mathbb Eb^4`, from above also for the positive parts (as of a sum of two terms), and
+        :math:`\mathbb E|a+b|^3\le\mathbb E|a|^3+3\mathbb E|b|a^2+3\mathbb E|a|b^2+\mathbb E|b|^3`; Hoelder.
+        """
+        square, low = y.spread_norm4.square(), y.spread_low4.square()
+        third = self.third + 3 * (size * y.spread + size.sqrt() * square) + y.spread * square
+        fourth = self.fourth + 4 * self.fourth**0.75 * y.spread_norm4 + 6 * size * square + square.square()
+        lower = self.low + 4 * self.low**0.75 * y.spread_low4 + 6 * size * low + low.square()
+        return _Spread(self.variance + y.spread.square(), third, fourth, lower)
+
     def plus(self, norm4: Tensor, below: Tensor) -> _Spread:
         """With one more part, of this norm in L4, and that of its lower side."""
         fourth, low = (self.fourth**0.25 + norm4) ** 4, (self.low**0.25 + below) ** 4
@@ -383,11 +396,11 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
     h = z.mean if mean is None else mean  # (batch, n_in), or (batch, n_out, n_in)
     parts = (z.noise, z.third, z.noise_fourth)
     numbers = (z.noise_deviation, z.third_deviation, *z.given.unbind(-1), *z.inner[..., :2].unbind(-1))
-    numbers = (*numbers, *z.deviations[..., :2].unbind(-1))
+    numbers = (*numbers, *z.deviations[..., :2].unbind(-1), z.excess_size)
     if mean is not None:  # (batch, 1, n_in)
         parts = tuple(Interval(part.lower[:, None], part.upper[:, None]) for part in parts)  # type: ignore[assignment]
         numbers = tuple(part[:, None] for part in numbers)
-    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8) = parts, numbers
+    (v, k3, c), (dv, dk, fourth4, eighth, sixteenth, moved, moved8, deviation4, deviation8, most) = parts, numbers
     eighth, sixteenth = eighth.clamp_min(SMALL), sixteenth.clamp_min(SMALL)
     random = 0.0 if z.source else 1.0  # whether Y is
     v2 = Interval(v.lower.square() / UP, (v.upper.square() + dv.square()) * UP)
@@ -418,8 +431,14 @@ def _terms(z: Signal, mean: Interval | None) -> _Terms:
         cross_size = 2 * (size * second + moved * four4) + k3_size
         both_size = 2 * (size * k3_size + moved * sixteenth**3) + fourth1
         squares_size = (2 * size * second.sqrt() + 2 * moved8 * deviation8 + fourth1.sqrt()).square()
-        sizes = (cross_size, both_size, squares_size, fourth1, fourth1 + second_square)  # v^2 <= E A^4
-        gauss5 = fifth  # v^(5/2) and v |A|^3 are at most |A|^5 in the mean
+        sizes = (
+            cross_size,
+            both_size,
+            squares_size,
+            fourth1,
+            torch.fmin(fourth1 + second_square, most),
+        )  # v^2 <= E A^4
+        gauss5 = torch.minimum(fifth, deviation4.clamp_min(SMALL) ** 3 * deviation8.clamp_min(SMALL).square())
         triple = 2 * (size * fourth1 + fifth + moved * eighth**4)
         pair = 4 * (size * cube.sqrt() + fifth.sqrt() + moved * eighth**1.5).square()
         k3_change, c_change = dk, 2 * (size * dv + moved * four4) + dk

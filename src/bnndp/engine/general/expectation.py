@@ -237,9 +237,11 @@ def _history(phi: Smoothed, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
     third, fourth, wide = shape.derivative(3, least), shape.derivative(4, least), 0.5 * (total.upper - total.lower) * UP
     bend, off = second_at(phi, middle, root)
     moved = (off + _times(third, half) + 0.5 * _times(fourth, wide)) * UP
-    beyond = _times(third, x.central.sqrt() * x.norms[..., 0].square()) / 6
+    norm4 = x.norms[..., 0] if x.central_norm4 is None else torch.fmin(x.norms[..., 0], x.central_norm4)
+    beyond = _times(third, x.central.sqrt() * norm4.square()) / 6
     whole = 0.125 * _times(shape.derivative(4, x.spread.lower.sqrt()), x.noise_deviation.square())
     whole = whole + 0.5 * _times(_times(third, x.central.sqrt()), x.noise_deviation)
+    lowest = torch.zeros_like(x.central) if x.central_least is None else torch.minimum(x.central_least, x.central)
     found = []
     for curvature, at, sway in zip(
         shape.curvature(least),
@@ -247,7 +249,8 @@ def _history(phi: Smoothed, x: Pre, total: Interval) -> tuple[Tensor, Tensor]:
         _fluctuation(shape, total.lower, x.noise_deviation, x.central.sqrt()),
         strict=True,
     ):
-        local = 0.5 * _times((at + moved).clamp_min(0), x.central) + beyond
+        most = at + moved
+        local = 0.5 * (_times(most.clamp_min(0), x.central) + _times(most.clamp_max(0), lowest)) + beyond
         found.append(torch.fmin(sway, whole) + torch.fmin(0.5 * _times(curvature, x.central), local))
     return found[0], found[1]
 

@@ -373,10 +373,12 @@ def through_layers(weighted: Weighted) -> Through:
     """What the nodes below say of the rows of a layer, in pieces."""
     below, batch = weighted.below, weighted.scale.shape[0]
     numbers = device_size(_NUMBERS, weighted.scale.device) // batch
-    central, norms = [], []
+    central, norms, apart = [], [], []
     for _, rows in weighted.weights.own_rows(numbers):
         central.append(below.parts(rows)[1].square())
         norms.append(below.norms(rows))
+        if isinstance(below, Activated) and (found := below.apart(rows)) is not None:
+            apart.append(found)
     if weighted.joint is not None:
         return _jointly(weighted, weighted.joint, torch.cat(norms, 1))
     squares = [below.sums_of_squares(rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
@@ -385,7 +387,8 @@ def through_layers(weighted: Weighted) -> Through:
     spread = Squares(*(torch.cat([getattr(s, name) for s in known], 1) for name in names)) if known else None
     rest = weighted.weights.spread_rest(below.signal) if spread is not None else None
     spread = spread if spread is None or rest is None else with_rest(spread, rest, below)
-    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread)
+    norm4, least = (torch.cat(part, 1) for part in zip(*apart, strict=True)) if apart else (None, None)
+    return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, norm4, least)
 
 
 def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # norms (batch, n_out, q)
@@ -408,7 +411,7 @@ def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # nor
     found = side_by_side(pieces)
     known = torch.stack([found.spread_fourth.sqrt().sqrt() * UP, torch.full_like(zero, torch.inf)], -1)
     squares = Squares(found.spread_variance.sqrt() * UP, zero, zero, known, zero, zero)
-    return Through(zero, norms, squares if weights.random else None, Jointly(noise, found))
+    return Through(zero, norms, squares if weights.random else None, jointly=Jointly(noise, found))
 
 
 def _rests(below: Node, joint: Joint) -> Tensor:  # (batch, n, q)

@@ -14,7 +14,7 @@ curvature, :math:`r=\sqrt s` and (m_0, s_0) the middle of the ranges of (E m, E 
   :math:`|\partial_m^2c_4|\le51.5L^4r^2`; norms of z - h move by at most :math:`w|m-m_0|` and
   :math:`L\lVert\xi\rVert_q|r-r_0|`, times ``CENTRED``.
 * For a hinge with its kink at zero the changes of v and :math:`\kappa_3` are known to second order
-  (``hinge_drift.py``).
+  (``hinge_drift.py``), for a smooth function those of v, :math:`\kappa_3` and :math:`c_4` (``smooth_drift.py``).
 * What is affine but for kinks is a line :math:`pX` plus B, small where the kinks are far (``remainders.past_kinks``):
   the moments are those of a Gaussian up to :math:`\lVert B\rVert_2` and :math:`\lVert B\rVert_4` (Minkowski).
 """
@@ -32,6 +32,7 @@ from bnndp.activations.activation import Activation, Central
 from bnndp.engine.general.hinge_drift import Drift, hinge_drift
 from bnndp.engine.general.remainders import past_kinks
 from bnndp.engine.general.signal import CENTRED, GAUSSIAN, Pre
+from bnndp.engine.general.smooth_drift import SmoothDrift, smooth_drift
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.replacement import ABSOLUTE_THIRD
 from bnndp.maths.rounding import TINY, UP
@@ -56,6 +57,8 @@ class Given:
     norms: Tensor  # (batch, n, q): ||z - E[z | y]||_q
     deviations: Tensor  # (batch, n, q): norms in Lq of the standard deviation of z given y
     fourths: Tensor  # (batch, n, 2): norms in L8 and L16 of the fourth root of the fourth central moment given y
+    fourth_least: Tensor | None = None  # E of the fourth central moment, at least
+    excess: Tensor | None = None  # root of the mean square of it less three squared variances
 
 
 def given_input(phi: Activation, x: Pre) -> Given:
@@ -65,7 +68,29 @@ def given_input(phi: Activation, x: Pre) -> Given:
     near = _near(phi, x, at, middle, s0)
     near = _lesser(near, _far(phi, x)) if phi.shape.kinks else near
     drift = hinge_drift(phi, x)
-    return near if drift is None else _drifted(near, at, drift)
+    if drift is not None:
+        return _drifted(near, at, drift)
+    smooth = smooth_drift(phi, x, at)
+    return near if smooth is None else _drifted_smoothly(near, at, smooth)
+
+
+def _drifted_smoothly(found: Given, at: Central, drift: SmoothDrift) -> Given:
+    """With how far the moments of a smooth function are off those at the middle."""
+    (v, k, c), (dv, dk, dc), (v4, *_) = drift.mean, drift.deviation, drift.norm4
+    found = _drifted(found, at, Drift(v, dv, lambda: (k, dk)))
+    fourth = at.fourth.upper
+    # Of mu_4 - 3 v^2: v^2 - v_0^2 = (v - v_0) (v + v_0)
+    middle = torch.maximum(
+        fourth - 3 * at.variance.lower.square() / UP, 3 * at.variance.upper.square() - at.fourth.lower
+    )
+    excess = middle.clamp_min(0) + dc + 3 * v4 * (2 * at.variance.upper + v4)
+    return replace(
+        found,
+        fourth_mean=torch.fmin(found.fourth_mean, (fourth + c) * UP),
+        fourth_least=(at.fourth.lower - c * UP).clamp_min(0) / UP,
+        fourth=torch.fmin(found.fourth, (fourth + dc) * UP),
+        excess=excess * UP,
+    )
 
 
 def noise_given_input(phi: Activation, x: Pre) -> Tensor:  # (batch, n)

@@ -546,6 +546,23 @@ class Activated(OnOne):
 
         return (weights.pull(linear),), joined
 
+    def apart(self, rows: Rows) -> tuple[Tensor, Tensor] | None:
+        """Of ``rows . E[z | y]`` less its mean: the norm in L4, and the variance from below; (batch, rows) each.
+
+        None unless the values are independent given y. The variance is that of the lines of the activations less their
+        rests, and for a row of y at least the mean of its variance given the history of y.
+        """
+        weighted = self.weighted
+        if weighted is None or self.pre.fixed or not self.independent:
+            return None
+        y, linear = weighted.below.signal, rows.times(self.linear.slope)
+        size = weighted.weights.power_pull(linear.abs(), 1).dot(y.variance.sqrt())  # of the terms, for the rounding
+        below, rest = weighted.weights.pull(linear), self.linear.rest
+        line = below.square().dot(y.noise.lower.clamp_min(0)).sqrt() / UP
+        least = line - rows.abs().dot(rest.central) * UP - weighted.rounding * size
+        norm4 = self.below.norms(below)[..., 0] + rows.abs().dot(rest.central_norms[..., 0])
+        return norm4 * UP, least.clamp_min(0).square() / UP
+
     def _fourth_norm(self, rows: Rows, central: Tensor, noise: Tensor) -> Tensor:  # (batch, rows) each
         r"""Of H + N, H the centred mean given y, N a sum of independent terms with variance V and third moment K.
 
@@ -565,6 +582,9 @@ class Activated(OnOne):
         square = rows.square()
         central = self.weighted.deviation_below(rows.times(line.slope)) + rows.dot(line.rest)
         inner = rows.dots(line.norms)
+        if line.rest_norms is not None:  # the lines as a row below
+            lines = self.below.norms(self.weighted.weights.pull(rows.times(line.slope)))[..., :2]
+            inner = torch.fmin(inner, lines + rows.dots(line.rest_norms))
         norms = independent_norms(rows, line.given_norms, line.deviations) + inner
         deviation = (square.dot(line.given.square()) + central.square()).sqrt()
         none = torch.zeros_like(deviation)

@@ -41,6 +41,8 @@ class Through:
     central: Tensor  # Var E[m | Y]
     norms: Tensor  # (batch, n_out, q): of m - E m
     spread: Squares | None  # of s, where it is a sum of squares
+    central_norm4: Tensor | None = None  # ||E[m | Y] - E m||_4, where it is known apart
+    central_least: Tensor | None = None  # Var E[m | Y], at least
     jointly: Jointly | None = None  # where the values below are made of jointly Gaussian ones
 
 
@@ -63,7 +65,8 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
     noise = Interval(weights.power(z.noise.lower, 2).clamp_min(0) / UP, weights.power(z.noise.upper, 2) * UP)
     noise_deviation = weights.power(z.noise_deviation, 2) * UP
     norms = torch.stack([weights.power(norm, 1) for norm in z.norms.unbind(-1)], -1)
-    central, squares, expansion, jointly = zero, None, weights.expansion(z, None) if z.source else None, None
+    central, squares, found, jointly = zero, None, None, None
+    expansion = weights.expansion(z, None) if z.source else None
     if expansion is not None:
         norms = torch.minimum(norms, expansion.norms)
         fourth, eighth = expansion.spread_fourth.sqrt().sqrt(), expansion.spread_norm8
@@ -115,6 +118,8 @@ def pre_of_weights(weights: Weights, z: Signal, mean: Interval, through: Callabl
         expansion=expansion,
         fixed=False,
         source=z.source,
+        central_norm4=None if found is None else found.central_norm4,
+        central_least=None if found is None else found.central_least,
     )
     return _at_least(pre, least)
 
@@ -225,4 +230,5 @@ def _at_least(x: Pre, least: Tensor) -> Pre:
         absolute_third=x.absolute_third + least**3,
         quartic=x.quartic + least**4,
         norms=x.norms + least[..., None],
+        central_norm4=None if x.central_norm4 is None else x.central_norm4 + least,
     )

@@ -138,6 +138,7 @@ class Signal:
     source: bool
     squares: SquareNoise | None = None  # if more is known than follows from the other moments
     kernel: Kernel | None = None  # of a source, if it is known
+    excess: Tensor | None = None  # norm in L2 over Y of E (z_j - E[z_j | Y])^4 - 3 Var(z_j | Y)^2 given Y, if known
     joint: Joint | None = None  # if z is made of jointly Gaussian values
     convex: bool = False  # given Y, each z_j is a convex and increasing function of a Gaussian variable
 
@@ -145,6 +146,11 @@ class Signal:
     def third_size(self) -> Tensor:
         """Root of the mean square of the third central moment of z_j given Y."""
         return (self.third.magnitude + self.third_deviation) * UP
+
+    @property
+    def excess_size(self) -> Tensor:
+        """The excess, infinite where it is not known."""
+        return torch.full_like(self.variance, torch.inf) if self.excess is None else self.excess
 
     @property
     def fourth(self) -> Tensor:
@@ -282,6 +288,8 @@ class Pre:
     expansion: Expansion | None  # where the coordinates below are independent
     fixed: bool  # m and s are functions of x
     source: bool  # Y is not random
+    central_norm4: Tensor | None = None  # ||E[m | Y] - E m||_4, where it is known apart
+    central_least: Tensor | None = None  # Var E[m | Y], at least, where it is known
     spread_centre: Tensor | None = None  # s at the middle of the means of an input that is a function of x
 
     @property
