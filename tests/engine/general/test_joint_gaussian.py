@@ -87,6 +87,9 @@ def check(joint: Joint, truth: Truth, covariance: Tensor, slack: float) -> None:
     assert within(joint.slope, torch.where(moved, truth.slope, joint.slope.value[0]), slack), "slope"
     assert within(joint.bend, torch.where(moved, truth.bend, joint.bend.value[0]), slack), "bend"
     assert within(joint.lag, truth.mixed.diagonal(), slack), "lag"
+    size = torch.outer(r2, r2).sqrt()
+    rho = torch.where(size > 1e-12 * r2.max().square(), covariance.abs() / size.clamp_min(1e-300), 0.0)
+    assert bool((blocks(joint, rho) <= joint.correlation * (1 + 1e-9)).all()), "correlation"
     line = torch.outer(truth.slope, truth.slope) * covariance
     square = 0.5 * torch.outer(truth.bend, truth.bend) * covariance.square()
     rest = truth.covariance - line

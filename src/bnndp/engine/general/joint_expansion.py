@@ -33,8 +33,13 @@ concave activation, and at most twice that for all others. :math:`G_3` at :math:
 
 *Moments of* :math:`\delta`. With :math:`d=z-\mathbb Ez`, :math:`\delta=g\cdot d+\sum_j\Sigma_{jj}(d_j^2-\mathbb
 Ed_j^2)+q`, g the gradient of s at E z and q what products of two coordinates leave. :math:`\mathbb EL\,g\cdot d=
-\sum_jg_jp_jc_j`, and :math:`\mathbb ELd_j^2=2c_j\operatorname{Cov}(\varphi'(X_j),z_j)=2c_jb_jp_jr_j^2` up to
-:math:`2|c_j|u_j` times the standard deviation of what is of degree two and more in :math:`\varphi'(X_j)`.
+\sum_jg_jp_jc_j`, and :math:`\mathbb ELd_j^2=2c_j\operatorname{Cov}(\varphi'(X_j),z_j)`.
+
+*Derivatives that meet a function of L alone* count by a norm at M + L, not by their supremum
+(``local_derivatives.py``): :math:`G_2R^2` with :math:`\lVert R\rVert_4^2` and :math:`\tfrac16\lVert
+G_3\rVert\mathbb E|R|^3`, :math:`G_3R\delta` with :math:`\lVert R\rVert_4` and :math:`\tfrac14\lVert
+G_4\rVert\lVert R\rVert_4^2\operatorname{sd}\delta`. As :math:`G_2(M,r)`, :math:`S\le r^2\le\rho^2`, is a mean of
+:math:`G_2(M+L',\sqrt S)`, the variance of L counts with that of R there.
 """
 
 from __future__ import annotations
