@@ -380,7 +380,7 @@ def through_layers(weighted: Weighted) -> Through:
         if isinstance(below, Activated) and (found := below.apart(rows)) is not None:
             apart.append(found)
     if weighted.joint is not None:
-        return _jointly(weighted, weighted.joint, torch.cat(norms, 1))
+        return _jointly(weighted, weighted.joint, torch.cat(central, 1) * UP, torch.cat(norms, 1))
     squares = [below.sums_of_squares(rows) for _, rows in weighted.weights.square_rows(numbers) or ()]
     known = [found for found in squares if found is not None]
     names = ("deviation", "central", "central_norm4", "norms", "extra", "extra_norm4")
@@ -391,13 +391,16 @@ def through_layers(weighted: Weighted) -> Through:
     return Through(torch.cat(central, 1) * UP, torch.cat(norms, 1), spread, norm4, least)
 
 
-def _jointly(weighted: Weighted, joint: Joint, norms: Tensor) -> Through:  # norms (batch, n_out, q)
-    """The same where the values below are made of jointly Gaussian ones; some rows at a time."""
+def _jointly(weighted: Weighted, joint: Joint, most: Tensor, norms: Tensor) -> Through:
+    """The same where the values below are made of jointly Gaussian ones; some rows at a time.
+
+    ``most`` (batch, n_out) is at least the variance of the means, norms are (batch, n_out, q).
+    """
     weights, z = weighted.weights, weighted.below.signal
     unit = torch.eye(weights.n_out, dtype=norms.dtype, device=norms.device)[None]
     mu, rests = weights.pull(DenseRows(unit)).dense().values, _rests(weighted.below, joint)
     variance = joint.form(joint.covariance, mu).interval
-    noise = Interval(variance.lower.clamp_min(0) / UP, variance.upper.clamp_min(0) * UP)
+    noise = Interval(variance.lower.clamp_min(0) / UP, torch.fmin(variance.upper.clamp_min(0) * UP, most))
     zero = torch.zeros_like(noise.upper)
     spread = weights.mean_spread(z).upper if weights.random else zero
     step = max(1, device_size(_NUMBERS, norms.device) // (4 * len(norms) * weights.n_in))

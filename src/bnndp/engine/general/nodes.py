@@ -450,8 +450,6 @@ class Activated(OnOne):
         zero = nothing(self.signal, rows)
         if self.signal.fixed:
             return zero, zero
-        if self.signal.joint is not None:
-            return zero, self.signal.joint.row_deviation(rows.dense().values)
         linear, rest = rows.times(self.linear.slope), self._rest(rows)
         if self.weighted is None:
             _, central = self.below.parts(linear)
@@ -488,11 +486,11 @@ class Activated(OnOne):
         """E of the variance of ``rows . z`` given y, after weights: (batch, rows)."""
         if self.independent or self.weighted is None:
             return rows.square().dot(self.linear.noise)
-        if self.signal.joint is not None:
-            return self.signal.joint.row_deviation(rows.dense().values).square()
         weights = self.weighted.weights
         left = rows.abs().group_dots(self.linear.rest.given[..., None], weights.groups)[..., 0]
         sd = row_variance(weights, linear, self.weighted.below.signal).sqrt() + torch.linalg.vector_norm(left, dim=-1)
+        if self.signal.joint is not None:  # on wide boxes covariances are hardly known
+            sd = torch.fmin(sd, self.signal.joint.row_deviation(rows.dense().values))
         return sd.square()
 
     @property
