@@ -97,8 +97,8 @@ def on_paper(sizes: Sequence[int]) -> float:
     row per class, through the last layer too. A layer takes one product with the means of its weights; the first one
     takes another with their variances. The other hidden layers take three more where their planes have a slope in the
     variance: with the variances of the weights for the tangent of s and for the variances of the inputs, and with the
-    squares of the means for the latter. Products with variances are counted for all neurons, but run only for those whose
-    planes have such a slope.
+    squares of the means for the latter. Products with variances are counted for all neurons, but run only for those
+    whose planes have such a slope.
     """
     n_in, first, *above = sizes
     total = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from benchmarks.floor import Floor, on_paper
@@ -40,7 +42,7 @@ def _means(sizes: tuple[int, ...]) -> int:
     total = 0
     for k, rows in enumerate(sizes[2:], 2):
         last = k + 1 == len(sizes)
-        total += (2 if last else 4) * rows * sum(a * b for a, b in zip(sizes[: k - 1], sizes[1:k], strict=True))
+        total += (2 if last else 4) * rows * sum(a * b for a, b in pairwise(sizes[:k]))
         total += 2 * rows * rows * sizes[k - 1] if last else 0
     return total
 
