@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support import records
-from support.layer_networks import ACTS, activation
+from support.layer_networks import activation
 from support.passes import ends, holds
 from tests.engine.general.gaussian_truths import F64, ball, matrix_normal, outcomes, shared, slope_of, spreads, value_of
 from tests.engine.general.test_expansion import Sine
