@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
@@ -18,7 +19,7 @@ Branch = tuple[Record, ...]
 _Self = TypeVar("_Self", bound="Branched")
 
 
-class Branched:
+class Branched(ABC):
     """A block of branches; their layers are independent of all others, as in a network.
 
     Examples:
@@ -34,20 +35,20 @@ class Branched:
     settings: ClassVar[tuple[str, ...]] = ()
 
     @property
+    @abstractmethod
     def branches(self) -> tuple[Branch, ...]:
         """The branches, in their order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def with_branches(self: _Self, branches: Sequence[Sequence[Record]]) -> _Self:
         """The same block with as many other branches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def joined(self, outputs: Sequence[Tensor]) -> Tensor:  # (draws, points, *shape) each
         """The outputs of the branches put together."""
-        raise NotImplementedError
 
-    def _joined_shape(self, ends: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _joined_shape(self, ends: Sequence[tuple[int, ...]]) -> tuple[int, ...]: ...
 
     def __repr__(self) -> str:
         """Kinds only."""

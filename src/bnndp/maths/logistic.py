@@ -48,7 +48,7 @@ def logistic_tail(mean: Tensor, variance: Tensor) -> Tensor:  # (...) each
     d = torch.minimum(d, t + 0.5 * slope / curvature)  # the parabola rises beyond its vertex: shift down to that
     first, second = slope * (t - d), curvature * ((d - t).square() + v)
     size = value + first.abs() + second
-    best = (value + first + second + 16 * UNIT * size).nan_to_num(torch.inf).amin(-1)
+    best = (value + first + second + 16 * UNIT * size).nan_to_num(torch.inf, posinf=torch.inf).amin(-1)
     far = mean.clamp_max(_FARTHEST)
     for share in _SHARES:  # P(D <= share d) <= V / (V + (1 - share)^2 d^2) for d > 0
         square = ((1 - share) * far).square()

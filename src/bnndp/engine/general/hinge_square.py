@@ -80,5 +80,5 @@ def hinge_square(x: Pre) -> HingeSquare:
             if 2 ** (j + 1) >= 2 * order
         ]
         rest = slope * tau[i + 1].square() + density * mixed + moved + torch.stack(far).amin(0) + late
-        found.append(rest.nan_to_num(torch.inf).amin(0) * root.square() * UP)
+        found.append(rest.nan_to_num(torch.inf, posinf=torch.inf).amin(0) * root.square() * UP)
     return HingeSquare((cdf(u) + _LOST) * UP, (found[0], found[1], found[2]))

@@ -60,7 +60,6 @@ def joint_of(
         slope_second=steps.sqrt() * UP,
         root=least / UP,
         spread_root=spread.upper.sqrt() * UP,
-        steepest=shape.steepest,
         widest=torch.maximum(high - slope.interval.lower, slope.interval.upper - low) * UP,
         slope_deviation=step_deviation,
         lag=_lag(phi, mean, spread, slope, z_mean),

@@ -112,7 +112,6 @@ class Joint:
     slope_second: Tensor  # of phi'(X), of degree two and more
     root: Tensor  # r, at least
     spread_root: Tensor  # r, at most
-    steepest: float  # Lipschitz constant of the activation
     widest: Tensor  # sup |phi' - p|
     slope_deviation: Tensor  # sd phi'(X), at most
     lag: Near  # Cov(phi'(X_j), z_j)

@@ -33,7 +33,7 @@ def local_remainder(shape: Shape, x: Pre, terms: Local) -> Tensor:  # (batch, n)
             sum((_times(local_norm(shape, x, terms.variance, *key), value) for key, value in way.items()), 0 * total)
             for way in ways
         ]
-        total = total + torch.stack(found).nan_to_num(torch.inf).amin(0)
+        total = total + torch.stack(found).nan_to_num(torch.inf, posinf=torch.inf).amin(0)
     return total
 
 

@@ -337,10 +337,10 @@ def _gaussian(phi: Activation, x: Pre, p: Tensor, variance: Tensor, half: Tensor
         stray, t = delta(reach), ratio(reach, top)
         tail = cdf(-t) * (1 + 1e-9) + TINY
         beyond = (2 * (t * pdf(t) + tail) + ELEMENTARY * tail).sqrt()
-        best = torch.fmin(best, ((stray + widest * beyond) * top).nan_to_num(math.inf).amin(0))
+        best = torch.fmin(best, ((stray + widest * beyond) * top).nan_to_num(math.inf, posinf=math.inf).amin(0))
         for i, (d, g) in enumerate(zip(_DOUBLE, GAUSSIAN, strict=True)):
             found = (stray * g + widest * d * root_of(2 * tail, 2 * POWERS[i])) * top
-            norms[i] = torch.fmin(norms[i], found.nan_to_num(math.inf).amin(0))
+            norms[i] = torch.fmin(norms[i], found.nan_to_num(math.inf, posinf=math.inf).amin(0))
     return best * UP, top.new_tensor(CENTRED) * torch.stack(norms, -1) * UP
 
 
