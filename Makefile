@@ -21,7 +21,7 @@ export BNNDP_BENCHMARKS := $(abspath ../shared/benchmarks)
 endif
 endif
 
-.PHONY: docs test-all bench-floor bench-gpu bench-crown bench-layers help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
+.PHONY: docs test-all bench-vnncomp bench-floor bench-gpu bench-crown bench-layers bench-widths help setup demo test test-importers check format bench bench-classification tightness campaign campaign-classification campaign-layers campaign-certificates campaign-checker campaign-files campaign-faults campaign-formulas campaign-runs campaign-scale bench-engines seeded-faults mutants reproduce \
   reproduce-quick clean
 
 help:  ## show this list
@@ -31,7 +31,7 @@ help:  ## show this list
 $(READY): pyproject.toml constraints.txt src/bnndp/__init__.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) pip hatchling editables
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[plot,check]' --group dev
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[plot,check,onnx]' --group dev
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-deps --group importers || echo 'Some tests of importers will be skipped.'
 	@touch $@
 
@@ -96,6 +96,10 @@ bench-crown: $(READY) $(CROWN)/auto_LiRPA  ## networks without variance: time an
 bench-gpu: $(READY)  ## certified radii on a CUDA device beside its measured ceilings (docs/gpu.md)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
+bench-vnncomp: export OMP_NUM_THREADS := 1
+bench-vnncomp: $(READY)  ## instances of the verification competition: proved, found, beside what is known of them
+	$(BIN)/python -m benchmarks.vnncomp $(ARGS)
+
 MODEL = ../shared/posteriors/mnist_2x64_vogn.safetensors
 bench-floor: $(READY)  ## radii of MNIST images per second, beside the floor of the matrix products
 	$(BIN)/python -m benchmarks.floor $(MODEL) $(ARGS)
@@ -105,6 +109,9 @@ bench-classification: $(READY)  ## certified radii and robust decisions beside a
 
 bench-layers: $(READY)  ## other activations, posteriors and convolutions: tightness, radii, ensembles
 	$(BIN)/python -m benchmarks.layers $(ARGS)
+
+bench-widths: $(READY)  ## regression: certified widths beside the range from inside, by depth, activation and law
+	$(BIN)/python -m benchmarks.widths $(ARGS)
 
 bench-engines: export OMP_NUM_THREADS := 1
 bench-engines: $(READY)  ## the workers of a Ray cluster on this machine beside one process: images per second

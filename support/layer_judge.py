@@ -1,4 +1,4 @@
-"""Bounds of the general pass on one network held against draws: of the output, and of every node of the pass.
+"""Bounds of the moment pass on one network held against draws: of the output, and of every node of the pass.
 
 Means, variances of random rows, norms and the standard deviations of random rows are compared with draws at points of
 the box. A suspicion counts as a violation if sixteen times as many new draws confirm it.
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bnndp.activations import Identity
-from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.nodes import Node, deviation
-from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.signal import POWERS
+from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.moments.signal import POWERS
+from bnndp.engine.nodes.node import Node, row_std
+from bnndp.engine.rows import DenseRows
 from bnndp.layers import WEIGHTED, Dropout, Flatten
 from bnndp.network import BayesianNetwork, is_activation
 from support.layer_draws import draw_nodes
@@ -56,7 +56,7 @@ def examine(case: Case, *, draws: int, seed: int) -> Report:
 def judge(case: Case, *, draws: int, seed: int) -> tuple[list[str], list[float], int]:
     """Claims that the draws contradict, ratios of widths, and the number of boxes without a bound."""
     network, box = case.network, case.box
-    bounds = GeneralPass.of(network, box)
+    bounds = MomentPass.of(network, box)
     interval = ends(bounds, network.n_out)
     generator = torch.Generator().manual_seed(case.index * 7919 + seed)
     inner = torch.rand(3, box.batch, box.n, generator=generator, dtype=torch.float64)
@@ -71,7 +71,7 @@ def judge(case: Case, *, draws: int, seed: int) -> tuple[list[str], list[float],
     variance = bounds.variance(rows)
     found = list(_contradicted("output", y, interval.lower, interval.upper, variance[:, : network.n_out]))
     found += _rows("output", y, rows, variance.sqrt(), None)
-    for (name, values), node in zip(sampled, bounds.passed.nodes[1:], strict=True):
+    for (name, values), node in zip(sampled, bounds.hidden.nodes[1:], strict=True):
         found += _node(f"after {name}", values, node, generator)
     mean = y.mean(0)  # (points, batch, n_out)
     inside, width = mean.amax(0) - mean.amin(0), interval.upper - interval.lower
@@ -157,7 +157,7 @@ def _node(name: str, z: Tensor, node: Node, generator: torch.Generator) -> Itera
     rows[:, 0] = 1.0  # the sum: what perfect correlation makes largest
     rows[:, 1] = rows[:, 1] * (torch.rand(n, generator=generator) < 0.3)
     u = DenseRows(rows)
-    yield from _rows(name, z, rows, deviation(node, u), node.norms(u))
+    yield from _rows(name, z, rows, row_std(node, u), node.norms(u))
     squares = node.sums_of_squares(u.square())
     if squares is not None:  # of s, for weights of these variances
-        yield from _rows(f"{name}, squares", z.square(), rows.square(), squares.deviation, squares.norms)
+        yield from _rows(f"{name}, squares", z.square(), rows.square(), squares.std, squares.norms)

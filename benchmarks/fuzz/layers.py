@@ -1,4 +1,4 @@
-"""Random networks of every kind of layer and posterior, judged by draws: what the general pass says must hold.
+"""Random networks of every kind of layer and posterior, judged by draws: what the moment pass says must hold.
 
 The methods are the kinds of networks. For every network and box the mean outputs, the variances of random rows of
 outputs, and for every node of the pass means, variances, norms and the standard deviations of random rows are

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only=given.only,
         more=_more(given.baselines, given.effort),
         restart=given.restart,
+        jobs=given.jobs,
         command=shlex.join(["python", "-m", "benchmarks.paper", *words]),
     )
     try:
@@ -72,8 +73,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--effort", action="store_true", help="with columns of medium and high effort")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the data sets; BNNDP_DATA by default")
     parser.add_argument("--restart", action="store_true", help="measure again what was measured before")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, one thread each, that measure a row each")
     given = parser.parse_args(arguments)
-    for name in ("points", "steps", "temperature"):
+    for name in ("points", "steps", "temperature", "jobs"):
         value = getattr(given, name)
         if value is not None and not value > 0:
             parser.error(f"--{name} must be positive, got {value}")

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchmarks.paper.columns import ATTACK, COLUMNS, INSIDE, MOMENT, Column
 from benchmarks.paper.journal import Journal
 from benchmarks.paper.rows import QUICK_WIDTH, Measured, Row, fill, rows_of
 from benchmarks.paper.tables import Heading, csv_text, headings_1a, headings_1b, headings_2, markdown
+from benchmarks.pool import mapped
 from bnndp.data import cifar
 from bnndp.data.folder import open_store
 from bnndp.errors import InputError
@@ -66,6 +68,7 @@ class Setting:
     only: str | None = None  # one of the data sets
     more: Mapping[str, Sequence[Column]] = field(default_factory=dict)  # further columns by table
     restart: bool = False
+    jobs: int = 1  # processes, one thread each, that measure a row each
     command: str = "python -m benchmarks.paper"
 
     def plan_of(self, data: str, **usual: Any) -> Plan:
@@ -83,7 +86,12 @@ class Setting:
 
     def measured(self, rows: Sequence[Row], columns: Sequence[Column]) -> list[Measured]:
         """The rows with all cells."""
-        journal = Journal(self.out / "journal.jsonl", restart=self.restart)
+        path = self.out / "journal.jsonl"
+        journal = Journal(path, restart=self.restart)
+        if self.jobs > 1:
+            longest_first = sorted(rows, key=_size, reverse=True)
+            list(mapped(partial(_keep, columns, self.cache, path), longest_first, self.jobs))
+            journal = Journal(path)
         return list(fill(rows, columns, self.cache, journal))
 
     def write(self, name: str, title: str, *parts: str) -> tuple[Path, str]:
@@ -92,6 +100,17 @@ class Setting:
         path = self.out / f"{name}.md"
         path.write_text(text, encoding="utf-8")
         return path, text
+
+
+def _keep(columns: Sequence[Column], cache: NetworkCache, path: Path, row: Row) -> None:
+    """Measure one row in a process of its own; what it finds is in the journal."""
+    for _ in fill([row], columns, cache, Journal(path)):
+        pass
+
+
+def _size(row: Row) -> int:
+    """Weights between hidden layers, roughly: the row that takes longest first."""
+    return sum(n * n for n in row.plan.hidden) * (len(row.plan.conv) + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from benchmarks.tightness.sources import ALL, Breakdown, Source, broken_down, so
 from benchmarks.tightness.substitute import Substituted
 from benchmarks.tightness.truth import Truth, draw, sample
 from bnndp.attack import decision_rows
-from bnndp.engine.general.rows import DenseRows
-from bnndp.engine.general.weights import row_variance
+from bnndp.engine.laws.weights import row_variance
 from bnndp.engine.margins import by_class, margin_rows
 from bnndp.engine.protocol import Margins
+from bnndp.engine.rows import DenseRows
 from bnndp.engine.tails.tails import useful_tails
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.maths.softmax import union_bound
@@ -96,7 +96,7 @@ class _Judge:
         bounds = Substituted(
             self.network.layers, self.network.shapes, self.claim.box, truth=self.truth, sources=sources
         )
-        spread = row_variance(bounds.passed.output.weights, DenseRows(rows), bounds.passed.last.signal)
+        spread = row_variance(bounds.hidden.output.weights, DenseRows(rows), bounds.hidden.last.signal)
         through = (bounds.variance(rows) - spread).clamp_min(0)
         if Source.SECOND in sources:
             second = self.truth.z_second @ last.weight_std.square().T + last.bias_std.square()

@@ -16,29 +16,32 @@ from torch import Tensor
 from benchmarks.tightness.sources import Source, planes_source, remainder_source
 from benchmarks.tightness.truth import LayerTruth, Truth, norms
 from bnndp.activations.activation import Activation
-from bnndp.engine.general.activation_planes import Plane, Planes, better_plane, made, planes
-from bnndp.engine.general.expectation import Along, Around, around
-from bnndp.engine.general.forward import Passed, Region, Relaxed, hidden_layers, through_layers
-from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.hinge import hinge_of
-from bnndp.engine.general.nodes import Weighted
-from bnndp.engine.general.pre_activation import Squares, Through, pre_of_weights
-from bnndp.engine.general.signal import POWERS, Pre
-from bnndp.engine.general.smoothed import second_at
+from bnndp.engine.inequalities.expectation import ExpectationBounds, PointwiseBounds, expectation_bounds
+from bnndp.engine.inequalities.smoothed import second_at
+from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.moments.pre_activation import PreActivation, RowMoments, Squares
+from bnndp.engine.moments.signal import POWERS
+from bnndp.engine.nodes.weighted import Weighted
+from bnndp.engine.planes.hinge import hinge_of
+from bnndp.engine.planes.mean import Plane, Planes, better_plane, made, planes
+from bnndp.engine.propagation.activation_step import Region, Relaxed
+from bnndp.engine.propagation.forward import HiddenLayers, hidden_layers
+from bnndp.engine.propagation.pre_activation import pre_of_weights
+from bnndp.engine.propagation.row_moments import row_moments
 from bnndp.geometry.bounds import Interval
 
 __all__ = ["Substituted"]
 
 
 @dataclass(frozen=True, eq=False)
-class Substituted(GeneralPass):
+class Substituted(MomentPass):
     """The pass in which the bounds named by ``sources`` are true values at x*; without sources the usual one."""
 
     truth: Truth = field(kw_only=True)
     sources: Collection[Source] = ()
 
     @cached_property
-    def passed(self) -> Passed:
+    def hidden(self) -> HiddenLayers:
         """The hidden layers on the boxes."""
         return hidden_layers(self.layers, self.shapes, Region(self.box, relax=self._relaxed))
 
@@ -46,7 +49,7 @@ class Substituted(GeneralPass):
         true = self.truth.hidden[index]
         x = pre_of_weights(weighted.weights, weighted.below.signal, mean, lambda: self._through(weighted, true))
         x = x if x.fixed else self._moments(x, true)
-        near = around(phi, x)
+        near = expectation_bounds(phi, x)
         known = _true_expectation(phi, near, true) if remainder_source(index) in self.sources else near
         hinge = hinge_of(phi, x, known)
         found = planes(phi, x, known, hinge)
@@ -54,16 +57,16 @@ class Substituted(GeneralPass):
             found = _tangents(phi, found, known, weighted, true)
         return Relaxed(x, near, found, hinge)
 
-    def _through(self, weighted: Weighted, true: LayerTruth) -> Through:
+    def _through(self, weighted: Weighted, true: LayerTruth) -> RowMoments:
         """With the moments of rows through the layers below that are sources."""
-        found = through_layers(weighted)
+        found = row_moments(weighted)
         if Source.MEAN_VARIANCE in self.sources:
             found = replace(found, central=true.central, norms=true.mean_norms(POWERS))
         if Source.SPREAD_VARIANCE in self.sources and found.spread is not None:
             found = replace(found, spread=_squares(true))
         return found
 
-    def _moments(self, x: Pre, true: LayerTruth) -> Pre:
+    def _moments(self, x: PreActivation, true: LayerTruth) -> PreActivation:
         """With the moments of X that are sources."""
         if Source.SECOND in self.sources:
             x = replace(x, spread=Interval(true.spread, true.spread), noise=Interval(true.noise, true.noise))
@@ -82,7 +85,7 @@ def _squares(true: LayerTruth) -> Squares:
     return Squares(true.spread_deviation, central, norm4, true.spread_norms(POWERS[:2]), zero, zero)
 
 
-def _with_true_spreads(x: Pre, true: LayerTruth) -> Pre:
+def _with_true_spreads(x: PreActivation, true: LayerTruth) -> PreActivation:
     """With the true fluctuation of s and of Var(m | y)."""
     root, (third, fourth, eighth) = true.s.sqrt(), true.spread_norms((3, 4, 8)).unbind(-1)
     expansion = x.expansion
@@ -106,24 +109,24 @@ def _with_true_spreads(x: Pre, true: LayerTruth) -> Pre:
     )
 
 
-def _true_expectation(phi: Activation, near: Around, true: LayerTruth) -> Around:
+def _true_expectation(phi: Activation, near: ExpectationBounds, true: LayerTruth) -> ExpectationBounds:
     """Both bounds of E phi(X), as functions of its mean, go through the true value at x*."""
 
     def excess(rho: Tensor) -> Tensor:
         return phi.mean(true.mean, rho) - true.output
 
-    along, more = near.along, excess(true.total.sqrt())
-    along = along if along is None else Along(along.total, more, -more)
-    return Around(near.lower_rho, excess(near.lower_rho), near.upper_rho, -excess(near.upper_rho), along)
+    pointwise, more = near.pointwise, excess(true.total.sqrt())
+    pointwise = pointwise if pointwise is None else PointwiseBounds(pointwise.total, more, -more)
+    return ExpectationBounds(near.lower_rho, excess(near.lower_rho), near.upper_rho, -excess(near.upper_rho), pointwise)
 
 
-def _tangents(phi: Activation, found: Planes, near: Around, weighted: Weighted, true: LayerTruth) -> Planes:
+def _tangents(phi: Activation, found: Planes, near: ExpectationBounds, weighted: Weighted, true: LayerTruth) -> Planes:
     """Both bounds of E phi(X), as functions of M and T, are replaced by their tangents at x*.
 
     Below the planes T becomes an affine function (``Weighted``): in it s(E z) is its tangent at the middle of the range
     of E z, and from above that plus the excess on the range. What it is off at x* goes into the constants.
     """
-    weights, below, along = weighted.weights, weighted.below.mean, near.along
+    weights, below, pointwise = weighted.weights, weighted.below.mean, near.pointwise
     mean, total = Interval(true.mean, true.mean), Interval(true.total, true.total)
     off = weights.spread_excess((true.below - 0.5 * (below.lower + below.upper)).abs())
     excess = weights.spread_excess(0.5 * (below.upper - below.lower))
@@ -135,11 +138,11 @@ def _tangents(phi: Activation, found: Planes, near: Around, weighted: Weighted, 
 
     def touching(sign: int, rho: Tensor, error: Tensor, other: Tensor) -> Plane:  # sign 1 above, -1 below
         plane = tangent(rho, sign * error, tilted=False)
-        if along is None or torch.equal(along.total.lower, along.total.upper):
+        if pointwise is None or torch.equal(pointwise.total.lower, pointwise.total.upper):
             return plane
         plane = better_plane(mean, total, plane, tangent(true.total.sqrt(), sign * other, tilted=True), sign)
         return *plane[:2], plane[2] + plane[1] * torch.where(sign * plane[1] > 0, off - excess, off)
 
-    errors = (near.lower_error, near.upper_error) if along is None else (along.lower_error, along.upper_error)
-    lower = touching(-1, near.lower_rho, near.lower_error, errors[0])
-    return made(mean, total, lower, touching(1, near.upper_rho, near.upper_error, errors[1]), found.range)
+    errors = near if pointwise is None else pointwise
+    lower = touching(-1, near.lower_rho, near.lower_error, errors.lower_error)
+    return made(mean, total, lower, touching(1, near.upper_rho, near.upper_error, errors.upper_error), found.range)

@@ -8,6 +8,7 @@ posterior that the paper's authors published.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from bnndp.network import BayesianNetwork
 __all__ = ["CLASSIFICATION", "QUICK", "REGRESSION", "ClassificationCase", "RegressionCase", "inputs", "posterior"]
 
 AUTHORS = "authors-mnist-2x64"
+_VOGN = re.compile(r"[a-z0-9_]+-\d+x\d+-vogn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,14 @@ class ClassificationCase:
     uncertain: bool = False  # measured on images that it decides with a mean probability of at least 0.9
 
 
-_RADII = {1: 1e-2, 2: 1e-3, 3: 5e-4}  # of regression by number of hidden layers, as in the paper's Table 1a
+RADII = {1: 1e-2, 2: 1e-3, 3: 5e-4}  # of regression by number of hidden layers, as in the paper's Table 1a
 
 
 def _regression(name: str) -> RegressionCase:
     """A network of regression with the radius and the figure of the paper for its size."""
     data, hidden = _parts(name)
     printed = [row.bnn_dp for row in TABLE_1A if (row.data, row.hidden) == (data, hidden)]
-    return RegressionCase(name, _RADII[len(hidden)], printed[0] if printed else None)
+    return RegressionCase(name, RADII[len(hidden)], printed[0] if printed else None)
 
 
 def _parts(name: str) -> tuple[str, tuple[int, ...]]:
@@ -98,7 +100,7 @@ def posterior(name: str) -> BayesianNetwork:
     """The network of that name; one that is not in the cache is trained now."""
     if name == AUTHORS:
         return authors("mnist_2x64_vogn")
-    return vogn(*_parts(name)) if name.endswith("-vogn") else network(name)
+    return vogn(*_parts(name)) if _VOGN.fullmatch(name) else network(name)
 
 
 def inputs(name: str, count: int) -> Tensor:  # (count, n)

@@ -3,12 +3,14 @@
 ``Options.started`` makes a deadline of a time limit. Those who ask it:
 
 - ``engine/chunks.py``: before every chunk of boxes or cells;
-- ``tighten/slopes.py``: before every step of the slopes;
-- ``tighten/cells.py``, ``tighten/refinement.py``, ``tighten/halving.py``: before every cut into cells;
-- ``tighten/effort.py``: before every better answer;
+- ``tighten/slopes.py``: before every step of the slopes; ``tighten/hidden_ranges.py``: before every layer;
+- ``tighten/cells.py``, ``tighten/refinement.py``, ``tighten/halving.py``,
+  ``tighten/input_splitting.py``: before every cut into cells;
+- ``tighten/effort.py``: before every better answer; ``tighten/safety.py``: before the second;
 - ``questions/decision.py``, ``questions/robustness.py``: before the attack;
+- ``questions/constraint.py``, ``attack/violation.py``: before every attack, and every step of it;
 - ``questions/radius.py``: before every trial of a radius;
-- ``attack/radius.py``: before every round of the search.
+- ``attack/radius.py``: before every round of the search, ``attack/climbs.py``: before every step of it.
 
 How a command shares its time among its inputs is ``Schedule`` in ``runs/work.py``.
 """

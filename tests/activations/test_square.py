@@ -26,7 +26,7 @@ from bnndp.activations import (
     Tanh,
 )
 from bnndp.activations.activation import ANY_SLOPE, UNKNOWN, Activation, Shape
-from bnndp.engine.general.second_moment import second_moment
+from bnndp.engine.inequalities.second_moment import second_moment
 
 FAR = 40.0
 Series = Callable[[arb_series], arb_series]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from bnndp.attack.noise import Noise
 from bnndp.attack.sampled_softmax import (
+    Contest,
     draw_softmax_noise,
     estimate_softmax,
     log_means,
-    log_odds,
     mean_path,
     odds_direction,
 )
@@ -120,11 +120,11 @@ def test_noise_comes_in_pairs_and_is_determined_by_the_seed() -> None:
 def test_log_odds_have_the_sign_of_minus_the_margin() -> None:
     p = torch.softmax(3 * points(200, 4), -1)
     rows = points(200 * 5, 4, seed=1).reshape(200, 5, 4)
-    odds, margin = log_odds(p.log(), rows), (rows @ p[..., None])[..., 0]
+    odds, margin = Contest.of(rows).odds(p.log()), (rows @ p[..., None])[..., 0]
     assert ((odds > 0) == (margin < 0)).all()
     assert 100 < (odds > 0).sum() < 900
     only = torch.tensor([[1.0, 2.0, 0.0, 0.0], [-1.0, 0.0, -1.0, 0.0], [0.0] * 4], dtype=torch.float64)
-    sure, lost, idle = log_odds(p.log(), only.expand(200, 3, 4)).unbind(-1)
+    sure, lost, idle = Contest.of(only.expand(200, 3, 4)).odds(p.log()).unbind(-1)
     assert (sure < -1000).all()
     assert (lost > 1000).all()
     assert (idle == -torch.inf).all()
@@ -133,7 +133,7 @@ def test_log_odds_have_the_sign_of_minus_the_margin() -> None:
 def test_odds_are_those_of_two_classes() -> None:
     p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
     rows = torch.tensor([[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]], dtype=torch.float64)
-    assert log_odds(p.log(), rows).tolist() == pytest.approx([math.log(2 / 7), math.log(1 / 7)], rel=1e-14)
+    assert Contest.of(rows).odds(p.log()).tolist() == pytest.approx([math.log(2 / 7), math.log(1 / 7)], rel=1e-14)
 
 
 def test_a_hopeless_class_still_has_a_gradient() -> None:
@@ -141,6 +141,6 @@ def test_a_hopeless_class_still_has_a_gradient() -> None:
     network = BayesianNetwork((Linear.fixed(weight),))
     x = torch.ones(1, 2, dtype=torch.float64)
     rows = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
-    value, slope = odds_direction(network, x, rows, mean_path(network))
+    value, slope = odds_direction(network, x, Contest.of(rows), mean_path(network))
     assert value.item() == pytest.approx(-2000)
     torch.testing.assert_close(slope, torch.tensor([[-1000.0, -1000.0]], dtype=torch.float64))

@@ -14,11 +14,20 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.activations import ACTIVATIONS, Relu, Tanh
-from bnndp.attack import AttackBudget, Reach, attack_radius, evade
+from bnndp.attack import AttackBudget, Reach, attack_radius, evade, sampler
 from bnndp.attack import noise as noise_module
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.attack.inside import inside_range
-from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax, log_means, mean_path, odds_direction
+from bnndp.attack.noise import Noise, gaussian_noise
+from bnndp.attack.sampled_softmax import (
+    Contest,
+    draw_softmax_noise,
+    estimate_softmax,
+    log_means,
+    mean_path,
+    odds_direction,
+    quick_path,
+)
 from bnndp.attack.sampler import sampled_at
 from bnndp.attack.sampling import MEAN_OUTPUT, ascent_direction, draw_noise, estimate, is_exact
 from bnndp.errors import InputError
@@ -160,7 +169,7 @@ def test_members_without_weight_change_nothing(alike: bool) -> None:
     x, rows = normal(4, 4, seed=9), torch.tensor([[[-1.0, 1.0, 0.0]]], dtype=torch.float64).expand(4, -1, -1)
     whole = Ensemble(members, torch.tensor([0.4, 0.0, 0.6], dtype=torch.float64))
     part = Ensemble((members[0], members[2]), torch.tensor([0.4, 0.6], dtype=torch.float64))
-    (value, slope), (own, steep) = (odds_direction(one, x, rows, mean_path(one)) for one in (whole, part))
+    (value, slope), (own, steep) = (odds_direction(one, x, Contest.of(rows), mean_path(one)) for one in (whole, part))
     torch.testing.assert_close(value, own, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(slope, steep, rtol=1e-12, atol=1e-12)
 
@@ -243,13 +252,39 @@ def test_directions_of_odds_are_derivatives(name: str) -> None:
     x = normal(3, network.n_in, seed=1)
     rows = torch.tensor([[[-1.0, 1.0, 0.0]]], dtype=torch.float64).expand(3, -1, -1)
     noise = draw_softmax_noise(network, 32, seed=3, replicates=1)
-    value, slope = odds_direction(network, x, rows, noise)
+    value, slope = odds_direction(network, x, Contest.of(rows), noise)
     p = log_means(network, x, noise)[0]
     torch.testing.assert_close(value, p[:, 0] - p[:, 1], rtol=1e-10, atol=1e-10)
     h = 1e-6 * normal(3, network.n_in, seed=4)
     up, down = (log_means(network, x + sign * h, noise)[0] for sign in (1, -1))
     change = (up - down)[:, 0] - (up - down)[:, 1]
     torch.testing.assert_close((slope * h).sum(-1), change / 2, rtol=1e-4, atol=1e-12)
+
+
+@every
+def test_replicates_side_by_side_are_those_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = classifier(NETWORKS[name])
+    x = normal(3, network.n_in, seed=1)
+    noise, own = draw_softmax_noise(network, 96, seed=3), draw_noise(network, 96, seed=3)
+    together = log_means(network, x, noise), estimate(network, x, own).replicates
+    monkeypatch.setattr(sampler, "_TOGETHER", 1)
+    alone = log_means(network, x, noise), estimate(network, x, own).replicates
+    for a, b in zip(together, alone, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+
+
+@every
+def test_the_quick_path_is_the_mean_path_to_single_precision(name: str) -> None:
+    network = classifier(NETWORKS[name])
+    x, quick = normal(3, network.n_in, seed=1), quick_path(network)
+    if quick is None:
+        assert len(network.members) > 1
+        return
+    found = log_means(network, x.float(), quick)
+    torch.testing.assert_close(found.double(), log_means(network, x, mean_path(network)), rtol=1e-4, atol=1e-5)
+    still = [gaussian_noise([0] * len(member.layers), 1, seed=0) for member in network.members]  # layer by layer
+    by_layers = log_means(network, x, Noise(tuple(still)))
+    torch.testing.assert_close(log_means(network, x, mean_path(network)), by_layers, rtol=1e-10, atol=1e-12)
 
 
 def test_a_draw_of_every_layer_is_shared_by_all_points() -> None:

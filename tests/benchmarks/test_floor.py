@@ -11,10 +11,11 @@ from benchmarks.gpu.counting import counted
 from support.dice import Dice
 from support.networks import make_network
 
-from bnndp.engine.general.forward import mean_rows
-from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.nodes import Bound, lower_bound
-from bnndp.engine.general.rows import DenseRows
+from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.nodes.bound import Bound
+from bnndp.engine.propagation.backward import lower_bound
+from bnndp.engine.propagation.outputs import mean_rows
+from bnndp.engine.rows import DenseRows
 from bnndp.geometry.box import Box
 
 
@@ -23,7 +24,7 @@ def test_operations_on_paper(sizes: tuple[int, ...]) -> None:
     """Rows carried down from each layer, one box: nothing else is a product of two matrices there."""
     network = make_network(sizes, seed=1)
     with torch.no_grad():
-        passed = GeneralPass.of(network, Box.ball(Dice(1).uniform(shape=(1, 30)), 0.01)).passed
+        passed = MomentPass.of(network, Box.ball(Dice(1).uniform(shape=(1, 30)), 0.01)).hidden
 
         def carried() -> None:
             for k, layer in enumerate(network.linears[1:-1]):

@@ -28,11 +28,11 @@ from bnndp.activations import Relu
 from bnndp.attack import decision_rows
 from bnndp.attack.inside import inside_range
 from bnndp.attack.noise import LayerNoise
-from bnndp.engine.general.forward import activations_of
-from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.nodes import Activated
-from bnndp.engine.general.signal import POWERS
 from bnndp.engine.margins import margins
+from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.moments.signal import POWERS
+from bnndp.engine.nodes.activation import Activated
+from bnndp.engine.propagation.forward import activations_of
 from bnndp.geometry.box import Box
 from bnndp.layers import Dropout, Linear
 from bnndp.network import BayesianNetwork
@@ -73,7 +73,7 @@ def test_without_sources_the_pass_is_that_of_the_package(sizes: tuple[int, ...])
     network, box = random_network(sizes), balls(sizes[0], 0.05)
     truth = sample(network.linears, box.centre, noise_of(network, 16))
     found, one = regression.interval(network, box, truth, ()), torch.eye(sizes[-1], dtype=torch.float64)
-    wanted = GeneralPass.of(network, box)
+    wanted = MomentPass.of(network, box)
     assert torch.allclose(found.lower, wanted.least(one), rtol=1e-12, atol=0)  # sums in another order
     assert torch.allclose(found.upper, -wanted.least(-one), rtol=1e-12, atol=0)
 
@@ -170,7 +170,7 @@ def activation(network: BayesianNetwork, box: Box, sources: Collection[Source | 
     """The activation of this index in the pass with the true values of the sources at the centre."""
     truth = sample(network.linears, box.centre, noise_of(network, 256))
     bounds = substitute.Substituted(network.layers, network.shapes, box, truth=truth, sources=sources)
-    return list(activations_of(bounds.passed.nodes).values())[index]
+    return list(activations_of(bounds.hidden.nodes).values())[index]
 
 
 @pytest.mark.parametrize("index", [1, 2])

@@ -172,8 +172,8 @@ class TestVnnlib:
         binary = tmp_path / "binary.vnnlib"
         binary.write_bytes(b"\xff\xfe")
         assert "UTF-8" in refused(*start, binary, *end)
-        claim = self.written(tmp_path / "c.vnnlib", [0.0] * 2, [1.0] * 2, "(assert (or (<= X_0 1)))")
-        assert f"{claim}: (or (<= X_0 1)) is not supported" in refused(*start, claim, *end)
+        claim = self.written(tmp_path / "c.vnnlib", [0.0] * 2, [1.0] * 2, "(assert (not (<= X_0 1)))")
+        assert f"{claim}: line 7: (not (<= X_0 1)) is not supported" in refused(*start, claim, *end)
         outside = refused(*start, files[1], "--vnnlib", files[0], "--domain", -2, 0, *end)
         assert f"bnndp: {files[0]}: box 0 lies outside the domain" in outside
 

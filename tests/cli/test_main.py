@@ -140,7 +140,7 @@ def test_demo_refuses_a_picture_it_cannot_write(bnndp: Callable[..., Any], tmp_p
     ("arguments", "line"),
     [
         (["certify"], "bnndp: Missing argument 'MODEL'; see bnndp certify --help."),
-        (["certfy"], "bnndp: No such command 'certfy'. Did you mean 'certify', 'convert'? See bnndp --help."),
+        (["certfy"], "bnndp: No such command 'certfy'. Did you mean 'certify', 'verify', 'convert'? See bnndp --help."),
         (["radius", "m", "x.npz", "--limit", "0"], "; see bnndp radius --help."),
         (
             ["convert", "a", "-o", "b", "--task", "c"],
@@ -158,7 +158,7 @@ def test_wrong_arguments_name_the_help_of_the_command(bnndp: Any, arguments: lis
 
 def test_help_is_broken_by_the_terminal_alone() -> None:
     texts = {str(command.help) for command in app.registered_commands}
-    assert len(texts) == 9
+    assert len(texts) == 10
     assert not any("\n" in paragraph for text in texts for paragraph in text.split("\n\n"))
 
 

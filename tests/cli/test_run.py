@@ -35,7 +35,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "_BOXES", 3)
     monkeypatch.setattr(boxes, "_ATTACKED", 2)
     monkeypatch.setattr(radii, "_INPUTS", 3)
-    monkeypatch.setattr(radii, "_ATTACKED", 3)
     monkeypatch.setattr(radii, "_STAGED", 2)
 
 

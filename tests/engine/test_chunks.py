@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bnndp.engine.chunks import by_chunks, cache_size, chunks, device_size, indices_of, picked
+from bnndp.engine.chunks import cache_size, chunks, device_size, indices_of, picked
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
@@ -34,19 +34,6 @@ def test_threads_and_other_devices_take_larger_chunks(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     assert chunks(5000, 10**6, CPU)[0] == slice(0, 1024)
     assert chunks(5000, 10**6, CUDA) == [slice(0, 5000)]
-
-
-@pytest.mark.parametrize("numbers", [0, 1, 2**14, 2**30])
-def test_a_function_by_chunks_is_the_function(numbers: int) -> None:
-    a, b = torch.rand(9, 3), torch.rand(9, 4)
-    seen: list[int] = []
-
-    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        seen.append(len(x))
-        return (x[:, :, None] * y[:, None]).sum(1)
-
-    assert torch.equal(by_chunks(product, numbers, a, b), product(a, b))
-    assert seen[:-1] == {2**14: [4, 4, 1], 2**30: [1] * 9}.get(numbers, [9])
 
 
 def test_indices_hold_all_that_a_mask_marks() -> None:

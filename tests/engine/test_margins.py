@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.protocol import Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -18,12 +18,12 @@ MEANS = (-3.0, -1e-9, 0.0, 1e-9, 0.3, 2.0, 10.0, 40.0)
 VARIANCES = torch.tensor([0.0, 1e-6, 0.2, 3.0, 50.0, 1e4], dtype=F64)
 
 
-def bounds(*, random: bool) -> GeneralPass:
+def bounds(*, random: bool) -> MomentPass:
     """The pass of a network of which only the last layer is random, or all of it."""
     std = torch.full((3, 2), 0.2 if random else 0.0)
     first = Linear(torch.ones(3, 2), std, torch.zeros(3), torch.zeros(3))
     last = Linear(torch.ones(2, 3), torch.ones(2, 3), torch.zeros(2), torch.ones(2))
-    return GeneralPass.of(BayesianNetwork.from_linears((first, last)), Box.ball([0.3, 0.1], 0.01))
+    return MomentPass.of(BayesianNetwork.from_linears((first, last)), Box.ball([0.3, 0.1], 0.01))
 
 
 def truth(mean: float, variance: Tensor) -> Tensor:

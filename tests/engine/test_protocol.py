@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bnndp.deadline import NEVER
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.protocol import Pass, Slopes, both_signs, finite, known
 from bnndp.engine.tails.tailed import Tailed
 from bnndp.geometry.bounds import Affine
@@ -33,15 +33,15 @@ CERTAIN = tuple(Linear.fixed(layer.weight_mean, layer.bias_mean) for layer in RA
 LAST = (CERTAIN[0], RANDOM[1])  # only the last layer is random
 # Of which layers, and how the pass is made.
 PASSES: dict[str, tuple[tuple[Linear, ...], Callable[[BayesianNetwork, Box], Pass]]] = {
-    "general": (RANDOM, GeneralPass.of),
-    "general, last layer": (LAST, GeneralPass.of),
-    "general, certain": (CERTAIN, GeneralPass.of),
-    "general, linear": (RANDOM[:1], GeneralPass.of),
-    "tailed": (RANDOM, lambda n, box: Tailed(GeneralPass.of(n, box), n.linears)),
+    "general": (RANDOM, MomentPass.of),
+    "general, last layer": (LAST, MomentPass.of),
+    "general, certain": (CERTAIN, MomentPass.of),
+    "general, linear": (RANDOM[:1], MomentPass.of),
+    "tailed": (RANDOM, lambda n, box: Tailed(MomentPass.of(n, box), n.linears)),
     "partition": (RANDOM, lambda n, box: PaperPass(n, box, 0.9, 2)),
-    "sloped": (RANDOM, lambda n, box: Sloped(GeneralPass.of(n, box), 5, NEVER)),
-    "best": (RANDOM, lambda n, box: Best(GeneralPass.of(n, box), PaperPass(n, box, 0.9, 2))),
-    "shifted": (RANDOM, lambda n, box: Shifted(GeneralPass.of(n, box.moved(SHIFT)), SHIFT, box)),
+    "sloped": (RANDOM, lambda n, box: Sloped(MomentPass.of(n, box), 5, NEVER)),
+    "best": (RANDOM, lambda n, box: Best(MomentPass.of(n, box), PaperPass(n, box, 0.9, 2))),
+    "shifted": (RANDOM, lambda n, box: Shifted(MomentPass.of(n, box.moved(SHIFT)), SHIFT, box)),
 }
 
 

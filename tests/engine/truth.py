@@ -18,8 +18,8 @@ from support import oracles
 from support.dice import Dice
 from torch import Tensor
 
-from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.protocol import Margins, Pass, both_signs, known
 from bnndp.geometry.bounds import AffineBounds, Interval
 from bnndp.geometry.box import Box
@@ -43,8 +43,8 @@ def enclosed(found: Pass, outputs: int) -> tuple[AffineBounds, Interval]:
 
 
 def bounds(network: BayesianNetwork, box: Box) -> tuple[AffineBounds, Interval]:
-    """Those of the general pass."""
-    return enclosed(GeneralPass.of(network, box), network.n_out)
+    """Those of the moment pass."""
+    return enclosed(MomentPass.of(network, box), network.n_out)
 
 
 # Draws

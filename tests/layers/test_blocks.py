@@ -1,4 +1,4 @@
-"""Blocks of branches: the records, their files and their draws; bounds are in ``engine/general/test_graphs.py``."""
+"""Blocks of branches: the records, their files and their draws; bounds are in ``engine/test_graphs.py``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The same function written in other layers gets the same answers: random networks, both tasks, every question.
 
 Forms that the normal form knows (``network/normal_form.py``) are equal up to rounding. Forms that it does not know, as
-they are other functions by very little, are the engine's own business (``engine/general/test_equivalent_forms.py``);
+they are other functions by very little, are the engine's own business (``engine/test_equivalent_forms.py``);
 here their bounds hold the truth.
 """
 

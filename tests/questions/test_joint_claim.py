@@ -21,7 +21,10 @@ from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
 from bnndp.questions import joint_claim
-from bnndp.questions.joint_claim import _as_rows, _Known, _turn
+from bnndp.questions.joint_claim import ENOUGH
+from bnndp.questions.known_margins import KnownMargins
+from bnndp.questions.margin_threshold import turned_threshold
+from bnndp.questions.member_lines import as_rows
 from bnndp.questions.softmax import one_pass_rows
 from bnndp.tighten.branching import Branching
 from bnndp.tighten.pass_choice import chunked
@@ -91,7 +94,7 @@ def test_lines_are_below_wherever_the_claim_may_fail(seed: int, members: int) ->
     _, asked, constant = claim.lines(found[0], label, rows, margins)
     lines = torch.einsum("brn,pbn->pbr", asked, torch.cat(each, -1)) + constant
     truth = torch.einsum("brc,pbc->pbr", rows, p)
-    assert bool(((lines <= truth + 1e-12) | (truth > joint_claim._ENOUGH)).all())
+    assert bool(((lines <= truth + 1e-12) | (truth > ENOUGH)).all())
     if seed < 2:
         assert bool((lines > truth).any())  # the ranges do end before the box does
 
@@ -145,8 +148,8 @@ def test_coefficients_of_rows_add_up_exactly() -> None:
     tilt, weight, label = dice.uniform(shape=(50, 4, 10)) ** 8, dice.uniform(shape=(50,)), torch.arange(50) % 10
     tilt[0] = 0.0
     zero = torch.zeros(50, 10)
-    known = _Known(-dice.uniform(shape=(50, 10)), 9 * dice.uniform(shape=(50, 10)), zero, zero)
-    rows, lost = _as_rows(weight, tilt, label, known)
+    known = KnownMargins(-dice.uniform(shape=(50, 10)), 9 * dice.uniform(shape=(50, 10)), zero, zero)
+    rows, lost = as_rows(weight, tilt, label, known)
     assert bool((rows.sum(-1) == 0).all())
     own = label[:, None, None] == torch.arange(10)
     error = (rows + weight[:, None, None] * tilt).masked_fill(own, 0.0).abs()
@@ -166,8 +169,8 @@ def test_one_gaussian_margin_decides_whatever_the_others_are(seed: int) -> None:
     variance = torch.einsum("ja,bac,jc->bj", one[0] - one, covariance, one[0] - one)
     others = 4 * dice.normal(8, classes)
     rows = (one[0] - one[1]).expand(8, 1, -1)
-    known = _Known(others, others, variance, turned)
-    threshold = _turn(rows, label, known, random=True)
+    known = KnownMargins(others, others, variance, turned)
+    threshold = turned_threshold(rows, label, known, random=True)
     fine = threshold[:, 0].isfinite()
     assert fine.tolist() == (variance <= 100).all(-1).tolist()
     assert bool((threshold > 0).all())
@@ -178,10 +181,10 @@ def test_one_gaussian_margin_decides_whatever_the_others_are(seed: int) -> None:
     lead = logits.softmax(-1)[..., 0] - logits.softmax(-1)[..., 1]
     assert bool((lead.mean(0) > -6 * lead.std(0) / draws**0.5).all())
     for broken in (
-        _Known(others - 400, others, variance, turned),
-        _Known(others, others, variance, turned * torch.nan),
+        KnownMargins(others - 400, others, variance, turned),
+        KnownMargins(others, others, variance, turned * torch.nan),
     ):
-        assert bool(_turn(rows, label, broken, random=True).isinf().all())
+        assert bool(turned_threshold(rows, label, broken, random=True).isinf().all())
 
 
 @pytest.mark.parametrize("turn", [0.0, 1.0, 2.0])
@@ -231,7 +234,7 @@ def test_members_that_are_hardly_behind(seed: int) -> None:
 def test_only_rows_of_one_rival_turn() -> None:
     one, label = torch.eye(4, dtype=torch.float64), torch.tensor([0])
     zero, still = torch.zeros(1, 4, dtype=torch.float64), torch.ones(1, 4, dtype=torch.float64)
-    known = _Known(zero, zero, still, zero)
+    known = KnownMargins(zero, zero, still, zero)
     for row in (one[0] - one[1] - one[2], 2 * one[0] - one[1], one[0] - 2 * one[1], one[2] - one[1]):
         for random in (True, False):
-            assert bool(_turn(row[None, None], label, known, random=random).isinf().all())
+            assert bool(turned_threshold(row[None, None], label, known, random=random).isinf().all())

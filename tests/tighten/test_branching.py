@@ -14,7 +14,7 @@ from torch import Tensor
 from bnndp.attack import decision_rows
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.deadline import NEVER, Deadline
-from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.protocol import BranchablePass, Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
@@ -41,7 +41,7 @@ def branched(
     deadline: Deadline = NEVER,
 ) -> Tensor:
     """The least row of the decision for ``label`` on each box, with at most ``cells`` cells."""
-    bounds = GeneralPass.of(net, box)
+    bounds = MomentPass.of(net, box)
     rows = decision_rows(label, net.n_out)[0]
 
     def least(_: BranchablePass, found: Margins, owner: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from support.records import linear, normal
 from bnndp.activations import LeakyRelu, Tanh
 from bnndp.deadline import Deadline
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.tails.tailed import Tailed
 from bnndp.errors import UnsupportedLayerError
 from bnndp.geometry.box import Box
@@ -33,18 +33,18 @@ TANH = BayesianNetwork((linear(4, 2, 1), Tanh(), linear(3, 4, 2)))
 @pytest.mark.parametrize(
     ("network", "options", "kinds"),
     [
-        (RANDOM, Options(), [Tailed, GeneralPass]),
-        (make_network((2, 4, 4, 3), 1), Options(), [Tailed, GeneralPass]),
-        (make_network((2, 4, 4, 4, 3), 1), Options(), [GeneralPass]),
-        (RANDOM, Options(optimise=2), [Tailed, Sloped, GeneralPass]),
+        (RANDOM, Options(), [Tailed, MomentPass]),
+        (make_network((2, 4, 4, 3), 1), Options(), [Tailed, MomentPass]),
+        (make_network((2, 4, 4, 4, 3), 1), Options(), [MomentPass]),
+        (RANDOM, Options(optimise=2), [Tailed, Sloped, MomentPass]),
         (RANDOM, Options(method="partition"), [PaperPass]),
-        (RANDOM, Options(method="best"), [Best, Tailed, GeneralPass]),
-        (make_network((2, 3), 1), Options(), [GeneralPass]),
-        (certain_member((2, 4, 3), 1), Options(), [GeneralPass]),
-        (certain_member((2, 4, 3), 1), Options(optimise=2), [Sloped, GeneralPass]),
-        (certain_member((2, 4, 3), 1, shift=True), Options(), [Shifted, GeneralPass]),
-        (TANH, Options(), [GeneralPass]),
-        (TANH, Options(optimise=2), [Sloped, GeneralPass]),
+        (RANDOM, Options(method="best"), [Best, Tailed, MomentPass]),
+        (make_network((2, 3), 1), Options(), [MomentPass]),
+        (certain_member((2, 4, 3), 1), Options(), [MomentPass]),
+        (certain_member((2, 4, 3), 1), Options(optimise=2), [Sloped, MomentPass]),
+        (certain_member((2, 4, 3), 1, shift=True), Options(), [Shifted, MomentPass]),
+        (TANH, Options(), [MomentPass]),
+        (TANH, Options(optimise=2), [Sloped, MomentPass]),
     ],
 )
 def test_the_pass_of_a_network(network: BayesianNetwork, options: Options, kinds: list[type]) -> None:

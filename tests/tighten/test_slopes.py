@@ -16,7 +16,7 @@ from tests.marks import slow_but
 from torch import Tensor
 
 from bnndp.deadline import NEVER, Deadline
-from bnndp.engine.general.general_pass import GeneralPass
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.protocol import Climbable, Slopes
 from bnndp.geometry.box import Box
 from bnndp.network import BayesianNetwork
@@ -39,7 +39,7 @@ def value(bounds: Climbable, rows: Tensor, steps: int) -> Tensor:
 @pytest.mark.parametrize("radius", slow_but([0.0, 0.05, 0.5], 0.5))
 def test_more_steps_are_never_worse(sizes: tuple[int, ...], radius: float) -> None:
     network = make_network(sizes, seed=3, std=0.3)
-    bounds = GeneralPass.of(network, Box.ball(BOX.centre, radius))
+    bounds = MomentPass.of(network, Box.ball(BOX.centre, radius))
     rows = rows_of(network)
     found = [value(bounds, rows, steps) for steps in (0, 1, 4, 16)]
     assert all((after >= before).all() for before, after in itertools.pairwise(found))
@@ -60,18 +60,18 @@ def _parts(bounds: Climbable, rows: Tensor) -> tuple[Tensor, Tensor]:
 def test_rows_and_boxes_do_not_mix() -> None:
     network = make_network((3, 7, 6, 4), seed=4, std=0.3)
     rows = rows_of(network)
-    together = value(GeneralPass.of(network, BOX), rows, 5)
+    together = value(MomentPass.of(network, BOX), rows, 5)
     for b, row in itertools.product(range(2), range(4)):
-        alone = value(GeneralPass.of(network, BOX[b : b + 1]), rows[row : row + 1], 5)
+        alone = value(MomentPass.of(network, BOX[b : b + 1]), rows[row : row + 1], 5)
         assert torch.allclose(together[b, row], alone[0, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_slopes_that_are_not_numbers_never_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ascent of one row starts at NaN: that row keeps the planes of one pass, the others are optimised."""
     network = make_network((3, 7, 6, 4), seed=5, std=0.3)
-    bounds, rows, usual = GeneralPass.of(network, BOX), rows_of(network), GeneralPass.slopes
+    bounds, rows, usual = MomentPass.of(network, BOX), rows_of(network), MomentPass.slopes
 
-    def spoiled(self: GeneralPass, asked: Tensor) -> tuple[Slopes, Slopes]:
+    def spoiled(self: MomentPass, asked: Tensor) -> tuple[Slopes, Slopes]:
         found = usual(self, asked)
         assert found is not None
         best, start = found
@@ -79,7 +79,7 @@ def test_slopes_that_are_not_numbers_never_win(monkeypatch: pytest.MonkeyPatch) 
         return best, start
 
     plain, good = value(bounds, rows, 0), value(bounds, rows, 6)
-    monkeypatch.setattr(GeneralPass, "slopes", spoiled)
+    monkeypatch.setattr(MomentPass, "slopes", spoiled)
     found, slopes = climb(bounds, rows, 6, NEVER)
     assert not any(tensor.isnan().any() for tensor in slopes.tensors)
     now = bounds.box.minimum(found.affine.matrix, found.affine.offset)
@@ -90,7 +90,7 @@ def test_slopes_that_are_not_numbers_never_win(monkeypatch: pytest.MonkeyPatch) 
 
 def test_it_works_without_gradients_around_it() -> None:
     network = make_network((3, 5, 3), seed=7, std=0.3)
-    bounds, rows = GeneralPass.of(network, BOX), rows_of(network)
+    bounds, rows = MomentPass.of(network, BOX), rows_of(network)
     with torch.no_grad():
         found, slopes = climb(bounds, rows, 4, NEVER)
     assert not any(tensor.requires_grad for tensor in (*slopes.tensors, found.affine.matrix, found.least))
@@ -100,7 +100,7 @@ def test_it_works_without_gradients_around_it() -> None:
 def test_the_clock_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by one second a look; when the time is over at once, what one pass and one look found."""
     network = make_network((3, 8, 4), seed=3, std=0.3)
-    bounds, rows = GeneralPass.of(network, BOX), rows_of(network)
+    bounds, rows = MomentPass.of(network, BOX), rows_of(network)
     found = [value(bounds, rows, steps) for steps in (0, 3, 50)]
     seconds = itertools.count()
     monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
@@ -114,7 +114,7 @@ def test_the_clock_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_climbed_planes_hold_at_points(seed: int) -> None:
     """Without variance a classifier is a function of x, and its planes are below it in the whole box."""
     network = classifier((3, 8, 7, 4), seed, std=0.0)
-    rows, bounds = Dice(seed).normal(2, 5, 4), GeneralPass.of(network, BOX)  # of each box its own
+    rows, bounds = Dice(seed).normal(2, 5, 4), MomentPass.of(network, BOX)  # of each box its own
     plane = climb(bounds, rows, 10, NEVER)[0].affine
     x = BOX.lower + Dice(seed).uniform(shape=(300, 2, 3)) * (BOX.upper - BOX.lower)
     low = torch.einsum("brn,pbn->pbr", plane.matrix, x) + plane.offset

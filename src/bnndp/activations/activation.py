@@ -10,9 +10,10 @@ With :math:`G(m,r)=\mathbb E\,\varphi(m+r\xi)` the heat equation :math:`\partial
 
 so it is at most :math:`\tfrac{u-l}2\mathbb E|He_{k-1}|\,r^{-(k-1)}` and at most :math:`(T^++T^-)\sup|\phi_r^{(k-2)}|`
 in size; the same with one order less by the range and the variation of :math:`\varphi''`; and always at most
-:math:`\sup|\varphi^{(k)}|`. None of them grows with r.
+:math:`\sup|\varphi^{(k)}|`; where the Fourier transform of :math:`\varphi''` is known, also by ``maths/spectrum.py``.
+None of them grows with r.
 
-The planes below and above G over ranges of m and s are made in ``engine/general/activation_planes.py``.
+The planes below and above G over ranges of m and s are made in ``engine/planes/mean.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 from bnndp.geometry.bounds import Interval
 from bnndp.layers.record import Weightless
 from bnndp.maths.rounding import TINY, power_of
+from bnndp.maths.spectrum import Spectrum, spectral_bound
 
 _PEAKS = (
     0.39894228040143276,
@@ -71,6 +73,7 @@ class Shape:
     kinks: tuple[tuple[float, float], ...] = ()  # (where, jump of the slope) of a function that is affine between them
     variation: float = math.inf  # total variation of phi''
     bumps: tuple[tuple[float, float], ...] = ()  # (where, jump of phi'') of a function that is quadratic between them
+    spectrum: Spectrum | None = None  # of phi'', where it is known
     slope_known: bool = True  # whether ``Activation.slope`` is dG/dm to 1e-9: Taylor expansions rest on it
 
     @property
@@ -94,7 +97,10 @@ class Shape:
             _least(r, bend, min(mass, 2 * self.swing) * _PEAKS[0], 1)
             for bend, mass in ((self.bend_down, self.fall), (self.bend_up, self.rise))
         )
-        return below, above
+        if self.spectrum is None:
+            return below, above
+        both = spectral_bound(self.spectrum, 2, r)
+        return torch.minimum(below, both), torch.minimum(above, both)
 
     def derivative(self, order: int, r: Tensor) -> Tensor:
         """Upper bound of the size of the derivative of G(., r') in m of this order, 3 to 8, for every r' >= r."""
@@ -104,6 +110,8 @@ class Shape:
         ways = [
             _least(r, plain, way, power) for way, power in ((smooth, order - 1), (bent, order - 2)) if way < math.inf
         ]
+        if self.spectrum is not None:
+            ways.append(spectral_bound(self.spectrum, order, r).clamp_max(plain))
         return reduce(torch.minimum, ways) if ways else torch.full_like(r, plain)
 
 

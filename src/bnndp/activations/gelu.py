@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central
+from bnndp.maths import spectrum
 from bnndp.maths.normal import cdf, pdf
 from bnndp.maths.normal_difference import cdf_difference
 from bnndp.maths.rounding import ELEMENTARY, TINY
@@ -52,6 +53,7 @@ class Gelu(Elementwise):
             sixth=7.18097,  # 18 phi(0)
             seventh=16.448,
             eighth=47.8731,  # 120 phi(0)
+            spectrum=spectrum.gelu,
         )
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central, split
+from bnndp.maths import spectrum
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid
 from bnndp.maths.rounding import ELEMENTARY
@@ -46,6 +47,7 @@ class Sigmoid(Elementwise):
             0.40834,
             1.0625,
             2.3902,
+            spectrum=spectrum.sigmoid,
         )
 
     @property
@@ -53,7 +55,8 @@ class Sigmoid(Elementwise):
         """Extremes of the derivatives, rounded up."""
         return Shape(
             (0.0, 0.2962963), 0.2962963, 0.2962963, 0.15406, 0.12021,
-            0.20203, 0.27819, 0.52774, 1.13339, 2.81403, 8.0914, slope_known=False, variation=0.54853,
+            0.20203, 0.27819, 0.52774, 1.13339, 2.81403, 8.0914,
+            slope_known=False, variation=0.54853, spectrum=spectrum.sigmoid_square,
         )  # fmt: skip
 
     def __call__(self, x: Tensor) -> Tensor:

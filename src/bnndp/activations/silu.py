@@ -12,6 +12,7 @@ from torch import Tensor
 from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central, split
 from bnndp.activations.sigmoid import sigmoid_difference
+from bnndp.maths import spectrum
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid, wide_silu_slope
 from bnndp.maths.rounding import ELEMENTARY
@@ -50,6 +51,7 @@ class Silu(Elementwise):
             sixth=1.5,
             seventh=2.9086,
             eighth=8.5,
+            spectrum=spectrum.silu,
         )
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import ANY_SLOPE, Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central, split
+from bnndp.maths import spectrum
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_sigmoid, wide_softplus
 from bnndp.maths.rounding import ELEMENTARY
@@ -30,7 +31,10 @@ class Softplus(Elementwise):
     @property
     def shape(self) -> Shape:
         """Those of the sigmoid, one derivative later; convex."""
-        return Shape((0.0, 1.0), 1.0, 0.0, 0.25, 0.0, 0.09622504486493766, 0.125, 0.12769, 0.25, 0.40834, 1.0625)
+        return Shape(
+            (0.0, 1.0), 1.0, 0.0, 0.25, 0.0, 0.09622504486493766, 0.125, 0.12769, 0.25, 0.40834, 1.0625,
+            spectrum=spectrum.softplus,
+        )  # fmt: skip
 
     @property
     def square(self) -> Shape:

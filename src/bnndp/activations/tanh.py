@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bnndp.activations.activation import Central, Elementwise, Shape
 from bnndp.activations.moments import Analytic, analytic_central, split
+from bnndp.maths import spectrum
 from bnndp.maths.gaussian_rule import analytic_raw, gaussian_mean
 from bnndp.maths.logistic_normal import wide_density, wide_sigmoid
 from bnndp.maths.rounding import ELEMENTARY
@@ -34,15 +35,16 @@ class Tanh(Elementwise):
         :math:`8t(1-t^2)(2-3t^2)` (below 4.0859), then polynomials with the largest values 16, 52.266, 272 and 1223.73.
         """
         return Shape(
-            (0.0, 1.0), 1.0, 1.0, 0.7698003589195011, 0.7698003589195011, 2.0, 4.0859, 16.0, 52.27, 272.0, 1223.8
-        )
+            (0.0, 1.0), 1.0, 1.0, 0.7698003589195011, 0.7698003589195011, 2.0, 4.0859, 16.0, 52.27, 272.0, 1223.8,
+            spectrum=spectrum.tanh,
+        )  # fmt: skip
 
     @property
     def square(self) -> Shape:
         r"""Those of :math:`-\tanh'`, one derivative later."""
         return Shape(
             (-0.7698004, 0.7698004), 1.5396008, 1.5396008, 2.0, 0.6666667, 4.0859, 16.0, 52.27, 272.0, 1223.8, 7936.0,
-            slope_known=False, variation=6.6666667,
+            slope_known=False, variation=6.6666667, spectrum=spectrum.tanh_square,
         )  # fmt: skip
 
     def __call__(self, x: Tensor) -> Tensor:

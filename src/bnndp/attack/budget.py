@@ -13,22 +13,22 @@ class AttackBudget:
     """How hard to attack.
 
     Args:
-        restarts: Number of climbs for each target.
-        steps: Number of steps of a climb.
-        targets: Number of rival classes that are attacked, the strongest first.
-        draws: Draws of the posterior while climbing.
+        restarts: Number of climbs from random points, which follow the strongest rival class wherever they are.
+        steps: Number of steps of a climb; the best climbs go on for twice as many.
+        targets: Number of rival classes that have a climb of their own, the nearest first.
+        draws: Draws of the posterior while climbing; the best climbs go on with four times as many.
         samples: Draws with which the result is evaluated.
         seed: Seed of the search and of the draws.
         deadline: When it passes, the search ends with what it has found.
 
     Examples:
         >>> AttackBudget(steps=40).restarts
-        8
+        12
     """
 
-    restarts: int = 8
-    steps: int = 12
-    targets: int = 3
+    restarts: int = 12
+    steps: int = 10
+    targets: int = 5
     draws: int = 32
     samples: int = 4096
     seed: int = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TypeAlias
 
@@ -112,6 +112,35 @@ def stacked(network: Posterior) -> Chain | None:
     return Chain(steps, len(members), first.shapes[0], torch.stack(shifts)[:, None] if shifts else None, first.widest)
 
 
+def mean_chain(network: BayesianNetwork) -> Chain:
+    """The network of the mean weights, as one draw."""
+    return Chain(tuple(map(_mean_step, network.layers)), 1, network.shapes[0], _shift(network), network.widest)
+
+
+def cast(chain: Chain, dtype: torch.dtype) -> Chain:
+    """The same with weights of another precision, in which the layers behind them then work."""
+    return replace(chain, steps=tuple(_cast(step, dtype) for step in chain.steps))
+
+
+def _mean_step(layer: Layer) -> _Step:
+    """The layer with its mean weights; the mean of dropout is no dropout."""
+    if isinstance(layer, Branched):
+        return _Block(layer, tuple(tuple(map(_mean_step, branch)) for branch in layer.branches))
+    return _Weights(layer, layer.weight_mean[None], layer.bias_mean[None]) if isinstance(layer, WEIGHTED) else layer
+
+
+def _cast(step: _Step, dtype: torch.dtype) -> _Step:
+    if isinstance(step, _Block):
+        return replace(step, branches=tuple(tuple(_cast(own, dtype) for own in branch) for branch in step.branches))
+    if isinstance(step, _Weights):
+        return replace(step, weight=step.weight.to(dtype), bias=step.bias.to(dtype))
+    return step
+
+
+def _shift(network: BayesianNetwork) -> Tensor | None:
+    return None if network.shift is None else network.shift[None, None]
+
+
 def _joined(layers: Sequence[Layer]) -> _Step:
     """The same layer of several networks, stacked."""
     linears = [layer for layer in layers if isinstance(layer, Linear)]
@@ -142,7 +171,7 @@ def _steps(steps: Sequence[_Step], z: Tensor) -> Tensor:  # (draws or 1, points,
         if isinstance(step, _Block):
             z = step.layer.joined([_steps(branch, z) for branch in step.branches])
         elif isinstance(step, _Weights):
-            z = affine(step.layer, z, step.weight, step.bias)
+            z = affine(step.layer, z.to(step.weight.dtype), step.weight, step.bias)
         elif isinstance(step, _Factor):
             z = z * step.factor
         else:
@@ -187,8 +216,7 @@ def _chain(network: BayesianNetwork, draws: int, generator: torch.Generator) -> 
     source = _Source(draws, generator, device_of(network))
     pairs = zip(network.layers, network.shapes[:-1], strict=True)
     steps = tuple(_drawn(layer, shape, source) for layer, shape in pairs)
-    shift = None if network.shift is None else network.shift[None, None]
-    return Chain(steps, draws, network.shapes[0], shift, network.widest)
+    return Chain(steps, draws, network.shapes[0], _shift(network), network.widest)
 
 
 def device_of(network: BayesianNetwork) -> torch.device:

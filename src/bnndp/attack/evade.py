@@ -9,7 +9,8 @@ from torch import Tensor
 
 from bnndp.attack.budget import BUDGET, AttackBudget
 from bnndp.attack.decision_rows import decision_rows
-from bnndp.attack.search import Task, choose, in_chunks, margin_at, search
+from bnndp.attack.search import Task, choose, in_chunks, margin_at, polished, search
+from bnndp.attack.surroundings import Surroundings
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
@@ -85,12 +86,13 @@ def evade(
     def attack(part: Tensor, narrow: bool) -> Evasion:
         task = Task.make(network, rows[part], classes[part], budget, narrow=narrow)
         region = box[part]
-        x, row = choose(task, search(task, region, region.project(region.centre)[None], seed=budget.seed)[0])
+        ends = search(task, *Surroundings.of_region(region), seed=budget.seed, shrink=False).x
+        x, row = choose(task, polished(task, region, ends))
         found = measured(task, x, row, 0)
         inside = region.contains(x)  # always, but for a part of a ball that does not hold the centre of the ball
         return replace(found, margin=found.margin.masked_fill(~inside, torch.inf))
 
-    return in_chunks(network, box.centre, attack)
+    return in_chunks(network, box.centre, budget, attack)
 
 
 def measured(task: Task, x: Tensor, row: Tensor, index: int) -> Evasion:

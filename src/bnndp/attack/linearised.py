@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from bnndp.attack.sampled_softmax import mean_path, odds_direction
+from bnndp.attack.sampled_softmax import Contest, mean_path, odds_direction
 from bnndp.engine.chunks import cache_size
 from bnndp.network import Posterior
 
@@ -33,7 +33,8 @@ def linear_radius(
 def _least(network: Posterior, x: Tensor, rows: Tensor, norm: float) -> Tensor:  # (batch,)
     batch, several = rows.shape[:2]
     points = x.repeat_interleave(several, 0)
-    odds, slope = odds_direction(network, points, rows.flatten(0, 1)[:, None], mean_path(network))
+    contest = Contest.of(rows.flatten(0, 1)[:, None])
+    odds, slope = odds_direction(network, points, contest, mean_path(network))
     dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[float(norm)]
     speed = torch.linalg.vector_norm(slope, ord=dual, dim=-1)
     radius = torch.where(odds < 0, -odds / speed, odds.new_zeros(()))  # a row of zeros: infinite

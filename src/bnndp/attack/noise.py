@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ REPLICATES = 32
 
 _SOBOL = 2048  # Gaussians per draw up to which Sobol points are used: more are slow to make
 _HELD = 2**23  # numbers of noise that are held; more are made again for each replicate
+_KEPT = 2**20  # numbers of noise up to which it is kept for the next who asks for the same
 _CELL = 2.0**-30  # torch's Sobol points lie on this grid; they are jittered inside their cell to be exactly uniform
 
 LayerPart = tuple[Tensor | None, ...]
@@ -75,6 +77,19 @@ class Noise:
             return self.chain
         return tuple(member.part(index if member.replicates > 1 else 0) for member in self.members)
 
+    def parts(self, start: int, count: int) -> Part:
+        """The noise of ``count`` replicates from ``start`` on, one after the other along the draws."""
+        if count == 1 or self.chain is not None:
+            return self.part(start)
+        return tuple(_side_by_side(member, start, count) for member in self.members)
+
+
+def _side_by_side(noise: LayerNoise, start: int, count: int) -> LayerPart:
+    if noise.replicates == 1:
+        return noise.part(0)
+    layers = zip(*(noise.part(index) for index in range(start, start + count)), strict=True)
+    return tuple(torch.cat(layer) if layer[0] is not None else None for layer in layers)
+
 
 def gaussian_noise(
     widths: Sequence[int],
@@ -97,10 +112,21 @@ def gaussian_noise(
         return LayerNoise(tuple(widths), 1, 1, seed, False, place, ((None,) * len(widths),))
     times = 2 if antithetic else 1
     draws = math.ceil(samples / replicates / times) * times
-    noise = LayerNoise(tuple(widths), replicates, draws, seed, antithetic, place)
-    if replicates * draws * sum(widths) > _HELD:
-        return noise
+    size = replicates * draws * sum(widths)
+    if size > _HELD:
+        return LayerNoise(tuple(widths), replicates, draws, seed, antithetic, place)
+    return (_kept if size <= _KEPT else _held)(tuple(widths), replicates, draws, seed, antithetic, place)
+
+
+def _held(
+    widths: tuple[int, ...], replicates: int, draws: int, seed: int, antithetic: bool, device: torch.device
+) -> LayerNoise:
+    """The noise with all its replicates."""
+    noise = LayerNoise(widths, replicates, draws, seed, antithetic, device)
     return replace(noise, held=tuple(map(noise.part, range(replicates))))
+
+
+_kept = lru_cache(maxsize=8)(_held)  # one batch of inputs after the other asks for the same noise
 
 
 def _gaussian(dimension: int, draws: int, seed: int) -> Tensor:

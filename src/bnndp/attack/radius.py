@@ -1,45 +1,45 @@
 """The smallest radius at which an attack changes the decision.
 
-The log odds found at the ends of a bracket predict the radius at which they are even: a secant that falls back on
-bisection, for all inputs at once. Every search continues from the best input of the one before. All this is done on the
-climbing noise; at the end each input is moved on the ray from the centre to where the choosing noise, less its error,
-gives a change of the decision, and is reported only if fresh noise confirms it there or, with noise of its own each
-time, a little further out.
+Climbs (``climbs.py``) whose balls shrink as long as they succeed look for the nearest change in all inputs at once, on
+the climbing noise. The end of the best is then moved on the ray from the input: by bisection to where that noise sees
+the change, from there to where the choosing noise does, less its error. It is reported only if fresh noise confirms it
+there or, with noise of its own each time, a little further out.
 
 Where margins lie within the error of the few climbing draws, the change that they predict is none, or comes far too
-early, and nothing on that ray is confirmed. Such inputs are searched again, outward from the radius that failed, with
-many more draws, and the choosing noise decides which radius succeeds.
+early, and nothing on that ray is confirmed. Such inputs are searched again, with many more draws.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from bnndp.attack.budget import BUDGET, AttackBudget
+from bnndp.attack.climbs import Climbs
 from bnndp.attack.decision_rows import decision_rows
 from bnndp.attack.evade import Evasion, check_inputs, measured
-from bnndp.attack.sampled_softmax import odds_direction
-from bnndp.attack.search import Task, choose, in_chunks, many_draws, margin_at, search
+from bnndp.attack.sampled_softmax import log_means
+from bnndp.attack.search import Task, in_chunks, least_at, margin_at, rival, search
+from bnndp.attack.surroundings import Surroundings
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import gamma
 from bnndp.network import Posterior
 
-_ROUNDS = 24  # radii tried, at most
-_RAY = (0.8, 1.6)  # where on the ray the choosing noise looks for the change, as shares of the radius
-_CELLS = 5  # into which that part is cut, then the cell with the change, and once more
+_LOOKS = 9  # at most, with the choosing noise, for the change on the ray
+_STEP = 0.02  # of the share of the way: over which the slope is taken
+_LEAST, _MOST = 0.0003, 0.3  # the same: how far the next look is from the last, four times as far at least each time
+_CLOSE = 0.001  # the same: how closely the change is known when looking ends
+_FINE = 40.0  # parts of the tolerance, to which the change by the climbing noise is found
 _STRETCHES = (1.0, 1.003, 1.01, 1.03, 1.1, 1.3)  # of the radius, until fresh noise confirms
-_AGAIN = 3  # searches outward, at most, of what was not confirmed
+_EXACT = (1.0, 1 + 1e-6, 1.0001, 1.01)  # the same where no weight is random, for what single precision has found
+_AGAIN = 3  # searches again, at most, of what was not confirmed
 _MORE = 4  # times as many climbing draws as before in each of them
-_GROWTH = 4.0  # of the radius from one that fails to the next
-_NEAR = 1.2  # a radius that succeeds is near enough to one that fails
-_OUTWARD_ROUNDS = 20  # radii tried in one search outward, at most: from 1e-5 to 1, and between the last two
 _NO_CHANCE = -3.0  # log odds by the climbing noise at the largest radius, below which more draws will change nothing
-_UNKNOWN = 1 / 16  # of the largest radius: where the search begins if no radius had succeeded
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +107,6 @@ class AttackRadius:
         return AttackRadius(*(getattr(self, name).index_copy(0, index, getattr(other, name)) for name in names))
 
 
-@dataclass(frozen=True, slots=True)
-class _Bracket:
-    """Radii at which the search failed and succeeded, with the log odds found there, and the radius to try next."""
-
-    low: Tensor  # (batch,)
-    high: Tensor  # (batch,), infinite before the first success
-    low_odds: Tensor  # (batch,), not positive
-    high_odds: Tensor  # (batch,), positive
-    trial: Tensor  # (batch,)
-
-    def after(self, odds: Tensor, active: Tensor, tolerance: float, index: int) -> _Bracket:
-        """The bracket after a trial that found ``odds`` (batch,), where ``active`` (batch,)."""
-        hit, miss = active & (odds > 0), active & ~(odds > 0)
-        low, high = torch.where(miss, self.trial, self.low), torch.where(hit, self.trial, self.high)
-        low_odds, high_odds = torch.where(miss, odds, self.low_odds), torch.where(hit, odds, self.high_odds)
-        share = low_odds / (low_odds - high_odds)
-        slack = 0.45 * tolerance * high
-        # Half a tolerance past the predicted radius, towards the far end, so that the bracket closes from both sides.
-        guess = low + share * (high - low) + torch.where(share < 0.5, slack, -slack)
-        guess = torch.minimum(torch.maximum(guess, low + slack), high - slack)
-        wide = (high - low > 4 * tolerance * high) if index % 3 == 2 else torch.zeros_like(hit)
-        inner = torch.where(wide, 0.5 * low + 0.5 * high, guess)
-        return _Bracket(
-            low, high, low_odds, high_odds, torch.where(high.isinf(), (1.5 if index < 3 else 4.0) * low, inner)
-        )
-
-
 def attack_radius(
     network: Posterior,
     x: Tensor,  # (batch, n)
@@ -172,105 +145,47 @@ def attack_radius(
     def attack(part: Tensor, narrow: bool) -> AttackRadius:
         task = Task.make(network, rows[part], classes[part], budget, narrow=narrow)
         start = centre[part]
-        own = measured(task, *choose(task, start[None]), 0)
-        found, radius, odds = _bracket(task, start, ~own.succeeds, reach)
-        first = _settle(task, own, found, radius, reach, 0)
-        return _confirmed(task, own, first, radius, radius.isfinite() | (odds > _NO_CHANCE), reach)
+        own = measured(task, start, rival(task, start), 0)
+        result = AttackRadius(torch.zeros_like(own.margin), own.x, own.margin, own.error, own.rival)
+        at = (~own.succeeds).nonzero()[:, 0]
+        return result.with_rows(at, _attacked(task[at], own[at], reach)) if at.numel() else result
 
-    return in_chunks(network, centre, attack)
+    return in_chunks(network, centre, budget, attack)
 
 
-def _confirmed(
-    task: Task, own: Evasion, first: AttackRadius, radius: Tensor, near: Tensor, reach: Reach
-) -> AttackRadius:
-    """The record ``first``, and for inputs that it has not, though ``radius`` seemed to do, one of a search outward.
+def _attacked(task: Task, own: Evasion, reach: Reach) -> AttackRadius:
+    """The record of inputs that are not decided otherwise, ``own`` being what was measured at them.
 
-    Inputs that are not ``near`` (batch,) a change at the largest radius are left alone.
+    Where a change was seen by the climbing noise, or nearly so, but was not confirmed, many more draws look for it.
     """
-    result = first
-    if not task.network.random:
-        return result
-    most = reach.upper / _GROWTH  # from there the next radius is the largest
-    low = torch.where(radius.isfinite(), radius.clamp_max(most), _UNKNOWN * reach.upper)
-    for again in range(_AGAIN):
-        at = (result.radius.isinf() & near).nonzero()[:, 0]
+    nothing = torch.full_like(own.margin, torch.inf)
+    result = AttackRadius(nothing, own.x, own.margin, own.error, own.rival)
+    home, upper = Surroundings.of_domain(own.x, reach.domain, reach.norm), torch.full_like(nothing, reach.upper)
+    at = torch.arange(len(nothing), device=nothing.device)
+    for again in range(1 + _AGAIN if task.network.random else 1):
         if at.numel() == 0 or task.budget.deadline.passed:
             break
-        part, at_input = replace(task[at], climb=many_draws(task, _MORE ** (1 + again))), own[at]
-        found, high = _outward(part, at_input.x, low[at], reach, seed=task.budget.seed + again)
-        result = result.with_rows(at, _settle(part, at_input, found, high, reach, 1 + again))
-        low = low.index_copy(0, at, (_STRETCHES[-1] * high).clamp_max(most))
+        part = task[at] if not again else task[at].again(_MORE ** (1 + again))
+        found = search(part, home[at], upper[at], seed=task.budget.seed + again, shrink=True)
+        result = result.with_rows(at, _settle(part, own[at], found, reach, again))
+        at = at[result.radius[at].isinf() & (found.score[0] > _NO_CHANCE)]
     return result
 
 
-def _outward(task: Task, x: Tensor, low: Tensor, reach: Reach, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs (batch, n) and radii (batch,) above ``low`` at which the choosing noise, less its error, sees a change.
-
-    Radii grow until one succeeds, and then close in on it between that and the last that failed; infinite where none.
-    """
-    high, best, last = torch.full_like(low, torch.inf), x.clone(), x.clone()
-    for index in range(_OUTWARD_ROUNDS):
-        between = (low * high).sqrt()
-        trial = torch.where(high.isfinite(), between, (_GROWTH * low).clamp_max(reach.upper))
-        at = torch.where(high.isfinite(), high > _NEAR * low, low < reach.upper).nonzero()[:, 0]
-        if at.numel() == 0 or task.budget.deadline.passed:
-            break
-        part, box = task[at], Box.ball(x[at], trial[at], domain=reach.domain, norm=reach.norm)
-        ends, _ = search(part, box, box.project(last[at])[None], seed=seed + index)
-        end, row = choose(part, ends)
-        margin, error = margin_at(part, end, row, task.choose)
-        hit = margin + error < 0
-        last[at] = end
-        best[at] = torch.where(hit[:, None], end, best[at])
-        high = high.index_copy(0, at, torch.where(hit, trial[at], high[at]))
-        low = low.index_copy(0, at, torch.where(hit, low[at], trial[at]))
-    return best, high
-
-
-def _bracket(task: Task, x: Tensor, right: Tensor, reach: Reach) -> tuple[Tensor, Tensor, Tensor]:
-    """The best inputs (batch, n) and radii (batch,) by the climbing noise, where ``right``; infinite where none.
-
-    And the log odds (batch,) found at the largest radius that failed.
-    """
-    odds, slope = odds_direction(task.network, x, task.rows, task.climb)
-    dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[float(reach.norm)]
-    first = -odds / torch.linalg.vector_norm(slope, ord=dual, dim=-1).clamp_min(1e-300)
-    zero, one, floor = torch.zeros_like(odds), torch.ones_like(odds), 1e-3 * reach.tolerance * reach.upper
-    state = _Bracket(zero, torch.inf * one, odds.clamp_max(-1e-9), one, first)
-    best, last = x.clone(), x.clone()
-    for index in range(_ROUNDS):
-        state = replace(state, trial=state.trial.clamp(floor, reach.upper))
-        active = right & (state.low < (1 - reach.tolerance) * state.high)
-        active &= (state.low < reach.upper) & (state.high > floor)
-        at = active.nonzero()[:, 0]
-        if at.numel() == 0 or task.budget.deadline.passed:
-            break
-        box = Box.ball(x[at], state.trial[at], domain=reach.domain, norm=reach.norm)
-        ends, values = search(task[at], box, box.project(last[at])[None], seed=task.budget.seed + index)
-        value, which = values.max(0)
-        last[at] = ends[which, torch.arange(at.numel(), device=at.device)]
-        found = zero.index_copy(0, at, value)
-        best = torch.where((active & (found > 0))[:, None], last, best)
-        state = state.after(found, active, reach.tolerance, index)
-    return best, state.high, state.low_odds
-
-
-def _settle(task: Task, own: Evasion, found: Tensor, radius: Tensor, reach: Reach, times: int) -> AttackRadius:
-    """The record: the inputs ``found`` at ``radius`` moved to where fresh noise confirms that they succeed.
+def _settle(task: Task, own: Evasion, climbs: Climbs, reach: Reach, times: int) -> AttackRadius:
+    """The record: the best end of each input's climbs, moved to where fresh noise confirms that it succeeds.
 
     ``times`` counts the calls before for the same task: no noise confirms twice.
     """
-    x, unmoved = own.x, torch.zeros_like(own.margin).masked_fill(~own.succeeds, torch.inf)
-    result = AttackRadius(unmoved, x, own.margin, own.error, own.rival)
-    at = radius.isfinite().nonzero()[:, 0]
+    result = AttackRadius(torch.full_like(own.margin, torch.inf), own.x, own.margin, own.error, own.rival)
+    at = (climbs.score[0] > 0).nonzero()[:, 0]
     if at.numel() == 0:
         return result
-    part = task[at]
-    ray = _Ray(x[at], found[at] - x[at], radius[at], reach)
-    row = choose(part, found[at][None])[1]
-    share = _crossing(part, ray, row)
+    part, end = task[at], climbs.x[0, at]
+    ray = _Ray(own.x[at], end - own.x[at], torch.linalg.vector_norm(end - own.x[at], ord=reach.norm, dim=-1), reach)
+    share, row = _crossing(part, ray, _even(part, ray))
     fields = [getattr(result, name).clone() for name in ("radius", "x", "margin", "error", "rival")]
-    for index, stretch in enumerate(_STRETCHES):
+    for index, stretch in enumerate(_STRETCHES if task.network.random else _EXACT):
         left = share.isfinite().nonzero()[:, 0]
         if left.numel() == 0:
             break
@@ -308,23 +223,41 @@ class _Ray:
         return found * (1 + 4 * gamma(self.x.shape[1] + 8))
 
 
-def _crossing(task: Task, ray: _Ray, row: Tensor) -> Tensor:
-    """The first share of the way at which margin and error are negative by the choosing noise, infinite if none."""
-    one = torch.ones_like(ray.radius)
-    there, wide = margin_at(task, ray.at(one)[None], row, task.choose)
-    early = (there + wide < 0)[0]  # the change may be undone further on, so the input found is itself a point to try
-    low, high = torch.where(early, _RAY[0], one), torch.where(early, one, _RAY[1])
-    found = torch.ones_like(row, dtype=torch.bool)
-    cuts = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64, device=row.device)[:, None]
-    for _ in range(3):
-        shares = low + cuts * (high - low)  # (cuts, batch)
-        margin, error = margin_at(task, torch.stack([ray.at(share) for share in shares]), row, task.choose)
-        value = margin + error
+def _even(task: Task, ray: _Ray) -> Tensor:
+    """A share (batch,) of the way at which the odds by the climbing noise are positive and just before are not."""
+    low, high = torch.zeros_like(ray.radius), torch.ones_like(ray.radius)
+    for _ in range(math.ceil(math.log2(_FINE / ray.reach.tolerance))):
+        middle = 0.5 * (low + high)
+        log_mean = log_means(task.network, ray.x + middle[:, None] * ray.step, task.finish)[0]
+        change = task.contest.odds(log_mean).amax(-1) > 0
+        low, high = torch.where(change, low, middle), torch.where(change, middle, high)
+    return high
+
+
+def _crossing(task: Task, ray: _Ray, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The share (batch,) of the way at which margin and error become negative by the choosing noise, and the row.
+
+    It is infinite if there is none near ``share``. The slope by the climbing noise says where to look first, then the
+    bracket does.
+    """
+    value, row = least_at(task, ray.at(share), task.choose)
+    if not task.network.random:
+        return share, row
+    near, far = (margin_at(task, ray.at(step * share), row, task.finish)[0] for step in (1, 1 + _STEP))
+    speed = ((near - far) / (_STEP * share)).clamp_min(_TINY)
+    low, high = torch.zeros_like(share), torch.full_like(share, torch.inf)
+    low_value, high_value, now = torch.zeros_like(share), torch.zeros_like(share), row
+    for index in range(_LOOKS):
         good = value < 0
-        found = found & good.any(0)
-        first = good.to(torch.int64).argmax(0, keepdim=True)
-        ends = (first - 1).clamp_min(0), first
-        low, high = (shares.gather(0, index)[0] for index in ends)
-        a, b = (value.gather(0, index)[0] for index in ends)
-    part = (torch.where(a > b, a / (a - b), 1.0) + 0.1).clamp(0, 1)  # a tenth of a cell past the predicted change
-    return torch.where(found, low + part * (high - low), torch.inf)
+        low, low_value = torch.where(good, low, share), torch.where(good, low_value, value)
+        high, high_value, row = (torch.where(good, *p) for p in ((share, high), (value, high_value), (now, row)))
+        at = ((high - low > _CLOSE * high) | high.isinf()).nonzero()[:, 0]
+        if at.numel() == 0 or index == _LOOKS - 1:
+            break
+        between = low + (low_value / (low_value - high_value).clamp_min(_TINY) + 0.1).clamp(0, 0.95) * (high - low)
+        step = (1.1 * value.abs() / speed / share).clamp(min(_MOST, _LEAST * 4**index), _MOST)
+        alone = share * torch.where(good, 1 - step, 1 + step)
+        share = share.index_copy(0, at, torch.where((low > 0) & high.isfinite(), between, alone)[at])
+        new_value, new_row = least_at(task[at], ray[at].at(share[at]), task.choose)
+        value, now = value.index_copy(0, at, new_value), now.index_copy(0, at, new_row)
+    return high, row

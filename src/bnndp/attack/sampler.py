@@ -23,6 +23,7 @@ from bnndp.network import BayesianNetwork, Posterior
 MEMORY = 2**23
 """Bytes of intermediate tensors at a time on a CPU; small, so that they stay in the cache (measured fastest)."""
 
+_TOGETHER = 256  # draws up to which replicates are evaluated side by side
 _IMAGES = 8  # times the memory for networks of images: they are wide, and a step has more to call
 
 
@@ -38,8 +39,11 @@ class Sampler(Protocol):
         """Gaussians per draw of every sampled layer; zero where nothing is random."""
         ...
 
-    def network(self, network: BayesianNetwork, x: Tensor, noise: LayerPart) -> Tensor:
-        """The mean at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, n_out)."""
+    def network(self, network: BayesianNetwork, x: Tensor, noise: LayerPart, count: int) -> Tensor:
+        """The mean at ``x`` (points, n) over each of ``count`` replicates of the noise, differentiable in x.
+
+        (count, points, n_out), or (1, points, n_out) where nothing is random.
+        """
         ...
 
     def fixed(self, outputs: Tensor) -> Tensor:
@@ -47,7 +51,7 @@ class Sampler(Protocol):
         ...
 
     def mix(self, means: Tensor, weights: Tensor) -> Tensor:
-        """The mean (points, n_out) of a mixture from those of its members (members, points, n_out)."""
+        """The mean (..., points, n_out) of a mixture from those of its members (members, ..., points, n_out)."""
         ...
 
 
@@ -87,13 +91,18 @@ def draw(sampler: Sampler, network: Posterior, samples: int, *, seed: int, repli
 
 def sampled_at(sampler: Sampler, network: Posterior, x: Tensor, noise: Part) -> Tensor:
     """The mean at ``x`` (points, n) over one replicate of the noise, differentiable in x: (points, n_out)."""
+    return _sampled_at(sampler, network, x, noise, 1)[0]
+
+
+def _sampled_at(sampler: Sampler, network: Posterior, x: Tensor, noise: Part, count: int) -> Tensor:
+    """The same over each of ``count`` replicates side by side: (count, points, n_out)."""
     if isinstance(noise, Chain):
-        means = sampler.fixed(evaluate(noise, x))
+        means = sampler.fixed(evaluate(noise, x))[:, None]
     else:
         if len(noise) != len(network.members):
             raise InputError(f"this noise is of {len(noise)} networks, not of {len(network.members)}; draw it anew.")
         pairs = zip(network.members, noise, strict=True)
-        means = torch.stack([sampler.network(member, x, part) for member, part in pairs])
+        means = torch.stack([sampler.network(member, x, part, count).expand(count, -1, -1) for member, part in pairs])
     return sampler.mix(means, network.probabilities.to(x.device))
 
 
@@ -107,13 +116,16 @@ def sampled(
 ) -> Tensor:
     """The mean by each replicate, in chunks that fit into ``memory`` bytes: (replicates, ..., n_out)."""
     points = x.reshape(-1, x.shape[-1])
-    size = chunk_size(network, noise, cache_size(memory, x.device), tensors=8)
+    together = min(noise.replicates, max(1, _TOGETHER // noise.draws))  # what the first layer makes of x is the same
+    size = max(1, chunk_size(network, noise, cache_size(memory, x.device), tensors=8) // together)
     parts = []
     with torch.no_grad():
-        for index in range(noise.replicates):
-            part = noise.part(index)
-            parts.append(torch.cat([sampled_at(sampler, network, chunk, part) for chunk in points.split(size)]))
-    return torch.stack(parts).reshape(len(parts), *x.shape[:-1], network.n_out)
+        for start in range(0, noise.replicates, together):
+            count = min(together, noise.replicates - start)
+            part = noise.parts(start, count)
+            chunks = [_sampled_at(sampler, network, chunk, part, count) for chunk in points.split(size)]
+            parts.append(torch.cat(chunks, dim=1))
+    return torch.cat(parts).reshape(-1, *x.shape[:-1], network.n_out)
 
 
 def gather(replicates: Tensor) -> Estimate:  # (replicates, ...)

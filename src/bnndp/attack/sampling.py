@@ -90,7 +90,7 @@ class _MeanOutput:
         own = tuple(noise_width(layer, shape) for layer, shape in pairs)
         return own if cut.closed else (*own, 3 * math.prod(shapes[cut.tail]))
 
-    def network(self, network: BayesianNetwork, x: Tensor, noise: LayerPart) -> Tensor:
+    def network(self, network: BayesianNetwork, x: Tensor, noise: LayerPart, count: int) -> Tensor:
         """The sampled layers, the activation integrated out, and the end that is linear in the mean."""
         cut = _cut(network)
         z = network.centred(x).reshape(1, -1, *network.shapes[0])  # (draws, points, *shape)
@@ -103,10 +103,10 @@ class _MeanOutput:
             mean, std = marginals(below, z)
             eps = None if cut.closed else noise[-1]
             z = integrated(activation, mean, std) if eps is None else symmetric(activation, mean, std, eps)
-        z = z.mean(0, keepdim=True)
+        z = z.unflatten(0, (min(count, z.shape[0]), -1)).mean(1)  # one draw where nothing is random
         for layer in network.layers[cut.tail :]:
             z = step(layer, z, None)
-        return z[0]
+        return z
 
     def fixed(self, outputs: Tensor) -> Tensor:
         """Outputs without variance are their means."""
@@ -114,7 +114,7 @@ class _MeanOutput:
 
     def mix(self, means: Tensor, weights: Tensor) -> Tensor:
         """The weighted mean."""
-        return torch.einsum("m,mpo->po", weights, means)
+        return torch.einsum("m,mcpo->cpo", weights, means)
 
 
 MEAN_OUTPUT = _MeanOutput()

@@ -24,7 +24,7 @@ def convert(  # noqa: PLR0913 (options of a command)
         list[Path],
         typer.Argument(
             metavar="SOURCE...",
-            help="A state_dict (.pt, .pth), a .safetensors or a .npz file; several files are an ensemble.",
+            help="A state_dict (.pt, .pth), a .safetensors, .npz or .onnx file; several files are an ensemble.",
         ),
     ],
     out: Annotated[
@@ -72,6 +72,12 @@ def convert(  # noqa: PLR0913 (options of a command)
             help="A site or tensor that is not a weight of the network, such as the noise of the data; repeatable.",
         ),
     ] = None,
+    std: Annotated[
+        Path | None,
+        typer.Option(
+            help="For an ONNX file: standard deviations of its weights under their names (.safetensors, .npz)."
+        ),
+    ] = None,
     bias: Annotated[
         bool, typer.Option("--bias/--no-bias", help="--no-bias: leave out biases in the file that no layer has.")
     ] = True,
@@ -86,10 +92,10 @@ def convert(  # noqa: PLR0913 (options of a command)
 
     if out.suffix.lower() != ".safetensors":
         raise InputError(f"{out}: a model file is written, whose name must end in .safetensors; change --out.")
-    for path in (*source, beside, table, arch):
+    for path in (*source, beside, table, arch, std):
         if path is not None and out.resolve() == path.resolve():
             raise InputError(f"{out}: is the input of this command and would be overwritten; change --out.")
-    asked = ConvertOptions(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()))
+    asked = ConvertOptions(importer, key, beside, table, scale_transform, bias, tuple(ignore or ()), std)
     found = converted(source, _architecture(arch, activation, task), asked)
 
     from bnndp.files.posterior import save

@@ -23,11 +23,9 @@ from bnndp.cli.messages import PLAIN, Messages
 from bnndp.data import NAMES, ClassificationData, RegressionData, Store, describe, load, open_store
 from bnndp.errors import CertError, InputError
 from bnndp.files.posterior import ModelFile, read_model
-from bnndp.files.vnnlib import parse_vnnlib
+from bnndp.files.vnnlib import read_vnnlib
 from bnndp.geometry.box import Box
 from bnndp.network import Posterior
-
-_LARGEST = 2**26  # bytes of a VNN-LIB file
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,19 +268,15 @@ def _read_vnnlib(paths: tuple[Path, ...], network: Posterior) -> dict[str, np.nd
     """The boxes of VNN-LIB files, one each."""
     ends = []
     for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; give a .vnnlib file.")
+        found = read_vnnlib(path)
         with _faults_of(path):
-            if not path.is_file():
-                raise InputError("no such file; give a .vnnlib file.")
-            if path.stat().st_size > _LARGEST:
-                raise InputError(f"has more than {_LARGEST} bytes.")
-            try:
-                box = parse_vnnlib(path.read_text(encoding="utf-8"))
-            except UnicodeDecodeError as error:
-                raise InputError(f"is not UTF-8 text: {error}.") from error
-            for name, found, wanted in (("X", len(box.lower), network.n_in), ("Y", box.outputs, network.n_out)):
-                if found != wanted and (name == "X" or found):
+            box = found.box()
+            for name, declared, wanted in (("X", len(box.lower), network.n_in), ("Y", box.outputs, network.n_out)):
+                if declared != wanted and (name == "X" or declared):
                     kind = "inputs" if name == "X" else "outputs"
-                    raise InputError(f"declares {found} variables {name}, but the network has {wanted} {kind}.")
+                    raise InputError(f"declares {declared} variables {name}, but the network has {wanted} {kind}.")
             ends.append((box.lower, box.upper))
     lower, upper = (np.array([end[side] for end in ends], dtype=np.float64) for side in (0, 1))
     return {"lower": lower, "upper": upper}

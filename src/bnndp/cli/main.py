@@ -33,6 +33,7 @@ from bnndp.cli.invocation import Ended, Invocation
 from bnndp.cli.radius import radius
 from bnndp.cli.report import report
 from bnndp.cli.train import train
+from bnndp.cli.verify import verify
 from bnndp.errors import CertError, one_line
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported, which is later
@@ -56,6 +57,7 @@ _add(inspect)
 _add(certify, FolderInRun)
 _add(radius, FolderInRun)
 _add(evaluate, SeveralRadii)
+_add(verify)
 _add(train)
 _add(convert)
 _add(report)

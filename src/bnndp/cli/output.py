@@ -34,17 +34,27 @@ def open_rows(out: Path | None, *, keep: Sequence[Path] = ()) -> Iterator[Callab
     elif out == STDOUT:
         yield lambda row: sys.stdout.write(_line(row))
     else:
-        with contextlib.ExitStack() as stack:
-            with _faults_of(out):
-                file = stack.enter_context(whole_file(_place(out, keep)))
+        with open_text(out, keep=keep) as write:
+            yield lambda row: write(_line(row))
 
-            def write(row: Row) -> None:
-                with _faults_of(out):
-                    file.write(_line(row))
 
-            yield write
+@contextlib.contextmanager
+def open_text(out: Path | None, *, keep: Sequence[Path] = ()) -> Iterator[Callable[[str], object]]:
+    """What takes the text of a file, which is written as :func:`open_rows` does; without a file it takes nothing."""
+    if out is None:
+        yield lambda _: None
+        return
+    with contextlib.ExitStack() as stack:
+        with _faults_of(out):
+            file = stack.enter_context(whole_file(_place(out, keep)))
+
+        def write(text: str) -> None:
             with _faults_of(out):
-                stack.close()
+                file.write(text)
+
+        yield write
+        with _faults_of(out):
+            stack.close()
 
 
 def _line(row: Row) -> str:

@@ -26,7 +26,6 @@ from bnndp.runs.journal import Answer, Journal
 from bnndp.runs.sealed_lines import exact, number
 
 _INPUTS = 256  # inputs per batch
-_ATTACKED = 64  # inputs per batch when they are attacked too
 _STAGED = 16  # inputs per batch of a later stage: a trial of a batch is what an interruption loses
 _KEYS = ("label", "decision", "radius", "attack", "seconds")
 
@@ -72,7 +71,7 @@ class RadiusJob(Job):
 
     def size(self, stage: int) -> int:
         """How many inputs are worked on at once."""
-        return _STAGED if stage else _ATTACKED if self.how.attack else _INPUTS
+        return _STAGED if stage else _INPUTS
 
     @property
     def tensors(self) -> dict[str, Tensor | None]:

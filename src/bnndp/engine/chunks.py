@@ -7,19 +7,22 @@ not from what is free on it at the moment: the same command gives the same chunk
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
 
+_Record = TypeVar("_Record")
+
 _PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the chunks of a CPU once more
 _CACHES = 16  # times: the memory of a device beside the caches of a CPU
 _BOXES = 256  # in a chunk on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
 _SHARE, _LEAST_TIME, _GROWTH = 0.1, 0.3, 4  # of a chunk: of the time left to a deadline, seconds, times the last
 _PIECES, _TOGETHER = 8, 8  # of boxes that are taken by how much is asked of them: at least, and boxes in each
-_NUMBERS = 2**16  # in the matrices of each box made at a time: in the caches of a CPU
 
 
 def device_size(usual: int, device: torch.device) -> int:
@@ -66,22 +69,6 @@ def timed_chunks(batch: int, most: int, device: torch.device, deadline: Deadline
         start, size = stop, max(1, min(int(aim / per_box), _GROWTH * size, most))
 
 
-def by_chunks(function: Callable[..., Tensor], numbers: int, *tensors: Tensor) -> Tensor:
-    """``function(*tensors)``, computed for a few boxes at a time; all tensors have a leading axis of boxes.
-
-    ``numbers`` are those in the largest matrix of one box. Such matrices are larger than all else in a pass, and should
-    stay in the caches.
-
-    >>> by_chunks(lambda a, b: (a[:, :, None] * b[:, None]).amax(-1), 2, torch.ones(5, 2), torch.eye(5)[:, :2]).shape
-    torch.Size([5, 2])
-    """
-    first = tensors[0]
-    size = max(1, cache_size(_NUMBERS, first.device) // max(1, numbers))
-    if first.shape[0] <= size:
-        return function(*tensors)
-    return torch.cat([function(*some) for some in zip(*(t.split(size) for t in tensors), strict=True)])
-
-
 def indices_of(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) of integers
     """The indices at which the mask is true, of each box as many as of that with most of them: some may be others.
 
@@ -115,3 +102,16 @@ def _units(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return max(1, torch.cuda.get_device_properties(device).total_memory // _PER_UNIT)
+
+
+def selected(record: _Record, at: Tensor) -> _Record:  # (some,) of integers
+    """The same record for the boxes ``at``; each tensor in it must have a leading axis of boxes."""
+    return type(record)(*(_part(getattr(record, field.name), at) for field in fields(record)))  # type: ignore[arg-type]
+
+
+def _part(value: Any, at: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value[at]
+    if isinstance(value, tuple):
+        return tuple(_part(each, at) for each in value)
+    return selected(value, at) if is_dataclass(value) else value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import BranchablePass, Pass, Planes, Slopes, Wrapped, known
-from bnndp.geometry.bounds import Affine
+from bnndp.engine.protocol import BranchablePass, Climbable, Pass, Planes, Slopes, Wrapped, known
+from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import TINY, gamma
@@ -50,6 +50,7 @@ class ShiftedBranches(Shifted):
     """The same for a pass that can be restricted to cells."""
 
     inner: BranchablePass
+    cut: HalfSpace | None = None  # of x, on cells
 
     def slopes(self, rows: Tensor) -> tuple[Slopes, Slopes] | None:
         """Those behind the shift."""
@@ -63,6 +64,11 @@ class ShiftedBranches(Shifted):
         """As :meth:`affine`, with these slopes."""
         return self._back(self.inner.affine_at(rows, slopes))
 
+    def least_of(self, plane: Affine) -> Tensor:
+        """Of functions of x that were carried back."""
+        cut, of = self.cut, (plane.matrix, plane.offset)
+        return self.region.minimum(*of) if cut is None else cut.least(self.region, *of)
+
     @property
     def widths(self) -> Sequence[int]:
         """Of the hidden layers."""
@@ -73,11 +79,30 @@ class ShiftedBranches(Shifted):
         """Cells (batch,) that provably hold no x."""
         return self.inner.empty
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> ShiftedBranches:
+    def restricted(
+        self,
+        owner: Tensor,
+        signs: tuple[Tensor, ...],
+        cut: HalfSpace | None = None,
+        ranges: tuple[Interval, ...] = (),
+    ) -> ShiftedBranches:
         """The pass on cells of the boxes ``owner``."""
         shift = self.shift if self.shift.ndim == 1 else self.shift[owner]
         inside = None if cut is None else cut.moved(shift)
-        return ShiftedBranches(self.inner.restricted(owner, signs, inside), shift, self.region[owner])
+        return ShiftedBranches(self.inner.restricted(owner, signs, inside, ranges), shift, self.region[owner], cut)
+
+    @property
+    def ranges_of_means(self) -> tuple[Interval, ...]:
+        """As behind the shift."""
+        return self.inner.ranges_of_means
+
+    def with_ranges(self, ranges: tuple[Interval, ...]) -> ShiftedBranches:
+        """As behind the shift."""
+        return replace(self, inner=self.inner.with_ranges(ranges))
+
+    def before(self, number: int) -> Climbable | None:
+        """As behind the shift."""
+        return self.inner.before(number)
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """As behind the shift."""

@@ -3,7 +3,7 @@ r"""Mixtures: weighted sums over the members of an ensemble, affine in x, added 
 :math:`\min_x\sum_kw_kf_k(x)\ge\sum_kw_k\min_xf_k(x)`, and the left side needs functions of x that can be added: affine
 ones (Adams et al. 2023, remark on ensembles). A network is a mixture of one member. Members that are alike go through
 one pass together: every box is repeated for each of them, member by member, and the weights of the layers get an axis
-of members (``general/stacked.py``).
+of members (``laws/stacked.py``).
 
 The members' weights have a sum of one up to :math:`2^{-51}`; what that changes is covered like rounding.
 """

@@ -170,6 +170,10 @@ class Climbable(Protocol):
         """As :meth:`affine`, with these slopes; differentiable in them."""
         ...
 
+    def least_of(self, plane: Affine) -> Tensor:
+        """Lower bounds (batch, rows) of functions of x on what is asked about; differentiable in them."""
+        ...
+
 
 class Branchable(Climbable, Protocol):
     """What can be restricted to cells: the x of a box on which some hidden means have known signs."""
@@ -206,14 +210,34 @@ class ClimbablePass(Climbable, Pass, Protocol):
 class BranchablePass(Branchable, Pass, Protocol):
     """A pass that can be restricted to cells."""
 
+    @property
+    def ranges_of_means(self) -> tuple[Interval, ...]:
+        """Of the means before each activation: (batch, n) each."""
+        ...
+
+    def with_ranges(self, ranges: tuple[Interval, ...]) -> BranchablePass:
+        """The pass on the same boxes where these ranges are known."""
+        ...
+
+    def before(self, number: int) -> Climbable | None:
+        """The pass whose outputs are what goes into an activation; None if that is not a layer with weights."""
+        ...
+
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """Upper bounds (batch, rows) of ``Cov(left . f(x), right . f(x))``; rows (batch, rows, outputs) both."""
         ...
 
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> BranchablePass:
+    def restricted(
+        self,
+        owner: Tensor,
+        signs: tuple[Tensor, ...],
+        cut: HalfSpace | None = None,
+        ranges: tuple[Interval, ...] = (),
+    ) -> BranchablePass:
         """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer.
 
-        Only x in the half-spaces ``cut`` (cells,) are asked about, if there are some.
+        Only x in the half-spaces ``cut`` (cells,) are asked about, if there are some. With ``ranges`` of the means
+        before each activation, which hold on larger cells, none are bounded anew.
         """
         ...
 

@@ -101,6 +101,10 @@ class SideBySide:
         each = self._slopes_of(rows, slopes)
         return self._sum(rows, lambda index, own: self._at(index, own, each[index]))
 
+    def least_of(self, plane: Affine) -> Tensor:
+        """On the boxes."""
+        return self.box.minimum(plane.matrix, plane.offset)
+
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
         """What an unknown sign costs: (batch, members * n) for each hidden layer of each group."""
         scores = []

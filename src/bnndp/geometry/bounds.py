@@ -22,6 +22,10 @@ class Interval:
         """``max |value|``."""
         return self.lower.abs().maximum(self.upper.abs())
 
+    def meet(self, other: Interval) -> Interval:
+        """The intersection, crossed where it is empty; NaN says nothing."""
+        return Interval(torch.fmax(self.lower, other.lower), torch.fmin(self.upper, other.upper))
+
     def where_sign(self, signs: Tensor) -> Interval:
         """The part of each interval on which ``signs * value >= 0``, for signs -1, 0 and 1; crossed where empty."""
         return Interval(

@@ -56,6 +56,12 @@ class HalfSpace:
         parts = [slice(start, min(start + size, box.batch)) for start in range(0, box.batch, size)]
         return torch.cat([self[i]._mixed(box[i], matrix[i], offset[i], weight[i]) for i in parts])
 
+    def least(self, box: Box, matrix: Tensor, offset: Tensor) -> Tensor:  # (batch, rows, n), (batch, rows)
+        """As :meth:`minimum`, differentiable in the functions; the multipliers are taken as they are."""
+        with torch.no_grad():
+            weight = self._multipliers(box, matrix)
+        return self._mixed(box, matrix, offset, weight)
+
     def _mixed(self, box: Box, matrix: Tensor, offset: Tensor, weight: Tensor) -> Tensor:  # weight (batch, rows)
         """The bounds with these multipliers, and with none."""
         mixed = torch.addcmul(matrix, weight[..., None], self.normal[:, None])

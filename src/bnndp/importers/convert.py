@@ -14,9 +14,12 @@ from bnndp.errors import CertError, InputError, ModelFileError, one_line
 from bnndp.files.regular import read_regular
 from bnndp.importers.arrays import arrays_of, is_arrays
 from bnndp.importers.foreign import Choices, Foreign, Imported, Importer, drop_tensors, expect_used, quoted
+from bnndp.importers.onnx import is_onnx
 from bnndp.importers.pickles import OpenedFile, open_pickle
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bnndp.files.posterior import ModelFile
     from bnndp.importers.architecture import Architecture
 
@@ -34,6 +37,7 @@ class ConvertOptions:
     scale_transform: str | None = None  # as in Choices
     bias: bool = True  # False: layers have none, whatever the file holds
     ignore: tuple[str, ...] = ()  # tensors, or sites, that are not weights of the network
+    std: Path | None = None  # of the weights of an ONNX file, under their names
 
 
 def convert(
@@ -57,6 +61,11 @@ def convert(
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not several:
         raise InputError("there is no file to convert.")
+    onnx = next((path for path in several if is_onnx(path)), None)
+    if onnx is not None:
+        return _of_onnx(several, given, options)
+    if options.std is not None:
+        raise InputError("standard deviations in a file of their own are for ONNX files; leave out --std.")
     opened = [_opened(path, options.key) for path in several]
     for path, each in zip(several, opened, strict=True):
         if _OWN in each.metadata:
@@ -70,6 +79,31 @@ def convert(
 
             return model_of(each.metadata, each.foreign.tensors, path)
     return _model(several, opened, given, options)
+
+
+def _of_onnx(paths: Sequence[str | os.PathLike[str]], given: Architecture | None, options: ConvertOptions) -> ModelFile:
+    """The network of an ONNX file, which says everything but the task."""
+    from bnndp.files.posterior import ModelFile
+    from bnndp.importers.architecture import Architecture
+    from bnndp.importers.onnx.read import read_onnx
+    from bnndp.layers import WEIGHTED
+    from bnndp.network import flat
+
+    path, task = paths[0], None if given is None else given.task
+    if len(paths) > 1 or task is None or given != Architecture(task=task) or options != ConvertOptions(std=options.std):
+        raise InputError(f"{path}: an ONNX file is converted alone, with --task, and --std FILE if there is one, only.")
+    network = read_onnx(path, options.std, task)
+    layers = [str(index) for index, _ in enumerate(each for each in flat(network.layers) if isinstance(each, WEIGHTED))]
+    files = [path] if options.std is None else [path, options.std]
+    sources = [_source(each, hashlib.sha256(read_regular(each)).hexdigest()) for each in files]
+    formula = "weights as they are" if options.std is None else "means of the graph, standard deviations of --std"
+    origin = {"sources": sources, "importer": "onnx", "formula": formula, "layers": layers}
+    return ModelFile(network, None, f"converted from {sources[0]['file']}", None, origin)
+
+
+def tensors_of(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The named tensors of a file of any kind, as of standard deviations beside a network."""
+    return _opened(path, "").foreign.tensors
 
 
 def _opened(path: str | os.PathLike[str], key: str) -> OpenedFile:

@@ -29,8 +29,8 @@ too (equal second moments). With Taylor's formula for F''' the step is also know
 So :math:`|\mathbb E F(T)-g(M,\sqrt{s_0+\sum w_j^2v_j})|\le\sum_j\varphi(1)|w_j|^3\kappa_j/(6\rho_j^2)`, in any order of
 the terms.
 
-Blocks of terms share their smoothing (``engine/general/expansion.py``), which makes the bound larger. For terms of
-other laws and for other activations the error is that of ``_swap`` in ``engine/general/expectation.py``.
+Blocks of terms share their smoothing (``engine/sums/lindeberg.py``), which makes the bound larger. For terms of
+other laws and for other activations the error is that of ``_swap`` in ``engine/inequalities/expectation.py``.
 """
 
 import torch
@@ -47,7 +47,7 @@ any centred A of the same variance."""
 def blocks_of(key: Tensor) -> Tensor:
     """Masks (batch, blocks, n) of a partition of the terms, in which ``key`` (batch, n) increases with the block."""
     n = key.shape[-1]
-    of_rank = (_BLOCKS * (torch.arange(n, device=key.device) / n) ** _GROWTH).long()
+    of_rank = (_BLOCKS * (torch.arange(n, dtype=torch.float64, device=key.device) / n) ** _GROWTH).long()
     order = key.argsort(dim=-1, stable=True)
     block = torch.empty_like(order).scatter_(-1, order, of_rank.expand_as(order))
     return block[:, None] == torch.arange(_BLOCKS, device=key.device)[:, None]

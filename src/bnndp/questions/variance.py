@@ -3,7 +3,7 @@ r"""The variance of each output of a regression network, for every x of a box an
 With the signal z below the last layer, whose weights are drawn independently of z (docs/theory.md, section 5.1),
 :math:`\operatorname{Var}f=\mathbb Es(z)+\operatorname{Var}(\mu\cdot z)` (law of total variance). Below, the second term
 is at least :math:`\sum_j\mu_j^2\,\mathbb E\operatorname{Var}(z_j\mid Y)`, Y being a history given which the z_j are
-independent (``engine/general/signal.py``). A mixture has
+independent (``engine/moments/signal.py``). A mixture has
 :math:`\operatorname{Var}f=\sum_kw_kV_k+\sum_kw_k(M_k-\bar M)^2`.
 """
 

@@ -16,10 +16,10 @@ import torch
 
 from bnndp.engine.chunks import device_size, timed_chunks
 from bnndp.engine.combined import Best, Shifted
-from bnndp.engine.general.forward import joint_numbers
-from bnndp.engine.general.general_pass import GeneralPass
-from bnndp.engine.general.stacked import stacked_layers
+from bnndp.engine.laws.stacked import stacked_layers
 from bnndp.engine.mixture import Mixture, Part
+from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.propagation.forward import joint_numbers
 from bnndp.engine.protocol import ClimbablePass, Pass
 from bnndp.engine.tails.tailed import MOST_LAYERS, Tailed
 from bnndp.errors import InputError, UnsupportedLayerError
@@ -73,7 +73,7 @@ def _unshifted(network: BayesianNetwork, box: Box, options: Options) -> Pass:
             raise UnsupportedLayerError(
                 f"method {options.method!r} knows Linear and Relu layers only, got {network!r}; use method 'moment'."
             )
-        return _sloped(GeneralPass.of(network, box), options)
+        return _sloped(MomentPass.of(network, box), options)
     partition = PaperPass(network, box, options.mass, options.cells)
     if options.method == "partition":
         return partition
@@ -83,7 +83,7 @@ def _unshifted(network: BayesianNetwork, box: Box, options: Options) -> Pass:
 
 def _moment(network: BayesianNetwork, box: Box, options: Options) -> Pass:
     """The pass by moments of a network of Linear and Relu."""
-    linears, bounds = network.linears, _sloped(GeneralPass.of(network, box), options)
+    linears, bounds = network.linears, _sloped(MomentPass.of(network, box), options)
     return Tailed(bounds, linears) if network.random and 1 < len(linears) <= MOST_LAYERS else bounds
 
 
@@ -124,14 +124,14 @@ def _stacked(members: list[BayesianNetwork], box: Box, options: Options) -> Pass
     shift = torch.stack(shifts).repeat_interleave(box.batch, 0) if shifts else None
     inside = region if shift is None else region.moved(shift)
     layers = stacked_layers([member.layers for member in members], box.batch)
-    found = _sloped(GeneralPass(layers, first.shapes, inside), options)
+    found = _sloped(MomentPass(layers, first.shapes, inside), options)
     return found if shift is None else Shifted(found, shift, region)
 
 
 def _footprint(network: BayesianNetwork, options: Options, rows: int) -> int:
     """Estimated bytes of the intermediate tensors of one box, if ``rows`` rows are asked for.
 
-    Rows of the hidden layers are carried to the inputs a few at a time (``general/mean_range.py``); those that are
+    Rows of the hidden layers are carried to the inputs a few at a time (``propagation/mean_range.py``); those that are
     asked all at once, as they are the answer.
     """
     entry = 8 * _FLOATS_PER_ENTRY

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
-from bnndp.engine.protocol import Climbable, ClimbablePass, Planes, Slopes, Wrapped
+from bnndp.engine.protocol import Climbable, ClimbablePass, Planes, Slopes, Wrapped, known
 from bnndp.geometry.bounds import Affine
 
 _RATE, _DECAY = 0.5, 0.93  # of the first step, and from each to the next
+_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8  # of Adam: decays of the means of gradients and squares, least root
 _MULTIPLIER_RATE = 0.1  # of the multipliers, in units of the largest coefficient of a row
 
 
@@ -47,7 +48,7 @@ def climb(
     The ascent begins at ``begin`` where that is a number, and where the pass says elsewhere.
     """
     with torch.no_grad():
-        found, box = bounds.affine(rows), bounds.box
+        found = bounds.affine(rows)
         choice = bounds.slopes(rows)
         if choice is None or not steps:
             return found, None if choice is None else choice[0]
@@ -55,16 +56,16 @@ def climb(
         if begin is not None:
             pairs = zip(begin.tensors, start.tensors, strict=True)
             start = start.map([torch.where(given.isnan(), usual, given) for given, usual in pairs])
-        plane, value = found.affine, box.minimum(found.affine.matrix, found.affine.offset)
+        plane, value = found.affine, known(bounds.least_of(found.affine))
         free = start.map([tensor.requires_grad_() for tensor in start.tensors])
-    climber = _climber(free, bounds.multiplier_scale(rows))
+    climbers = _climbers(free, bounds.multiplier_scale(rows))
     for step in range(steps + 1):
         with torch.enable_grad():
             trial = bounds.affine_at(rows, free)
-            reached = box.minimum(trial.matrix, trial.offset)
+            reached = bounds.least_of(trial)
             loss = -reached.nan_to_num(0.0, neginf=0.0, posinf=0.0).sum()
         with torch.no_grad():
-            better = reached > value  # false for NaN
+            better = (reached > value) & reached.isfinite()  # false for NaN
             value = torch.where(better, reached, value)
             plane = Affine(
                 torch.where(better[..., None], trial.matrix, plane.matrix),
@@ -74,17 +75,36 @@ def climb(
             best = best.map([torch.where(better[..., None], new, old) for new, old in pairs])
         if step == steps or deadline.passed:
             break
-        climber.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        climber.step()
-        for group in climber.param_groups:
-            group["lr"] *= _DECAY
+        for climber in climbers:
+            climber.move(step)
     return Planes(plane, torch.maximum(found.least, value), found.method), best
 
 
-def _climber(free: Slopes, scale: float) -> torch.optim.Adam:
-    groups = [
-        {"params": list(free.tangents), "lr": _RATE},
-        {"params": list(free.multipliers), "lr": _MULTIPLIER_RATE * scale},
+@dataclass(frozen=True, slots=True)
+class _Climber:
+    """The steps of Adam (Kingma and Ba 2015) for one tensor; ``torch.optim`` takes seconds to import its compiler."""
+
+    at: Tensor
+    rate: float
+    mean: Tensor
+    square: Tensor
+
+    @torch.no_grad()
+    def move(self, step: int) -> None:
+        """Move the tensor along its gradient; the gradient is gone then."""
+        slope, self.at.grad = self.at.grad, None
+        if slope is None:
+            return
+        self.mean.lerp_(slope, 1 - _FIRST)
+        self.square.mul_(_SECOND).addcmul_(slope, slope, value=1 - _SECOND)
+        scale = (self.square / (1 - _SECOND ** (step + 1))).sqrt_().add_(_LEAST)
+        self.at.addcdiv_(self.mean, scale, value=-self.rate * _DECAY**step / (1 - _FIRST ** (step + 1)))
+
+
+def _climbers(free: Slopes, scale: float) -> list[_Climber]:
+    rates = [_RATE] * len(free.tangents) + [_MULTIPLIER_RATE * scale] * len(free.multipliers)
+    return [
+        _Climber(tensor, rate, torch.zeros_like(tensor), torch.zeros_like(tensor))
+        for tensor, rate in zip(free.tensors, rates, strict=True)
     ]
-    return torch.optim.Adam([group for group in groups if group["params"]])

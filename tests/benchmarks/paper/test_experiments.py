@@ -71,6 +71,18 @@ def test_a_table_of_regression(reproduce: Reproduce, tmp_path: Path) -> None:
     assert (out / "figure-3-spread.png").stat().st_size > 5000
 
 
+def test_rows_measured_side_by_side(reproduce: Reproduce, tmp_path: Path) -> None:
+    """The same numbers as by one process, up to the times."""
+    asked = ("table-1a", "--only", "sine2d", *SMALL, "--cache", tmp_path / "networks")
+    found = []
+    for jobs in (1, 2):
+        result = reproduce(*asked, "--out", tmp_path / str(jobs), "--jobs", jobs)
+        assert result.status == 0, result.stderr
+        rows = csv.DictReader((tmp_path / str(jobs) / "table-1a.csv").read_text().splitlines())
+        found.append([(row["hidden"], row["moment"], row["inside"]) for row in rows])
+    assert found[0] == found[1]
+
+
 def test_a_table_of_classification(reproduce: Reproduce, tmp_path: Path) -> None:
     out = tmp_path / "results"
     result = reproduce("table-1b", "--points", 4, "--steps", 300, "--out", out)

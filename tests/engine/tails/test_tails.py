@@ -13,8 +13,8 @@ from tests.engine.tails.nested import narrow_box, narrow_layers, nodes, points
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.engine.general.general_pass import GeneralPass
 from bnndp.engine.margins import margins
+from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.tails.tails import hoped_tails, margin_tails, useful_tails
 from bnndp.errors import InputError
 from bnndp.geometry.box import Box
@@ -146,7 +146,7 @@ def test_useful_tails_are_those_of_the_pairs_that_may_gain(sizes: tuple[int, ...
     """Every bound is one of margin_tails or 1, some are below those from two moments, and no hope was too small."""
     layers, box = make(sizes, 3, std=0.6, margin=9.0), regions(5, 1e-3, 3, count=6)
     label = torch.zeros(6, dtype=torch.int64)
-    known = margins(GeneralPass.of(BayesianNetwork.from_linears(layers), box), label[:, None], 4)
+    known = margins(MomentPass.of(BayesianNetwork.from_linears(layers), box), label[:, None], 4)
     mean, variance = known.mean[:, 0], known.variance[:, 0]
     useful = useful_tails(layers, box, label, mean, variance)
     every = margin_tails(layers, box, label, mean, torch.ones_like(mean, dtype=torch.bool))

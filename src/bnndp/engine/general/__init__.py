@@ -1,1 +1,0 @@
-"""The general moment pass, for networks of any layers (docs/theory.md)."""
