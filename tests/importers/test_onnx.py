@@ -394,7 +394,9 @@ def test_anything_else_is_one_clear_line(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00", b"hello", b"\x08", b"\x80" * 100, gzip.compress(b"\x0a\xff", mtime=0)])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00", b"hello", b"\x08", b"\x80" * 100, gzip.compress(b"\x0a\xff", mtime=0)]
+)
 def test_what_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "n.onnx"
     path.write_bytes(content)
