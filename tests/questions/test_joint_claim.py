@@ -90,7 +90,7 @@ def test_lines_are_below_wherever_the_claim_may_fail(seed: int, members: int) ->
     label = p[0].argmax(-1)
     rows = decision_rows(label, 3)[0][:, :1]
     claim = joint_claim.JointClaim(*found, rows, label, torch.full_like(label, -1), how)
-    margins = claim._margins(found[0], label, rows, None, whole=True)
+    margins = claim._margins(found[0], label, rows, None)
     _, asked, constant = claim.lines(found[0], label, rows, margins)
     lines = torch.einsum("brn,pbn->pbr", asked, torch.cat(each, -1)) + constant
     truth = torch.einsum("brc,pbc->pbr", rows, p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -11,17 +12,15 @@ from support.ensembles import outputs
 from tests.marks import slow_but
 from torch import Tensor
 
-from bnndp.attack import decision_rows
-from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
+from bnndp.attack.draws import evaluate
+from bnndp.attack.violation import drawn_mean
 from bnndp.deadline import NEVER, Deadline
 from bnndp.engine.moment_pass import MomentPass
-from bnndp.engine.protocol import BranchablePass, Margins
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork
-from bnndp.questions.from_margins import row_bound
-from bnndp.tighten.branching import Branching, branch
-from bnndp.tighten.margin_claim import MarginClaim, Value
+from bnndp.tighten.branching import Branching, Cells, branch
+from bnndp.tighten.row_claim import RowClaim
 
 
 def network(sizes: tuple[int, ...], std: float, seed: int) -> BayesianNetwork:
@@ -29,29 +28,25 @@ def network(sizes: tuple[int, ...], std: float, seed: int) -> BayesianNetwork:
     for n_in, n_out in pairwise(sizes):
         weight, spread = 1.5 * dice.normal(n_out, n_in) / n_in**0.5, std * dice.normal(n_out, n_in).abs()
         linears.append(Linear(weight, spread, 0.3 * dice.normal(n_out), std * dice.normal(n_out).abs()))
-    return BayesianNetwork.from_linears(linears, "classification")
+    return BayesianNetwork.from_linears(linears)
 
 
 def branched(
     net: BayesianNetwork,
     box: Box,
-    label: Tensor,
+    row: Tensor,  # (outputs,)
     cells: int,
-    value: Value | None = None,
+    level: float = 0.0,
     deadline: Deadline = NEVER,
 ) -> Tensor:
-    """The least row of the decision for ``label`` on each box, with at most ``cells`` cells."""
-    bounds = MomentPass.of(net, box)
-    rows = decision_rows(label, net.n_out)[0]
-
-    def least(_: BranchablePass, found: Margins, owner: Tensor) -> Tensor:
-        return row_bound(rows[owner], found, label[owner]).amin(-1)
-
-    how = Branching(cells, 10, 3, 7, deadline)
-    return branch(MarginClaim(bounds, label, net.n_out, value or least, how), torch.arange(box.batch), how)
+    """The least of ``row . E f - level`` on each box, with at most ``cells`` cells."""
+    bounds, how = MomentPass.of(net, box), Branching(cells, 10, 3, 7, deadline)
+    rows, levels = row.expand(box.batch, 1, -1), torch.full((box.batch,), level, dtype=torch.float64)
+    return branch(RowClaim(bounds, rows, levels, how), torch.arange(box.batch), how)
 
 
 MODELS = [((2, 6, 6, 3), 0.0), ((3, 8, 4), 0.02)]
+FAR = 100.0  # a level that nothing reaches
 
 
 @pytest.mark.parametrize("seed", slow_but(range(8), 0))
@@ -60,18 +55,17 @@ def test_the_least_cell_bounds_the_box_and_more_cells_are_tighter(
     sizes: tuple[int, ...], std: float, seed: int
 ) -> None:
     net, dice = network(sizes, std, seed), Dice(seed)
-    centre = dice.normal(2, sizes[0])
-    box = Box.ball(centre, torch.tensor([0.2, 0.7], dtype=torch.float64))
-    noise = draw_softmax_noise(net, 4096 if std else 1, seed=seed)
-    label = estimate_softmax(net, centre, noise).mean.argmax(-1)
-    found = [branched(net, box, label, cells) for cells in (1, 4, 12)]
-    assert all((few <= more + 1e-9).all() for few, more in pairwise(found))
+    box, row = Box.ball(dice.normal(2, sizes[0]), torch.tensor([0.2, 0.7], dtype=torch.float64)), dice.normal(sizes[-1])
+    found = [branched(net, box, row, cells, FAR) + FAR for cells in (1, 4, 12)]
+    assert all((few <= more).all() for few, more in pairwise(found))
+    assert bool(found[0][1] < found[-1][1])
     share = dice.uniform(shape=(40, *box.lower.shape))
     share[:10] = share[:10].round()
-    at = estimate_softmax(net, box.lower + share * (box.upper - box.lower), noise)
-    margin = torch.einsum("brc,pbc->pbr", decision_rows(label, sizes[-1])[0], at.mean).amin(-1)
-    error = 6 * 2 * at.std_error.amax(-1) if std else 0.0
-    assert bool((found[-1] <= (margin + error + 1e-12).amin(0)).all())
+    at = (box.lower + share * (box.upper - box.lower)).flatten(0, 1)
+    drawn = evaluate(drawn_mean(net, seed), at) @ row  # (draws, points)
+    error = 6 * drawn.std(0) / drawn.shape[0] ** 0.5 if std else 0.0
+    truth = (drawn.mean(0) + error).unflatten(0, (40, -1)).amin(0)
+    assert bool((found[-1] <= truth + 1e-12).all())
 
 
 def test_cells_decide_what_one_pass_cannot() -> None:
@@ -79,31 +73,45 @@ def test_cells_decide_what_one_pass_cannot() -> None:
     decided, box = torch.zeros(2, dtype=torch.int64), Box.ball(torch.zeros(1, 2, dtype=torch.float64), 0.3)
     axis = torch.linspace(-0.3, 0.3, 141, dtype=torch.float64)
     for seed in range(12):
-        net = network((2, 8, 2), 0.0, seed)
-        logits = outputs(net, torch.cartesian_prod(axis, axis))[0]
-        margin = logits[:, 0] - logits[:, 1]
-        label = torch.tensor([int(margin.mean() < 0)])
-        found = [branched(net, box, label, cells) > 0 for cells in (1, 16)]
+        values = outputs(net := network((2, 8, 2), 0.0, seed), torch.cartesian_prod(axis, axis))[0]
+        margin = values[:, 0] - values[:, 1]
+        row = margin.mean().sign() * torch.tensor([1.0, -1.0], dtype=torch.float64)
+        found = [branched(net, box, row, cells) > 0 for cells in (1, 16)]
         decided += torch.cat(found)
         if bool(found[1]):
-            assert bool(((1 - 2 * label) * margin > 0).all())
+            assert bool((margin * margin.mean() > 0).all())
     assert 0 < int(decided[0]) < int(decided[1]) < 12
+
+
+@dataclass(frozen=True)
+class Told:
+    """A claim of one layer of two neurons: of the box itself nothing is known, of its cells what is said."""
+
+    values: tuple[float, float]
+    widths: tuple[int, ...] = (2,)
+
+    def on_cells(self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> Cells:
+        value = torch.tensor([-1.0] if before is None else self.values, dtype=torch.float64)
+        known = signs[0][:, 0] != 0
+        return Cells(value, torch.where(known, -1, 0), 0 * owner, torch.zeros_like(known), (value,))
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
 def test_a_cell_without_a_bound_is_not_decided(value: float) -> None:
-    """Not even one of them, where all others are."""
-    net, box, asked = network((2, 6, 3), 0.05, 2), Box.ball([[0.1, 0.2]], 0.3), []
+    """Not even one of them, where the other is."""
+    how, box = Branching(4, 0, 0, 7, NEVER), torch.tensor([0])
+    assert branch(Told((1.0, 2.0)), box, how).item() == 1.0
+    for values in ((value, 1.0), (1.0, value)):
+        assert not branch(Told(values), box, how).item() > 0
 
-    def nothing(_: BranchablePass, found: Margins, owner: Tensor) -> Tensor:
-        asked.append(owner)
-        bounds = torch.full((len(owner),), float(len(asked) > 1), dtype=torch.float64)  # the box itself is cut
-        return bounds if len(asked) == 1 else bounds.index_fill(0, torch.tensor([-1]), value)
 
-    assert branched(net, box, torch.tensor([0]), 4, nothing).item() < -1e300
-    assert len(asked) > 1
+@pytest.mark.parametrize("level", [torch.nan, -torch.inf, torch.inf])
+def test_a_level_that_is_no_number_is_not_reached(level: float) -> None:
+    box, row = Box.ball([[0.1, 0.2]], 0.3), torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    for cells in (1, 8):
+        assert branched(network((2, 6, 3), 0.05, 2), box, row, cells, level).item() == -torch.inf
 
 
 def test_when_the_time_is_over_nothing_more_is_claimed() -> None:
-    net, box, label = network((2, 6, 3), 0.0, 2), Box.ball([[0.1, 0.2]], 0.3), torch.tensor([0])
-    assert branched(net, box, label, 32, deadline=Deadline(0.0)).item() == -torch.inf
+    box, row = Box.ball([[0.1, 0.2]], 0.3), torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    assert branched(network((2, 6, 3), 0.0, 2), box, row, 32, deadline=Deadline(0.0)).item() == -torch.inf

@@ -85,11 +85,13 @@ class ShiftedBranches(Shifted):
         signs: tuple[Tensor, ...],
         cut: HalfSpace | None = None,
         ranges: tuple[Interval, ...] = (),
+        anew: tuple[Tensor, ...] = (),
     ) -> ShiftedBranches:
         """The pass on cells of the boxes ``owner``."""
         shift = self.shift if self.shift.ndim == 1 else self.shift[owner]
         inside = None if cut is None else cut.moved(shift)
-        return ShiftedBranches(self.inner.restricted(owner, signs, inside, ranges), shift, self.region[owner], cut)
+        inner = self.inner.restricted(owner, signs, inside, ranges, anew)
+        return ShiftedBranches(inner, shift, self.region[owner], cut)
 
     @property
     def ranges_of_means(self) -> tuple[Interval, ...]:

@@ -47,7 +47,7 @@ class MomentPass:
     cut: HalfSpace | None = None  # x outside of it are not asked about
     whole: tuple[MomentPass, Tensor] | None = None  # the pass over whole boxes, and the box (batch,) of each cell
     ranges: tuple[Interval, ...] = ()  # known ranges of the means before each activation
-    anew: bool = True  # whether better ranges are asked for
+    anew: tuple[Tensor, ...] | None = None  # (batch, n) each: where better ones are asked for; None: everywhere
     given: HiddenLayers | None = None  # in place of the first of the layers
 
     @classmethod
@@ -189,17 +189,18 @@ class MomentPass:
         signs: tuple[Tensor, ...],
         cut: HalfSpace | None = None,
         ranges: tuple[Interval, ...] = (),
+        anew: tuple[Tensor, ...] = (),
     ) -> MomentPass:
         """The pass on cells of the boxes ``owner``; of stacked members as many of each, one member after the other.
 
-        With ``ranges`` of the means on the cells none are bounded anew.
+        With ``ranges`` of the means on the cells only those ``anew`` are bounded anew.
         """
         layers = [
             layer.on_boxes(owner.shape[0] // layer.weight.shape[0]) if isinstance(layer, StackedLinear) else layer
             for layer in self.layers
         ]
         whole = (self, owner) if self.whole is None else (self.whole[0], self.whole[1][owner])
-        return MomentPass(layers, self.shapes, self.box[owner], signs, cut, whole, ranges, not ranges)
+        return MomentPass(layers, self.shapes, self.box[owner], signs, cut, whole, ranges, anew if ranges else None)
 
     @property
     def ranges_of_means(self) -> tuple[Interval, ...]:
@@ -208,7 +209,7 @@ class MomentPass:
 
     def with_ranges(self, ranges: tuple[Interval, ...]) -> MomentPass:
         """The pass on the same boxes where these ranges of the means before each activation are known."""
-        return replace(self, ranges=ranges, anew=True)
+        return replace(self, ranges=ranges, anew=None)
 
     def before(self, number: int) -> MomentPass | None:
         """The pass whose outputs are what goes into an activation; None if that is not a layer with weights."""

@@ -211,6 +211,11 @@ class BranchablePass(Branchable, Pass, Protocol):
     """A pass that can be restricted to cells."""
 
     @property
+    def cut(self) -> HalfSpace | None:
+        """The half-spaces (batch,) of x that are asked about; None: all x."""
+        ...
+
+    @property
     def ranges_of_means(self) -> tuple[Interval, ...]:
         """Of the means before each activation: (batch, n) each."""
         ...
@@ -233,11 +238,13 @@ class BranchablePass(Branchable, Pass, Protocol):
         signs: tuple[Tensor, ...],
         cut: HalfSpace | None = None,
         ranges: tuple[Interval, ...] = (),
+        anew: tuple[Tensor, ...] = (),
     ) -> BranchablePass:
         """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer.
 
         Only x in the half-spaces ``cut`` (cells,) are asked about, if there are some. With ``ranges`` of the means
-        before each activation, which hold on larger cells, none are bounded anew.
+        before each activation, which hold on larger cells, only those of the neurons ``anew`` (cells, n) are bounded
+        anew, if any.
         """
         ...
 

@@ -15,7 +15,7 @@ need to hold up to g only, and :math:`A\cdot\mathbb Ep\ge\min(\ell,\text{bound})
 positive nothing is left to prove, so a cell is bounded again, or cut, with the half-space :math:`\pi(x)\le\epsilon`: on
 it the ranges of all layers are shorter (as with the output constraints of Kotha et al. 2023). The mean over members is
 positive where all of them are, so of a mixture only the x are asked about at which some member may be behind, one claim
-for each. A single member needs no lines: its largest rival must be behind by enough (``margin_threshold.py``).
+for each. A single network needs no lines: each of its margins must be above a level (``margin_levels.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bnndp.engine.side_by_side import SideBySide
 from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import ELEMENTARY, TINY, gamma
 from bnndp.questions.known_margins import KnownMargins, for_members, row_bound
-from bnndp.questions.margin_threshold import CUT, POSITIVE, threshold, turned_covariance
+from bnndp.questions.margin_threshold import CUT, POSITIVE, threshold
 from bnndp.questions.member_lines import as_rows, lines_of_members
 from bnndp.questions.softmax_lines import SHARES
 from bnndp.tighten.branching import Branching, Cells, costliest
@@ -84,12 +84,11 @@ class JointClaim:
         known = None if before is None else _State.of(before, len(self.whole.groups))
         cells = self.whole.restricted(owner, signs, None if known is None else known.cut)
         with torch.no_grad():
-            whole = not any(bool(sign.any()) for sign in signs)
-            margins = self._margins(cells, label, rows, known, whole)
+            margins = self._margins(cells, label, rows, known)
             cut = None if known is None else known.cut
-            if known is None and self.several:
+            if known is None:
                 cut, margins = self._where_behind(cells, owner, margins)
-            value, asked, constant = (self.lines if self.several else self.duel)(cells, label, rows, margins)
+            value, asked, constant = self.lines(cells, label, rows, margins)
             begin = None
             if known is not None and (usual := cells.slopes(asked)) is not None:
                 begin = usual[0].map(known.slopes)
@@ -102,8 +101,7 @@ class JointClaim:
             reached = torch.where(reached.isfinite(), reached, -torch.inf)
             best = reached.max(-1)
             layer, neuron = costliest(cells, asked, slopes, best.indices)
-            by_line = best.values if self.several else torch.where(best.values > 0, POSITIVE, -torch.inf)
-            value = torch.maximum(value[:, 0], by_line).nan_to_num(-torch.inf, neginf=-torch.inf)
+            value = torch.maximum(value[:, 0], best.values).nan_to_num(-torch.inf, neginf=-torch.inf)
             value = value.clamp_max(POSITIVE)  # more is not known of all other x
             value = torch.where(cells.empty | _void(cells, margins), POSITIVE, value)
             cut = deeper(not_above(planes.affine, lowered, best, CUT), cut, cells.box)
@@ -117,9 +115,7 @@ class JointClaim:
         """The weights (members,) of each group."""
         return self.weights.split([group.members for group in cells.groups])
 
-    def _margins(
-        self, cells: SideBySide, label: Tensor, rows: Tensor, known: _State | None, whole: bool
-    ) -> list[KnownMargins]:
+    def _margins(self, cells: SideBySide, label: Tensor, rows: Tensor, known: _State | None) -> list[KnownMargins]:
         """What one pass says of the margins of each group, and what held on the larger cell."""
         classes, found = rows.shape[-1], list[KnownMargins]()
         for i, group in enumerate(cells.groups):
@@ -135,24 +131,18 @@ class JointClaim:
                 held = KnownMargins(here.mean[:, 0], most, here.variance[:, 0], turned)
             else:
                 held = KnownMargins(*(group.spread(each) for each in known.margins[4 * i : 4 * i + 4]))
-            turned, variance = held.turned, held.variance
-            if bounds.random and bounds.gaussian and not self.several:
-                turned = torch.fmin(turned, turned_covariance(bounds, rows, label)) if whole else turned
-            elif bounds.random and known is not None:
+            variance = held.variance
+            if bounds.random and known is not None:
                 variance = torch.fmin(variance, bounds.variance(margins))
-            found.append(KnownMargins(torch.fmax(least, held.least), torch.fmin(most, held.most), variance, turned))
+            least, most = torch.fmax(least, held.least), torch.fmin(most, held.most)
+            found.append(KnownMargins(least, most, variance, held.turned))
         return found
-
-    @property
-    def several(self) -> bool:
-        """Whether there are sums over members."""
-        return self.whole.members > 1
 
     def _by_members(self, cells: SideBySide, rows: Tensor, label: Tensor, known: list[KnownMargins]) -> list[Tensor]:
         """Lower bounds of the members by themselves, times their weights."""
         found = []
         for group, weight, own in zip(cells.groups, self._shares(cells), known, strict=True):
-            bound = row_bound(group, for_members(group, rows), for_members(group, label), own)
+            bound = row_bound(group.bounds, for_members(group, rows), for_members(group, label), own)
             found.append(weight[:, None, None] * bound.unflatten(0, (group.members, -1)))
         return found
 
@@ -212,25 +202,6 @@ class JointClaim:
         level = level - offset + gamma(8) * (level.abs() + offset.abs())
         fine = level.isfinite() & normal.isfinite().all(-1) & (behind >= 0)
         return HalfSpace(torch.where(fine[:, None], normal, 0.0), torch.where(fine, level, 0.0)), found
-
-    def duel(
-        self,
-        cells: SideBySide,
-        label: Tensor,  # (cells,)
-        rows: Tensor,  # (cells, 1, classes)
-        known: list[KnownMargins],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for a single member: the mean margin of the largest rival, less what is enough of it.
-
-        Where that is positive the row is more than ``CUT``, whatever the other margins are on the cell.
-        """
-        (group,), (own,) = cells.groups, known
-        value = row_bound(group, rows, label, own)
-        rival = rows[:, 0].argmin(-1, keepdim=True)
-        enough = threshold(group, rows, label, own)
-        one = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
-        asked = one[label] - one[rival[:, 0]]
-        return value, asked[:, None], -enough
 
 
 def _void(cells: SideBySide, known: list[KnownMargins]) -> Tensor:  # (cells,)

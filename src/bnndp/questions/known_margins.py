@@ -43,8 +43,8 @@ def margin_tails(bounds: BranchablePass, least: Tensor, variance: Tensor) -> Ten
     return torch.minimum(found, gaussian_tails(bounds, Margins(least, variance)))
 
 
-def row_bound(group: Group, rows: Tensor, label: Tensor, known: KnownMargins) -> Tensor:
+def row_bound(bounds: BranchablePass, rows: Tensor, label: Tensor, known: KnownMargins) -> Tensor:
     """Lower bounds (members * cells, rows) for each member from its margins."""
-    tails = margin_tails(group.bounds, known.least, known.variance)
+    tails = margin_tails(bounds, known.least, known.variance)
     found = torch.maximum(union_bound(rows, tails, label), second_order_bound(rows, known.least, known.variance, label))
     return torch.fmax(found, rows.amin(-1))

@@ -17,10 +17,7 @@ __all__ = ["CUT", "POSITIVE", "margin_above", "threshold", "turned_covariance", 
 
 CUT = 1e-6
 """Points x with more than this are left out; a decision needs no more."""
-_AHEAD, _NEAR = (
-    1e-3,
-    300.0,
-)  # mean margins: by how much they must be ahead, and their largest size (``margin_threshold.py``)
+_AHEAD, _NEAR = 1e-3, 300.0  # mean margins: by how much they must be ahead, and their largest size
 _WIDE, _CLASSES = 100.0, 1000  # variances of margins and numbers of classes up to which that is known
 _STEPS = 12  # of the halving by which g is found
 
@@ -34,7 +31,7 @@ def threshold(group: Group, rows: Tensor, label: Tensor, known: KnownMargins) ->
     need = torch.full_like(rows[..., 0], 2 * CUT)
     enough = margin_above(group, rows, label, known, rival, need)
     ahead = replace(known, least=known.least.scatter(1, rival, enough))
-    enough = torch.where(row_bound(group, rows, label, ahead) > need, enough, torch.inf)
+    enough = torch.where(row_bound(group.bounds, rows, label, ahead) > need, enough, torch.inf)
     if group.bounds.gaussian or not group.bounds.random:
         enough = torch.fmin(enough, turned_threshold(rows, label, known, random=group.bounds.random))
     return enough
@@ -89,6 +86,6 @@ def margin_above(group: Group, rows: Tensor, label: Tensor, known: KnownMargins,
     for _ in range(_STEPS):
         at = 0.5 * low + 0.5 * high
         ahead = replace(known, least=known.least.scatter(1, rival, at))
-        enough = row_bound(group, rows, label, ahead) > need
+        enough = row_bound(group.bounds, rows, label, ahead) > need
         low, high = torch.where(enough, low, at), torch.where(enough, at, high)
     return high

@@ -27,16 +27,16 @@ from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails, undecided
 from bnndp.questions.joint_claim import JointClaim
+from bnndp.questions.margin_levels import branched_rows
 from bnndp.questions.mixture_softmax import mixture_classes, mixture_rows
 from bnndp.tighten.branching import Branching, branch
 from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
-from bnndp.tighten.margin_claim import MarginClaim
 from bnndp.tighten.pass_choice import chunked, plan
 
 _BRANCHED = 16.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
-_STEPS = 3  # of ascent on each of its cells
+_STEPS, _JOINT_STEPS = 1, 3  # of ascent on each of its cells, and on those of all members of a mixture
 _LEAST_CELLS = 8  # for each member of a mixture
 _LED = 4  # members of a mixture up to which each is asked where it may be behind
 
@@ -158,9 +158,7 @@ def one_pass_rows(
                 known = by_class(bounds.least(pairs), bounds.variance(pairs), reference)
                 by_moments, hopeful[part] = _by_margins(bounds, asked, known, costly=costly)
                 found = torch.fmax(found, by_moments)
-                if options.branch > 1 and (bounds.gaussian or not bounds.random):
-                    found = _branched_jointly(passes, asked, found, options)
-                elif options.branch > 1 and bounds.branchable is not None:
+                if options.branch > 1 and bounds.branchable is not None:
                     first = max(options.optimise, _FIRST_STEPS)
                     how = Branching(options.branch, first, _STEPS, passes.capacity, options.deadline)
                     found = _branched(bounds.branchable, asked, known, found, how)
@@ -215,15 +213,8 @@ def _branched(bounds: BranchablePass, asked: _Asked, known: Margins, bound: Tens
     at = left.nonzero()[:, 0]
     if at.numel() == 0:
         return bound
-
-    def value(on_cells: BranchablePass, found: Margins, owner: Tensor) -> Tensor:
-        part, tails = asked[at[owner]], gaussian_tails(on_cells, found)[:, 0]
-        return _from_moments(on_cells, part, found, tails).amin(-1)
-
-    claim = MarginClaim(bounds.restricted(at, ()), asked.label[at], asked.rows.shape[-1], value, how)
-    least = branch(claim, torch.arange(at.numel(), device=at.device), how)
-    # The least row on the box bounds them all.
-    return bound.index_copy(0, at, torch.maximum(bound[at], least[:, None]))
+    found = branched_rows(bounds.restricted(at, ()), asked.rows[at], asked.label[at], how)
+    return bound.index_copy(0, at, torch.fmax(bound[at], found))
 
 
 def _branched_jointly(passes: Mixture, asked: _Asked, bound: Tensor, options: Options) -> Tensor:
@@ -241,7 +232,7 @@ def _branched_jointly(passes: Mixture, asked: _Asked, bound: Tensor, options: Op
     rows, label = asked.rows[at[owner], row].repeat_interleave(members, 0)[:, None], asked.label[at[box]]
     chunk = max(1, passes.capacity // whole.members)
     cells = max(min(options.branch, _LEAST_CELLS), 2 * options.branch // members) if members > 1 else options.branch
-    how = Branching(cells, max(options.optimise, _FIRST_STEPS), _STEPS, chunk, options.deadline)
+    how = Branching(cells, max(options.optimise, _FIRST_STEPS), _JOINT_STEPS, chunk, options.deadline)
     claim = JointClaim(whole.restricted(box, ()), weights, rows, label, first.repeat(owner.numel()), how)
     least = branch(claim, torch.arange(box.numel(), device=at.device), how, box).unflatten(0, (-1, members)).amin(-1)
     return bound.index_put((at[owner], row), torch.maximum(bound[at[owner], row], least))

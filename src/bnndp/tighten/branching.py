@@ -50,6 +50,16 @@ class Cells:
         state = tuple(tensor[index] for tensor in self.state)
         return Cells(self.value[index], self.layer[index], self.neuron[index], self.again[index], state)
 
+    def with_cells(self, index: Tensor, other: Cells) -> Cells:
+        """With what was found anew on the cells at ``index``."""
+        pairs = zip(self._tensors, other._tensors, strict=True)
+        value, layer, neuron, again, *state = [old.index_copy(0, index, new) for old, new in pairs]
+        return Cells(value, layer, neuron, again, tuple(state))
+
+    @property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return (self.value, self.layer, self.neuron, self.again, *self.state)
+
 
 class Claim(Protocol):
     """Something that is to be positive on the boxes of a pass, and is bounded on cells of them."""
@@ -85,7 +95,7 @@ def branch(
     if found is None:
         return torch.full((batch,), -torch.inf, dtype=torch.float64, device=boxes.device)
     least = found.value.new_full((batch,), torch.inf)  # over the cells that are not cut
-    count = torch.ones_like(boxes)
+    count, groups = torch.ones_like(boxes), 0 if together is None else int(together.max()) + 1
     while True:
         open_ = ~(found.value > 0)
         again = open_ & found.again
@@ -94,7 +104,7 @@ def branch(
         wanted = torch.bincount(owner[split], minlength=batch)
         lost = stuck | (count + wanted > how.cells)
         if together is not None:
-            lost = (torch.bincount(together[lost], minlength=batch) > 0)[together]
+            lost = (torch.bincount(together[lost], minlength=groups) > 0)[together]
         hopeful = ~lost[owner]
         again, split = again & hopeful, split & hopeful
         parts = (again.nonzero()[:, 0], split.nonzero()[:, 0], split.nonzero()[:, 0])
@@ -147,7 +157,11 @@ def costliest(bounds: Branchable, rows: Tensor, slopes: Slopes | None, worst: Te
     if slopes is None:
         nothing = torch.full_like(worst, -1)
         return nothing, nothing
-    scores = bounds.branching_scores(rows, slopes, worst)
+    return largest(bounds.branching_scores(rows, slopes, worst), worst)
+
+
+def largest(scores: list[Tensor], worst: Tensor) -> tuple[Tensor, Tensor]:
+    """The layer and index of the neuron with the largest score; -1 where none is positive."""
     best = torch.cat(scores, -1).max(-1)
     offsets = torch.tensor([0, *(s.shape[1] for s in scores)], device=worst.device).cumsum(0)
     layer = torch.bucketize(best.indices, offsets[1:], right=True)

@@ -51,7 +51,8 @@ def stages(options: Options, task: str, n_in: int, depth: int) -> tuple[Stage, .
     chosen = replace(options, effort="low", fixed=frozenset(), time_limit=None)
     table = _REGRESSION if task == "regression" else _SMALL if n_in <= _FEW_INPUTS else _LARGE
     plan = [Stage("low", replace(chosen, **_ONE_PASS)), Stage("low", chosen)]
-    for level in LEVELS[1 : LEVELS.index(options.effort) + 1]:
+    levels = LEVELS[1 : LEVELS.index(options.effort) + 1]
+    for level in levels[-1:] if table is _LARGE else levels:
         wanted = table[level] | (_DEEP if task == "classification" and depth >= _DEPTH else {})
         free = {name: value for name, value in wanted.items() if name not in options.own}
         plan.append(Stage(level, replace(chosen, **free)))

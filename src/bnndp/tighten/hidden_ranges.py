@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
-from bnndp.engine.chunks import indices_of
+from bnndp.engine.chunks import cache_size, indices_of
 from bnndp.engine.protocol import BranchablePass, Climbable, known
 from bnndp.geometry.bounds import Interval
 from bnndp.tighten.slopes import climb
 
 __all__ = ["with_optimised_ranges"]
+
+_NUMBERS = 2**22  # in the rows that are carried to x at a time, each with all that its gradient keeps
 
 
 def with_optimised_ranges(bounds: BranchablePass, steps: int, deadline: Deadline) -> BranchablePass:
@@ -35,9 +37,13 @@ def _optimised(part: Climbable, before: Interval, steps: int, deadline: Deadline
     at = indices_of((before.lower < 0) & (before.upper > 0))  # (batch, k)
     if at.shape[1] == 0:
         return before
-    rows = _unit_rows(at, before.lower.shape[1])
-    found = climb(part, torch.cat([rows, -rows], 1), steps, deadline)[0].least
-    low, negated = known(found).chunk(2, 1)
+    widest = max(part.box.n, before.lower.shape[1])
+    size = max(1, cache_size(_NUMBERS, at.device) // (2 * part.box.batch * widest))
+    found = []
+    for some in at.split(size, 1):
+        rows = _unit_rows(some, before.lower.shape[1])
+        found.append(known(climb(part, torch.cat([rows, -rows], 1), steps, deadline)[0].least).chunk(2, 1))
+    low, negated = (torch.cat(each, 1) for each in zip(*found, strict=True))
     lower, upper = before.lower.scatter_reduce(1, at, low, "amax"), before.upper.scatter_reduce(1, at, -negated, "amin")
     return Interval(lower, upper)
 

@@ -8,18 +8,17 @@ one row costs a fraction of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import BranchablePass, known
+from bnndp.engine.protocol import BranchablePass, Slopes, known
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.half_space import HalfSpace
 from bnndp.maths.rounding import gamma
-from bnndp.tighten.branching import Branching, Cells, costliest
-from bnndp.tighten.hidden_ranges import with_optimised_ranges
+from bnndp.tighten.branching import Branching, Cells, largest
 from bnndp.tighten.slopes import climb
 from bnndp.tighten.unproved_points import POSITIVE, deeper, not_above, worthwhile
 
@@ -27,39 +26,51 @@ __all__ = ["RowClaim"]
 
 _LAST = 100  # steps of slopes on cells without unknown signs, where nothing else is left
 _LEAST = 1e-6  # what is missing counts as, when a cell is asked for again
-_ANEW = 2  # neurons of known sign up to which all ranges of a cell are bounded anew
+_FEW = 8  # neurons of a layer whose ranges are bounded anew on a cell
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
     """What is known of cells, for the cells that they are cut into."""
 
+    level: Tensor  # (cells,): what the row is to be above
     reached: Tensor  # (cells,): the best lead so far
     cut: HalfSpace  # the x that are left
     ranges: tuple[Interval, ...]  # of the means before each activation
+    costly: tuple[Tensor, ...]  # (cells, n) each: the neurons whose range costs the row most
     slopes: Sequence[Tensor]  # (cells, 1, n) each
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         ends = [end for each in self.ranges for end in (each.lower, each.upper)]
-        return (self.reached, self.cut.normal, self.cut.level, *ends, *self.slopes)
+        return (self.level, self.reached, self.cut.normal, self.cut.level, *ends, *self.costly, *self.slopes)
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor], layers: int) -> _State:
-        reached, normal, level, *others = tensors
-        ends, slopes = others[: 2 * layers], others[2 * layers :]
+        level, reached, normal, edge, *others = tensors
+        ends, costly, slopes = others[: 2 * layers], others[2 * layers : 3 * layers], others[3 * layers :]
         ranges = tuple(Interval(low, high) for low, high in zip(ends[::2], ends[1::2], strict=True))
-        return cls(reached, HalfSpace(normal, level), ranges, slopes)
+        return cls(level, reached, HalfSpace(normal, edge), ranges, tuple(costly), slopes)
+
+    def begin(self, cells: BranchablePass, rows: Tensor) -> Slopes | None:
+        """The slopes found before, for rows on these cells; None: there is no choice."""
+        usual = cells.slopes(rows)
+        return None if usual is None else usual[0].map(self.slopes)
 
 
 @dataclass(frozen=True, slots=True)
 class RowClaim:
-    """That ``rows . E f > level`` on each box of a pass. The value of a cell is the lead, at most ``POSITIVE``."""
+    """That ``rows . E f > level`` on each box of a pass. The value of a cell is the lead, at most ``POSITIVE``.
+
+    ``lower`` gives lower levels (cells,) that are enough at the x of cells of the boxes (cells,), where not all x of a
+    box are left.
+    """
 
     bounds: BranchablePass
     rows: Tensor  # (batch, 1, outputs)
     level: Tensor  # (batch,)
     how: Branching
+    lower: Callable[[BranchablePass, Tensor], Tensor] | None = None
 
     @property
     def widths(self) -> Sequence[int]:
@@ -68,32 +79,60 @@ class RowClaim:
 
     def on_cells(self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> Cells:
         """By the plane of the row, on what the plane of the larger cell has left of it."""
-        rows, level = self.rows[owner], self.level[owner]
-        parent = None if before is None else _State.of(before, len(self.widths))
-        deep = parent is not None and bool(torch.cat(signs, -1).abs().sum(-1).amin() > _ANEW)
-        ranges = parent.ranges if parent is not None and deep else ()
-        cells = self.bounds.restricted(owner, signs, None if parent is None else parent.cut, ranges)
-        if parent is not None and not any(bool(each.any()) for each in signs):
-            cells = with_optimised_ranges(cells, self.how.first, self.how.deadline)
-        begin, steps = None, self.how.first
-        if parent is not None:
-            steps = self.how.steps
-            if (usual := cells.slopes(rows)) is not None:
-                begin = usual[0].map(parent.slopes)
+        if before is None:
+            return self._bounded(owner, signs, None, self.how.first)
+        found = self._bounded(owner, signs, _State.of(before, len(self.widths)), self.how.steps)
+        stuck = ((found.layer < 0) & ~found.again & ~(found.value > 0)).nonzero()[:, 0]
+        if stuck.numel() == 0:
+            return found
+        state = _State.of([each[stuck] for each in found.state], len(self.widths))
+        return found.with_cells(stuck, self._bounded(owner[stuck], tuple(s[stuck] for s in signs), state, _LAST))
+
+    def _bounded(self, owner: Tensor, signs: tuple[Tensor, ...], parent: _State | None, steps: int) -> Cells:
+        """The bounds on cells, by so many steps of the slopes from those of the larger cells."""
+        rows, level, begin = self.rows[owner], self.level[owner], None
+        if parent is None:
+            cells = self.bounds.restricted(owner, signs)
+        else:
+            cells = self.bounds.restricted(owner, signs, parent.cut, parent.ranges, parent.costly)
+            level, begin = parent.level, parent.begin(cells, rows)
         planes, slopes = climb(cells, rows, steps, self.how.deadline, begin)
         with torch.no_grad():
-            layer, neuron = costliest(cells, rows, slopes, torch.zeros_like(owner))
-            stuck = (layer < 0) & ~(planes.least[:, 0] > level)
-        if bool(stuck.any()):
-            planes, slopes = climb(cells, rows, _LAST, self.how.deadline, slopes)
-        with torch.no_grad():
+            level = self._lower_level(cells, owner, signs, level, planes.least[:, 0])
+            scores = _scores(cells, rows, slopes)
+            layer, neuron = largest(scores, owner)
             lowered = -level - gamma(8) * (level.abs() + planes.least[:, 0].abs())
             reached = known(planes.least[:, 0] + lowered)
-            value = torch.where(cells.empty, POSITIVE, reached.clamp_max(POSITIVE))  # more is not known of all other x
             cut = not_above(planes.affine, lowered[:, None], reached[:, None].max(-1), 0.0)
             cut = deeper(cut, None if parent is None else parent.cut, cells.box)
             again = worthwhile(reached, None if parent is None else parent.reached, _LEAST)
-            again &= not deep  # on deep cells nothing but slopes would be better
             top = reached if parent is None else torch.maximum(reached, parent.reached)
-        state = _State(top, cut, cells.ranges_of_means, [] if slopes is None else slopes.tensors)
+            value = torch.where(cells.empty, POSITIVE, top.clamp_max(POSITIVE))  # more is not known of all other x
+        costly = tuple(_most(each) for each in scores)
+        state = _State(level, top, cut, cells.ranges_of_means, costly, [] if slopes is None else slopes.tensors)
         return Cells(value, layer, neuron, again, state.tensors)
+
+    def _lower_level(
+        self, cells: BranchablePass, owner: Tensor, signs: tuple[Tensor, ...], level: Tensor, least: Tensor
+    ) -> Tensor:
+        """The level on cells, lower where that may decide: where the row is positive, but not above the level."""
+        at = ((least > 0) & ~(least > level)).nonzero()[:, 0]
+        if self.lower is None or at.numel() == 0:
+            return level
+        ranges = tuple(Interval(each.lower[at], each.upper[at]) for each in cells.ranges_of_means)
+        cut = None if cells.cut is None else cells.cut[at]
+        some = self.bounds.restricted(owner[at], tuple(sign[at] for sign in signs), cut, ranges)
+        return level.index_copy(0, at, torch.fmin(level[at], self.lower(some, owner[at])))
+
+
+def _scores(cells: BranchablePass, rows: Tensor, slopes: Slopes | None) -> list[Tensor]:
+    """What unknown signs cost the rows, by layer: (cells, n) each."""
+    if slopes is None:
+        return [torch.full_like(each.lower, -torch.inf) for each in cells.ranges_of_means]
+    return cells.branching_scores(rows, slopes, rows.new_zeros(len(rows), dtype=torch.int64))
+
+
+def _most(scores: Tensor) -> Tensor:  # (cells, n)
+    """The few neurons that cost most."""
+    best = scores.topk(min(_FEW, scores.shape[1]))
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(1, best.indices, best.values > 0)

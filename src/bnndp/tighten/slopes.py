@@ -17,6 +17,7 @@ from torch import Tensor
 from bnndp.deadline import Deadline
 from bnndp.engine.protocol import Climbable, ClimbablePass, Planes, Slopes, Wrapped, known
 from bnndp.geometry.bounds import Affine
+from bnndp.geometry.box import Box
 
 _RATE, _DECAY = 0.5, 0.93  # of the first step, and from each to the next
 _FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8  # of Adam: decays of the means of gradients and squares, least root
@@ -45,18 +46,15 @@ def climb(
 ) -> tuple[Planes, Slopes | None]:
     """The best planes below ``rows . E f`` that ``steps`` steps find, and their slopes; None: there is no choice.
 
-    The ascent begins at ``begin`` where that is a number, and where the pass says elsewhere.
+    The ascent begins at ``begin``, the slopes of a larger cell; if there are none, at the planes of one pass.
     """
     with torch.no_grad():
-        found = bounds.affine(rows)
         choice = bounds.slopes(rows)
         if choice is None or not steps:
-            return found, None if choice is None else choice[0]
-        best, start = choice
-        if begin is not None:
-            pairs = zip(begin.tensors, start.tensors, strict=True)
-            start = start.map([torch.where(given.isnan(), usual, given) for given, usual in pairs])
-        plane, value = found.affine, known(bounds.least_of(found.affine))
+            return bounds.affine(rows), None if choice is None else choice[0]
+        best, start = choice if begin is None else (begin, begin.map([tensor.clone() for tensor in begin.tensors]))
+        found = bounds.affine(rows) if begin is None else _nothing(bounds.box, rows)
+        plane, value = found.affine, known(bounds.least_of(found.affine)) if begin is None else found.least
         free = start.map([tensor.requires_grad_() for tensor in start.tensors])
     climbers = _climbers(free, bounds.multiplier_scale(rows))
     for step in range(steps + 1):
@@ -79,6 +77,12 @@ def climb(
         for climber in climbers:
             climber.move(step)
     return Planes(plane, torch.maximum(found.least, value), found.method), best
+
+
+def _nothing(box: Box, rows: Tensor) -> Planes:
+    """Before anything is known of the rows."""
+    least = rows.new_full((box.batch, rows.shape[-2]), -torch.inf)
+    return Planes(Affine(rows.new_zeros(*least.shape, box.n), least), least, ("",) * box.batch)
 
 
 @dataclass(frozen=True, slots=True)

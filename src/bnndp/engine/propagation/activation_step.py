@@ -79,8 +79,9 @@ class Region:
     """The x that a pass is about: those of the boxes, or of cells of them.
 
     ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation have
-    these signs; ``cut`` leaves those of a half-space. ``ranges[k]`` are known ranges of these means. ``relax`` makes
-    the bounds at activations after random weights; a diagnosis takes others (benchmarks/tightness).
+    these signs; ``cut`` leaves those of a half-space. ``ranges[k]`` are known ranges of these means, and ``anew[k]``
+    (batch, n_k) says of which of them better ones are asked for. ``relax`` makes the bounds at activations after random
+    weights; a diagnosis takes others (benchmarks/tightness).
     """
 
     box: Box
@@ -88,11 +89,18 @@ class Region:
     cut: HalfSpace | None = None
     relax: Relax = relaxed
     ranges: Sequence[Interval] = ()
-    anew: bool = True  # whether better ranges than the known ones are asked for
+    anew: Sequence[Tensor] | None = None  # None: of all that make a difference; empty: of none
 
     def known(self, number: int) -> Interval | None:
         """The known range of the means before an activation."""
         return self.ranges[number] if number < len(self.ranges) else None
+
+    def asked(self, number: int) -> Tensor | None:
+        """The neurons before an activation of which a better range is asked for; None if they are not chosen here."""
+        known = self.known(number)
+        if self.anew is None or known is None:
+            return None
+        return self.anew[number] if self.anew else torch.zeros_like(known.lower, dtype=torch.bool)
 
 
 def after_weights(
@@ -107,11 +115,9 @@ def after_weights(
     """The node of an activation after a layer with weights."""
     weights, below = weighted.weights, weighted.below
     exact = below.signal.fixed and not weights.random
-    before, wanted = region.known(number), _wanted(phi, weighted, exact=exact, linear=linear)
-    if before is None or region.anew:
-        mean = mean_range(nodes, weighted, region.box, region.cut, wanted, before)
-    else:
-        mean = before
+    known, asked = region.known(number), region.asked(number)
+    wanted = (lambda _: asked) if asked is not None else _wanted(phi, weighted, exact=exact, linear=linear)
+    mean = mean_range(nodes, weighted, region.box, region.cut, wanted, known)
     mean = _on_cell(mean, region, number)
     if exact:
         return _exact(phi, mean, weighted, below)

@@ -1,0 +1,163 @@
+r"""Rows of the expected softmax of one network by branching: levels that every mean margin is to be above.
+
+All bounds of rows rise in the means of the margins :math:`D_j` (``from_margins.py``). So there is a level t such that
+all rows are positive wherever every :math:`M_j=\mathbb ED_j` is at least the larger of t and of what is known there.
+That :math:`M_j(x)>t` for every x is a claim about one row of the mean outputs (``tighten/row_claim.py``), one for each
+rival j that may be below, and each is proved on cells of its own.
+
+On a cell more is known of all margins, so a lower level may do: :math:`t_j(x)\le t`, found for a set of x that holds
+this x. All claims together still prove the rows at x. Let k be the rival with the least :math:`t_j(x)`: then
+:math:`M_j(x)>t_j(x)\ge t_k(x)` for every claim, the margins without a claim are above t, and the level of k holds at x.
+
+Where the outputs are Gaussian at every x, the row of one rival is positive from a level of its margin alone, whatever
+the other margins are (``margin_threshold.turned_threshold``). Then every claim proves its own row, on all cells, and
+never the other rows: the two kinds of levels are not mixed in a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, middle_rows
+from bnndp.engine.protocol import BranchablePass, Margins
+from bnndp.questions.from_margins import row_bound, undecided
+from bnndp.questions.known_margins import KnownMargins
+from bnndp.questions.margin_threshold import CUT, POSITIVE, turned_covariance, turned_threshold
+from bnndp.tighten.branching import Branching, branch
+from bnndp.tighten.hidden_ranges import with_optimised_ranges
+from bnndp.tighten.row_claim import RowClaim
+from bnndp.tighten.slopes import climb
+
+__all__ = ["branched_rows"]
+
+_HALVINGS = 16  # of the range of the margins, by which a level is found
+
+
+def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
+    """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide."""
+    bounds = with_optimised_ranges(bounds, how.first, how.deadline)
+    known = _Known.of(bounds, rows, label, how)
+    least = known.margins.mean[:, 0]
+    found = known.rows_at(least)
+    every = torch.arange(rows.shape[-1], device=rows.device)
+    each = [known.level_alone(rival.expand_as(label)) for rival in every] if bounds.random and bounds.gaussian else []
+    alone = torch.stack(each, 1) if each else torch.full_like(least, torch.inf)  # (batch, classes)
+    by_itself = (alone < torch.inf).all(-1)
+    together, raised = known.level_together()
+    levels = torch.where(by_itself[:, None], alone, together[:, None])
+    open_ = ~(found > 0).all(-1) & (levels < torch.inf).all(-1)
+    box, rival = (open_[:, None] & ~known.own & ~(least > levels)).nonzero().unbind(-1)
+
+    def lower(cells: BranchablePass, owner: Tensor) -> Tensor:
+        here, one = known[box[owner]].on(cells), by_itself[box[owner]]
+        level = torch.full_like(one, torch.inf, dtype=least.dtype) if bool(one.all()) else here.level_together()[0]
+        return torch.where(one, here.level_alone(rival[owner]), level) if bool(one.any()) else level
+
+    if box.numel():
+        asked = _duel(label[box], rival, rows)
+        claim = RowClaim(bounds.restricted(box, ()), asked, levels[box, rival], how, lower if bounds.random else None)
+        proved = branch(claim, torch.arange(box.numel(), device=box.device), how, box) > 0
+        open_ &= torch.bincount(box[~proved], minlength=rows.shape[0]) == 0
+    raised = torch.where(by_itself[:, None], POSITIVE, raised.clamp_max(CUT))
+    return torch.where(open_[:, None], torch.fmax(found, raised), found)
+
+
+def _duel(label: Tensor, rival: Tensor, rows: Tensor) -> Tensor:  # (batch,) each -> (batch, 1, classes)
+    """The difference of the outputs for both classes."""
+    one = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    return (one[label] - one[rival])[:, None]
+
+
+def _least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:  # (batch,) each
+    """About the least number between these from which on there is enough; infinite where that is nowhere known."""
+    for _ in range(_HALVINGS):
+        middle = 0.5 * low + 0.5 * high
+        there = enough(middle)
+        low, high = torch.where(there, low, middle), torch.where(there, middle, high)
+    return torch.where(enough(high), high, torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of the margins on boxes or cells, and bounds of rows where some of them are raised."""
+
+    bounds: BranchablePass
+    rows: Tensor  # (batch, rows, classes)
+    label: Tensor  # (batch,)
+    margins: Margins  # (batch, 1, classes)
+    most: Tensor  # (batch, classes): the mean margins are at most this
+    middles: Tensor | None  # variances of ``middle_rows``
+    own: Tensor  # (batch, classes): the class of the label
+
+    @classmethod
+    def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> _Known:
+        """On whole boxes, by slopes that are optimised for all margins."""
+        classes = rows.shape[-1]
+        pairs = margin_rows(label[:, None], classes)
+        least = climb(bounds, pairs, how.first, how.deadline)[0].least
+        with torch.no_grad():
+            margins = by_class(least, bounds.variance(pairs), label[:, None])
+            most, middles = -bounds.least(-pairs), None
+            if bounds.random and bool(undecided(row_bound(rows, margins, label), margins).any()):
+                middles = bounds.variance(middle_rows(label, classes)).unflatten(1, (-1, classes))
+        own = label[:, None] == torch.arange(classes, device=label.device)
+        return cls(bounds, rows, label, margins, most.masked_fill(own, 0.0), middles, own)
+
+    def __getitem__(self, index: Tensor) -> _Known:
+        """The same for boxes at ``index``; the pass is still that of all boxes."""
+        middles = None if self.middles is None else self.middles[index]
+        margins, most, own = self.margins[index], self.most[index], self.own[index]
+        return _Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own)
+
+    def on(self, cells: BranchablePass) -> _Known:
+        """The same with what is known of the margins on cells of the boxes, one for each."""
+        pairs, own = margin_rows(self.label[:, None], self.rows.shape[-1]), self.own[:, None]
+        mean, variance = torch.fmax(self.margins.mean, cells.least(pairs)[:, None]), self.margins.variance
+        if cells.gaussian:  # other variances on cells are those of the whole boxes
+            variance = torch.fmin(variance, cells.variance(pairs)[:, None])
+        margins = Margins(mean.masked_fill(own, 0.0), variance.masked_fill(own, 0.0))
+        return replace(self, bounds=cells, margins=margins)
+
+    def rows_at(self, mean: Tensor, rows: Tensor | None = None) -> Tensor:  # (batch, classes) -> (batch, rows)
+        """Lower bounds of the rows where the mean margins are at least these."""
+        margins = Margins(mean[:, None], self.margins.variance)
+        tails = gaussian_tails(self.bounds, margins)[:, 0]
+        found = row_bound(self.rows if rows is None else rows, margins, self.label, tails, self.middles)
+        return found.nan_to_num(-torch.inf, neginf=-torch.inf)
+
+    def level_together(self) -> tuple[Tensor, Tensor]:
+        """The level (batch,) of all margins from which on the rows are more than ``CUT``, and their bounds there.
+
+        Infinite where there is none that the margins can reach.
+        """
+        least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
+        most = self.most.masked_fill(self.own, torch.inf).amin(-1)
+        level = _least_level(lambda t: (self.rows_at(self._raised(t)) > CUT).all(-1), least, most)
+        return level, self.rows_at(self._raised(level))
+
+    def level_alone(self, rival: Tensor) -> Tensor:
+        """Levels (batch,) of the margins of the rivals (batch,) from which on their own rows are positive.
+
+        Only if the outputs are Gaussian at every x; minus infinity for the label itself, infinite where none is known.
+        """
+        row, at = _duel(self.label, rival, self.rows), rival[:, None]
+        own = rival == self.label
+        duel = (self.rows == row).all(-1) & ~own[:, None]
+        asked = (duel | (self.rows.argmin(-1) != at)).all(-1)  # no other row of this rival
+        mean, most = self.margins.mean[:, 0], self.most.gather(1, at)[:, 0]
+        turned = turned_covariance(self.bounds, row, self.label)
+        known = KnownMargins(mean, self.most, self.margins.variance[:, 0], turned)
+        level = turned_threshold(row, self.label, known, random=True)[:, 0]
+
+        def enough(t: Tensor) -> Tensor:
+            return self.rows_at(mean.scatter(1, at, t[:, None]), row)[:, 0] > CUT
+
+        level = torch.fmin(level, _least_level(enough, mean.gather(1, at)[:, 0], most))
+        return torch.where(asked, torch.where(own, -torch.inf, level), torch.inf)
+
+    def _raised(self, level: Tensor) -> Tensor:  # (batch,) -> (batch, classes)
+        return torch.maximum(self.margins.mean[:, 0], level[:, None]).masked_fill(self.own, 0.0)
