@@ -19,6 +19,7 @@ _FIRST = 1 / 64  # of the largest radius: where to begin if nothing is known
 _LEAST = 1e-6  # of the largest radius: below it nothing more is tried
 _GROW, _SHRINK = 4.0, 0.25  # the longest steps while one end is not known
 _GROW_ON = 1.2  # the step out from a radius of a weaker bound
+_SIGNS_ON = 1.35  # the steps out where only the signs of bounds are looked at
 _STEEP = 16.0  # log odds lost from zero to the radius if they fell as fast as near the radius: usual for MNIST
 _USUAL = 8  # trials after which every other one is bold
 _ODDS_OF_ONE, _DEEP = 1 - 1e-12, -3.0  # bounds beyond them say no more of the distance
@@ -93,7 +94,9 @@ class Bracket:
         at = (
             self.open(upper, tolerance).nonzero()[:, 0] if index < _TRIALS else self.low.new_empty(0, dtype=torch.int64)
         )
-        return at, self.trial(upper, tolerance, bold=by_sign or (index >= _USUAL and index % 2 == 0))[at]
+        if by_sign:
+            return at, self.by_sign(upper)[at]
+        return at, self.trial(upper, tolerance, bold=index >= _USUAL and index % 2 == 0)[at]
 
     def told(self, at: Tensor, radii: Tensor, value: Tensor) -> Bracket:
         """What is known after trials of the inputs ``at`` (some,) at these radii that found the bounds ``value``."""
@@ -116,6 +119,13 @@ class Bracket:
         between = between if bold else torch.where(self.new, torch.minimum(out, between), between)
         chosen = torch.where(high.isinf(), out, between)
         return torch.where(low < 0, self._nearer(aim, step, _LEAST * upper), chosen).clamp_max(upper)
+
+    def by_sign(self, upper: float) -> Tensor:
+        """The radius to try next, if a bound says no more than whether it is positive: (batch,)."""
+        first = torch.where(self.start > 0, _SHRINK * self.start, _FIRST * upper)
+        out = torch.where(self.low == 0, first, self.low * _SIGNS_ON)
+        chosen = torch.where(self.high.isinf(), out, 0.5 * (self.low + self.high))
+        return torch.where(self.low < 0, self._nearer(0 * self.low, 1.0, _LEAST * upper), chosen).clamp_max(upper)
 
     @property
     def new(self) -> Tensor:

@@ -50,20 +50,37 @@ def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Bran
     together, raised = known.level_together()
     levels = torch.where(by_itself[:, None], alone, together[:, None])
     open_ = ~(found > 0).all(-1) & (levels < torch.inf).all(-1)
-    box, rival = (open_[:, None] & ~known.own & ~(least > levels)).nonzero().unbind(-1)
+    wanted = open_[:, None] & ~known.own & ~(least > levels)
+    hardest = (levels - least).masked_fill(~wanted, -torch.inf).argmax(-1, keepdim=True)
+    first = wanted & (every == hardest)  # where that fails no other claim is worth its cells
+    for claims in (first, wanted & ~first):
+        box, rival = (claims & open_[:, None]).nonzero().unbind(-1)
+        failed = box[~_proved(known, box, rival, levels, by_itself, how)]
+        open_ &= torch.bincount(failed, minlength=rows.shape[0]) == 0
+    raised = torch.where(by_itself[:, None], POSITIVE, raised.clamp_max(CUT))
+    return torch.where(open_[:, None], torch.fmax(found, raised), found)
+
+
+def _proved(
+    known: _Known,
+    box: Tensor,  # (claims,)
+    rival: Tensor,  # (claims,)
+    levels: Tensor,  # (batch, classes)
+    by_itself: Tensor,  # (batch,): whether these are levels for the row of each rival alone
+    how: Branching,
+) -> Tensor:  # (claims,)
+    """Whether the mean margins of the rivals are above their levels, or above lower ones that are enough on cells."""
+    if box.numel() == 0:
+        return torch.ones_like(box, dtype=torch.bool)
 
     def lower(cells: BranchablePass, owner: Tensor) -> Tensor:
         here, one = known[box[owner]].on(cells), by_itself[box[owner]]
-        level = torch.full_like(one, torch.inf, dtype=least.dtype) if bool(one.all()) else here.level_together()[0]
+        level = torch.full_like(one, torch.inf, dtype=levels.dtype) if bool(one.all()) else here.level_together()[0]
         return torch.where(one, here.level_alone(rival[owner]), level) if bool(one.any()) else level
 
-    if box.numel():
-        asked = _duel(label[box], rival, rows)
-        claim = RowClaim(bounds.restricted(box, ()), asked, levels[box, rival], how, lower if bounds.random else None)
-        proved = branch(claim, torch.arange(box.numel(), device=box.device), how, box) > 0
-        open_ &= torch.bincount(box[~proved], minlength=rows.shape[0]) == 0
-    raised = torch.where(by_itself[:, None], POSITIVE, raised.clamp_max(CUT))
-    return torch.where(open_[:, None], torch.fmax(found, raised), found)
+    whole, asked = known.bounds.restricted(box, ()), _duel(known.label[box], rival, known.rows)
+    claim = RowClaim(whole, asked, levels[box, rival], how, lower if known.bounds.random else None)
+    return branch(claim, torch.arange(box.numel(), device=box.device), how, box) > 0
 
 
 def _duel(label: Tensor, rival: Tensor, rows: Tensor) -> Tensor:  # (batch,) each -> (batch, 1, classes)
