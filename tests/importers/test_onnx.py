@@ -324,6 +324,60 @@ class TestStandardDeviations:
         with pytest.raises(ModelFileError, match="used 2 times"):
             self.read(tmp_path, made, {"w": positive(5, 5)})
 
+    def test_weights_that_are_shared_by_another_name_are_refused(self, tmp_path: Path) -> None:
+        nodes = [node("Identity", "w", "v"), node("Identity", "v", "u"), node("Gemm", "x w", "h")]
+        once = model([*nodes[:2], node("Gemm", "x u", "y")], VECTOR, {"w": floats(5, 5)})
+        (layer,) = self.read(tmp_path, once, {"w": positive(5, 5)}).layers
+        assert isinstance(layer, Linear)
+        assert bool((layer.weight_std > 0).all())
+        twice = model([*nodes, node("Relu", "h", "r"), node("Gemm", "r u", "y")], VECTOR, {"w": floats(5, 5)})
+        with pytest.raises(ModelFileError, match="used 2 times"):
+            self.read(tmp_path, twice, {"w": positive(5, 5)})
+
+    @pytest.mark.parametrize("shape", [(1,), (1, 1)])
+    def test_a_draw_that_several_outputs_share_is_refused(self, shape: tuple[int, ...], tmp_path: Path) -> None:
+        made = model(
+            [node("MatMul", "x w", "h"), node("Add", "h b", "y")], VECTOR, {"w": W.T.copy(), "b": floats(*shape)}
+        )
+        with pytest.raises(ModelFileError, match="several entries share a draw"):
+            self.read(tmp_path, made, {"b": positive(*shape)})
+
+    @pytest.mark.parametrize("shape", [(1, 3, 4, 4), (1, 1, 4, 4), (1, 1, 1), (4,)])
+    def test_noise_of_pixels_is_refused(self, shape: tuple[int, ...], tmp_path: Path) -> None:
+        nodes = [node("Conv", "x k", "h"), node("Add", "h b", "a"), node("Relu", "a", "y")]
+        made = model(nodes, IMAGE, {"k": K, "b": np.ones(shape, np.float32)})
+        with pytest.raises(ModelFileError, match=r"several entries share a draw|noise of their own"):
+            self.read(tmp_path, made, {"b": np.ones(shape)})
+
+    @pytest.mark.parametrize("way", ["after a convolution", "after an activation", "before flattening", "twice"])
+    def test_noise_of_channels_is_one_draw_for_each(self, way: str, tmp_path: Path) -> None:
+        """The difference of two pixels of a channel does not vary."""
+        nodes = {
+            "after a convolution": [node("Add", "h b", "a"), node("Flatten", "a", "y")],
+            "after an activation": [node("Relu", "h", "r"), node("Add", "r b", "a"), node("Flatten", "a", "y")],
+            "before flattening": [
+                node("Relu", "h", "r"), node("Add", "r b", "a"), node("Mul", "a s", "c"), node("Flatten", "c", "y"),
+            ],
+            "twice": [
+                node("Relu", "h", "r"), node("Add", "r b", "a"), node("Add", "a c", "d"), node("Flatten", "d", "y"),
+            ],
+        }[way]  # fmt: skip
+        constants = {"k": K, "b": floats(3, 1, 1), "c": floats(1, 3, 1, 1), "s": floats(1, 3, 1, 1)}
+        made = model([node("Conv", "x k", "h"), *nodes], IMAGE, constants)
+        net = self.read(
+            tmp_path, made, {"b": positive(3, 1, 1)} | ({"c": positive(1, 3, 1, 1)} if way == "twice" else {})
+        )
+        drawn = evaluate(draw_networks(net, 64, seed=0), torch.ones(1, 72, dtype=torch.float64))[:, 0].unflatten(
+            -1, (3, 16)
+        )
+        assert bool((drawn.std(0) > 0.1).all())
+        assert bool(((drawn - drawn[..., :1]).std(0) < 1e-12).all())
+
+    def test_noise_of_pixels_behind_flattening_is_refused(self, tmp_path: Path) -> None:
+        nodes = [node("Conv", "x k", "h"), node("Flatten", "h", "f"), node("Add", "f b", "y")]
+        with pytest.raises(ModelFileError, match="noise of their own"):
+            self.read(tmp_path, model(nodes, IMAGE, {"k": K, "b": floats(48)}), {"b": positive(48)})
+
     def test_a_random_layer_in_branches_that_start_apart_is_refused(self, tmp_path: Path) -> None:
         """h is a part of p + h, and is added again outside: two draws would take the place of one."""
         made = model(
@@ -380,6 +434,15 @@ REFUSED: dict[str, tuple[list[Any], Sequence[int | str], dict[str, Any], str]] =
     ),
     "a cast to integers": ([node("Cast", "x", "y", to=7)], VECTOR, {}, "to 7 is not supported"),
     "a size that is unknown": ([node("Relu", "x", "y")], (1, "n"), {}, "where 0 is not known"),
+    "an outer product": (
+        [node("Reshape", "x s", "z"), node("Sigmoid", "x", "g"), node("Mul", "z g", "y")],
+        VECTOR,
+        {"s": np.array([5, 1])},
+        "products of two values",
+    ),
+    "a part of a shape": (
+        [node("Shape", "x", "s", end=1), node("Reshape", "x s", "y")], VECTOR, {}, "only whole shapes",
+    ),
     "a value added to itself": ([node("Add", "x x", "y")], VECTOR, {}, "added to itself"),
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support import oracles
+from support.dice import Dice
 from support.passes import ends
 from tests.paper.truth import network_of, points_of
 
@@ -30,11 +31,27 @@ def test_all_that_it_says_of_the_outputs_holds(std: float) -> None:
         assert oracles.all_above(found.upper[0], means)
 
 
+@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("std", [0.0, 0.3])
+def test_rows_of_any_number_are_bounded(std: float, count: int) -> None:
+    """Also as many of them as there are outputs, or outputs and negatives."""
+    network, box, dice = network_of((2, 7, 3), 1, std), Box.ball([[0.3, -0.4], [0.1, 0.9]], 0.2), Dice(count)
+    pass_, rows = passed(network, box), dice.normal(2, count, 3)
+    for asked in (rows, rows[0]):
+        found = pass_.affine(asked)
+        for b in range(2):
+            mine = asked if asked.ndim == 2 else asked[b]
+            for x in points_of(box[torch.tensor([b])], 0):
+                exact = [float(m.mid()) for m in oracles.exact_mean(network, x.tolist())]
+                truth = mine @ torch.tensor(exact, dtype=torch.float64)
+                values = found.affine(torch.stack([x, x]))[b]
+                assert bool((values <= truth + 1e-12).all())
+                assert bool((found.least[b] <= values + 1e-12).all())
+
+
 def test_what_it_does_not_know_it_refuses_or_leaves_open() -> None:
     network, box = network_of((2, 5, 3), 1, 0.2), Box.ball([[0.3, -0.4], [1.0, 0.0]], 0.1)
     found, margins = passed(network, box), Margins(torch.zeros(2, 3), torch.ones(2, 3))
-    with pytest.raises(InputError, match="the outputs and their negatives, no other rows"):
-        found.affine(torch.ones(1, 3, dtype=torch.float64))
     for question in (lambda: found.variance(both_signs(3, box)), found.output_variance):
         with pytest.raises(InputError, match="bounds the mean only"):
             question()

@@ -156,6 +156,20 @@ def test_nan_is_never_a_proof() -> None:
         assert verify(network, [region], Options(time_limit=1)).verdict is Verdict.UNDECIDED
 
 
+@pytest.mark.parametrize("method", ["moment", "partition", "best"])
+@pytest.mark.parametrize("scale", [-5.0, 0.1, 3.0])
+@pytest.mark.parametrize("outputs_", [1, 2])
+def test_answers_do_not_depend_on_the_scale_of_rows(method: str, scale: float, outputs_: int) -> None:
+    """As many rows as there are outputs: y in [0.4, 0.6] for each, and a level below, within or above."""
+    network = BayesianNetwork.from_linears([Linear.fixed(torch.full((outputs_, 1), 1.0, dtype=torch.float64))])
+    box, rows = Box([[0.4]], [[0.6]]), scale * torch.eye(outputs_, dtype=torch.float64)
+    low, high = sorted((0.4 * scale, 0.6 * scale))
+    for level, unsafe in ((low - 0.05, False), (0.5 * (low + high), True), (high + 0.05, True)):
+        bound = torch.full((outputs_,), level, dtype=torch.float64)
+        found = verify(network, [Region(box, UnsafeSet(rows, bound, [0] * outputs_))], Options.of("low", method=method))
+        assert found.verdict is (Verdict.FALSIFIED if unsafe else Verdict.CERTIFIED)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     network = fixed_network(0)
     with pytest.raises(InputError, match="the property has 1 inputs and 3 outputs, the network 2 and 3"):
@@ -166,6 +180,9 @@ def test_what_does_not_fit_is_refused() -> None:
         UnsafeSet([[1.0]], [math.nan], [0])
     with pytest.raises(InputError, match="one bound and conjunct each"):
         UnsafeSet([[1.0]], [0.0, 1.0], [0])
+    for norm in (1, 2):
+        with pytest.raises(InputError, match="take the box around it"):
+            Region(Box.ball([[0.0]], 1.0, norm=norm), UnsafeSet([[1.0]], [0.0], [0]))
     with pytest.raises(InputError, match="one box"):
         Region(Box([[0.0], [0.0]], [[1.0], [1.0]]), UnsafeSet([[1.0]], [0.0], [0]))
 

@@ -103,6 +103,8 @@ class Region:
     def __post_init__(self) -> None:
         if self.box.batch != 1:
             raise InputError(f"a region has one box, got {self.box.batch}.")
+        if any(each is not None and each.within is not None for each in (self.box, self.inner)):
+            raise InputError("a region is a box; balls in the norms 1 and 2 are not supported, take the box around it.")
 
     @property
     def within(self) -> Box:

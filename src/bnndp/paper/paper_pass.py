@@ -8,10 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import BranchablePass, Margins, Planes, finite, known
+from bnndp.engine.protocol import BranchablePass, Margins, Planes, both_signs, finite, known
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Affine, Interval
-from bnndp.geometry.box import Box
+from bnndp.geometry.box import Box, apply_rows
+from bnndp.maths.rounding import TINY, gamma
 from bnndp.network import BayesianNetwork
 from bnndp.paper import recursion, softmax
 
@@ -42,12 +43,12 @@ class PaperPass:
         return not any(layer.random for layer in self.network.layers[:-1])
 
     def affine(self, rows: Tensor) -> Planes:
-        """Of every output and of its negative (``both_signs``); the method knows no other rows."""
-        if rows.shape != (2 * self.network.n_out, self.network.n_out):
-            raise InputError("the partition method bounds the outputs and their negatives, no other rows.")
+        """Sums of the functions below every output and below its negative, the only ones that the method knows."""
         found = recursion.bound(self.network, self.box, mass=self.mass, cells=self.cells)
         low, high = found.lower, found.upper
         plane = finite(Affine(torch.cat([low.matrix, -high.matrix], 1), torch.cat([low.offset, -high.offset], 1)))
+        if not torch.equal(rows, both_signs(self.network.n_out, self.box)):
+            plane = finite(_sums(plane, torch.cat([rows.clamp_min(0), (-rows).clamp_min(0)], -1), self.box))
         least = known(self.box.minimum(plane.matrix, plane.offset))
         return Planes(plane, least, (self.name,) * self.box.batch)
 
@@ -70,3 +71,12 @@ class PaperPass:
     def softmax(self, rows: Tensor) -> Tensor | None:
         """By the partition of the logits."""
         return softmax.bound_rows(self.network, self.box, rows, cells=self.cells)
+
+
+def _sums(plane: Affine, weights: Tensor, box: Box) -> Affine:
+    """Sums of the functions with weights >= 0 (rows, n) or (batch, rows, n), rounded down on the boxes."""
+    weights = weights.expand(plane.offset.shape[0], -1, -1)
+    most = box.centre.abs() + box.half
+    size = apply_rows(plane.matrix.abs(), most) + plane.offset.abs()  # (batch, n)
+    lost = gamma(2 * weights.shape[-1] + 2 * box.n + 8) * apply_rows(weights, size) + TINY
+    return Affine(weights @ plane.matrix, apply_rows(weights, plane.offset) - lost)

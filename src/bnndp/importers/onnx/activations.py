@@ -68,7 +68,7 @@ def _hard_sigmoid(node: Node, arguments: Sequence[Argument]) -> Value:
 def gated(node: Node, first: Value, second: Value) -> Value:
     """``z * sigmoid(z)`` is Silu; no other product of values is known."""
     short, long = sorted((first, second), key=lambda value: len(value.steps))
-    alike = all(a is b for a, b in zip(short.steps, long.steps, strict=False))
+    alike = first.shape == second.shape and all(a is b for a, b in zip(short.steps, long.steps, strict=False))
     if not (alike and len(long.steps) == len(short.steps) + 1 and isinstance(long.steps[-1].does, Sigmoid)):
         raise node.fault("products of two values are not supported, but for z * sigmoid(z)")
     return short.then(Silu(), short.shape, short.layout)

@@ -24,30 +24,31 @@ def computed(node: Node, values: Sequence[Array | None]) -> Array:
     if node.kind not in _OPERATIONS or not values or values[0] is None:
         raise node.fault("is not computed from constants here; simplify the model first, at its export or by onnxsim")
     try:
-        return np.asarray(_OPERATIONS[node.kind](node, [each for each in values if each is not None]))
-    except (ValueError, IndexError, TypeError) as error:
+        return np.asarray(_OPERATIONS[node.kind](node, values))
+    except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise node.fault(f"its constants do not fit: {error}") from error
 
 
-def _axes(node: Node, values: Sequence[Array]) -> list[int]:
+def _axes(node: Node, values: Sequence[Any]) -> list[int]:
     """The axes of Squeeze and Unsqueeze: once a setting, later an argument."""
-    found = node.settings.get("axes") if len(values) < 2 else values[1].tolist()
+    found = node.settings.get("axes") if len(values) < 2 or values[1] is None else values[1].tolist()
     return [] if found is None else list(found)
 
 
-def _unsqueeze(node: Node, values: Sequence[Array]) -> Array:
+def _unsqueeze(node: Node, values: Sequence[Any]) -> Array:
     axes = _axes(node, values)
     return np.expand_dims(values[0], tuple(axes))
 
 
-def _squeeze(node: Node, values: Sequence[Array]) -> Array:
+def _squeeze(node: Node, values: Sequence[Any]) -> Array:
     axes = _axes(node, values)
     return np.squeeze(values[0], tuple(axes) if axes else None)
 
 
-def _slice(node: Node, values: Sequence[Array]) -> Array:
+def _slice(node: Node, values: Sequence[Any]) -> Array:
     data, *rest = values
-    given = [node.settings.get(name) for name in ("starts", "ends", "axes")] if not rest else [v.tolist() for v in rest]
+    named = [node.settings.get(name) for name in ("starts", "ends", "axes")]
+    given = [None if each is None else each.tolist() for each in rest] if rest else named
     starts, ends = given[0], given[1]
     if starts is None or ends is None:
         raise ValueError("starts and ends are lacking")
@@ -59,14 +60,14 @@ def _slice(node: Node, values: Sequence[Array]) -> Array:
     return data[tuple(cut)]
 
 
-def _divide(_node: Node, values: Sequence[Array]) -> Array:
+def _divide(_node: Node, values: Sequence[Any]) -> Array:
     first, second = values
     if first.dtype.kind == "f":
         return first / second
     return np.trunc(first / second).astype(first.dtype)
 
 
-def _cast(node: Node, values: Sequence[Array]) -> Array:
+def _cast(node: Node, values: Sequence[Any]) -> Array:
     to = node.settings.get("to")
     if to in (1, 10, 11, 16):  # floats
         return values[0].astype(np.float64)
@@ -75,7 +76,7 @@ def _cast(node: Node, values: Sequence[Array]) -> Array:
     raise ValueError(f"a cast to the type {to} is not supported")
 
 
-_OPERATIONS: dict[str, Callable[[Node, Sequence[Array]], Array]] = {
+_OPERATIONS: dict[str, Callable[[Node, Sequence[Any]], Array]] = {
     "Add": lambda _, values: values[0] + values[1],
     "Cast": _cast,
     "Concat": lambda node, values: np.concatenate(values, node.settings.get("axis", 0)),

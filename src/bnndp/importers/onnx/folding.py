@@ -25,10 +25,10 @@ _WIDEST = 4096  # entries of a vector whose scaling may become a layer of its ow
 def leading_shift(steps: tuple[Step, ...]) -> tuple[Tensor | None, tuple[Step, ...]]:
     """What is subtracted from the inputs first (n_in,), and the other steps."""
     first = steps[0].does if steps else None
-    if not isinstance(first, Elementwise) or bool((first.std != 0).any()) or not bool((first.factor != 0).all()):
+    if not isinstance(first, Elementwise) or first.random or not bool((first.factor != 0).all()):
         return None, steps
     second = steps[1].does if len(steps) > 1 else None
-    if isinstance(second, Elementwise) and not bool((second.std != 0).any()) and bool((first.offset == 0).all()):
+    if isinstance(second, Elementwise) and not second.random and bool((first.offset == 0).all()):
         first, steps = _one_after_other(first, second), steps[1:]  # x * a + b, as in (x / 255 - mean) / std
     if bool((first.offset == 0).all()) or not bool((first.factor != 0).all()):
         return None, (Step(first), *steps[1:])
@@ -45,7 +45,7 @@ def folded(steps: tuple[Step, ...]) -> list[Record]:
         does = _block(step.does) if isinstance(step.does, Branches) else step.does
         if isinstance(does, Elementwise):
             _put_elementwise(found, last, does)
-        elif isinstance(does, Flatten) and isinstance(last, Elementwise):
+        elif isinstance(does, Flatten) and isinstance(last, Elementwise) and not (last.random and last.by_channel):
             found[-1:] = [does, Elementwise(last.factor.flatten(), last.offset.flatten(), last.std.flatten())]
         elif isinstance(does, WEIGHTED) and isinstance(last, Elementwise | Permuted):
             found[-1:] = [*_into(last, does)]
@@ -58,10 +58,13 @@ def folded(steps: tuple[Step, ...]) -> list[Record]:
 
 def _put_elementwise(found: list[Record | Elementwise | Permuted], last: object, does: Elementwise) -> None:
     """A scaling after what was found: in the layer before it, where that is possible."""
-    if bool((does.factor == 1).all() & (does.offset == 0).all() & (does.std == 0).all()):
+    if bool((does.factor == 1).all() & (does.offset == 0).all()) and not does.random:
         return
     if isinstance(last, Elementwise):
-        found[-1] = _one_after_other(last, does)
+        if last.random and does.random and last.by_channel != does.by_channel:
+            found[-1:] = [_layer(last), does]
+        else:
+            found[-1] = _one_after_other(last, does)
     elif isinstance(last, Linear) or (isinstance(last, Conv2d) and _of_channels(does)):
         factor, offset, std = (
             (each if each.ndim == 1 else each[:, 0, 0]) for each in (does.factor, does.offset, does.std)
@@ -76,11 +79,15 @@ def _put_elementwise(found: list[Record | Elementwise | Permuted], last: object,
 
 def _one_after_other(first: Elementwise, second: Elementwise) -> Elementwise:
     offset = first.offset * second.factor + second.offset
-    return Elementwise(first.factor * second.factor, offset, torch.hypot(first.std * second.factor, second.std))
+    std = torch.hypot(first.std * second.factor, second.std)
+    by_channel = first.by_channel if first.random else second.by_channel
+    return Elementwise(first.factor * second.factor, offset, std, by_channel)
 
 
 def _of_channels(does: Elementwise) -> bool:
-    """Whether all pixels of a channel are treated alike."""
+    """Whether all pixels of a channel are treated alike, with the same noise."""
+    if does.random and not does.by_channel and does.std[0].numel() > 1:
+        return False
     return all(bool((each == each[:, :1, :1]).all()) for each in (does.factor, does.offset, does.std))
 
 
@@ -92,7 +99,7 @@ def _into(last: Elementwise | Permuted, layer: Record) -> list[Record]:
         weight, std = (torch.empty_like(w).index_copy_(1, last.index, w) for w in (layer.weight_mean, layer.weight_std))
         return [replace(layer, weight_mean=weight, weight_std=std)]
     shifted = bool((last.offset != 0).any())
-    sure = not bool((last.std != 0).any())
+    sure = not last.random
     if isinstance(layer, Linear) and sure and not (shifted and bool((layer.weight_std > 0).any())):
         bias = layer.bias_mean + layer.weight_mean @ last.offset
         weight, std = layer.weight_mean * last.factor, layer.weight_std * last.factor.abs()
@@ -115,7 +122,7 @@ def _layer(does: Elementwise | Permuted) -> Record:
     if not _of_channels(does):
         raise ModelFileError(
             "constants that differ between the pixels of a channel are added to an image or multiplied with it behind "
-            "the first layer; only one for each channel is supported there"
+            "the first layer, or have noise of their own; only one for each channel is supported there"
         )
     factor, offset, std = (each[:, 0, 0] for each in (does.factor, does.offset, does.std))
     kernel = torch.diag(factor)[:, :, None, None]

@@ -18,7 +18,7 @@ from bnndp.importers.onnx.constants import computed
 from bnndp.importers.onnx.folding import folded, leading_shift
 from bnndp.importers.onnx.graph import Graph, Node, read_graph
 from bnndp.importers.onnx.operators import RULES
-from bnndp.importers.onnx.values import Branches, Constant, Elementwise, Permuted, Step, Value
+from bnndp.importers.onnx.values import Branches, Constant, Permuted, Step, Value
 from bnndp.layers import WEIGHTED, Flatten, Linear
 from bnndp.layers.record import Record
 from bnndp.network import BayesianNetwork
@@ -71,6 +71,7 @@ def network_of(graph: Graph, stds: Stds, task: str) -> BayesianNetwork:
     if not isinstance(end, Value):
         raise ModelFileError(f"the output {graph.output!r:.60} does not depend on the input")
     _expect_own_weights(end.steps)
+    _expect_classes(graph, end)
     shift, steps = leading_shift(end.steps)
     return _network(folded(steps), end.root, shift, task)
 
@@ -97,6 +98,16 @@ def _logits(graph: Graph, task: str) -> str:
     return last.inputs[0]
 
 
+def _expect_classes(graph: Graph, end: Value) -> None:
+    """Refuse a softmax that is not one over all outputs."""
+    last = next((node for node in graph.nodes if graph.output in node.outputs), None)
+    if last is None or last.kind not in _OUTPUTS:
+        return
+    axis = last.settings.get("axis", -1)
+    if not -len(end.shape) <= axis < len(end.shape) or end.shape[axis] != end.size:
+        raise last.fault(f"it is over axis {axis} of {end.shape}, not over all outputs")
+
+
 def _argument(node: Node, name: str, known: Mapping[str, Argument]) -> Argument:
     if not name:
         return None
@@ -110,6 +121,8 @@ def _result(node: Node, arguments: Sequence[Argument]) -> Argument:
     first = arguments[0] if arguments else None
     if node.kind == "Shape" and isinstance(first, Value):
         node.expect(start=0)
+        if "end" in node.settings:
+            raise node.fault("only whole shapes are supported")
         return Constant(np.array(first.shape, dtype=np.int64))
     if any(isinstance(each, Value) for each in arguments):
         if node.kind not in RULES:
@@ -117,7 +130,7 @@ def _result(node: Node, arguments: Sequence[Argument]) -> Argument:
         return RULES[node.kind](node, arguments)
     constants = [each for each in arguments if isinstance(each, Constant)]
     if node.kind == "Identity" and constants:
-        return constants[0]
+        return constants[0]  # counted as a use of the constant itself
     if any(each.std is not None for each in constants):
         raise node.fault("it changes a constant with standard deviations; these must be weights as they stand")
     return Constant(computed(node, [each.value if isinstance(each, Constant) else None for each in arguments]))
@@ -125,7 +138,12 @@ def _result(node: Node, arguments: Sequence[Argument]) -> Argument:
 
 def _expect_stds(graph: Graph, stds: Stds) -> None:
     """Refuse standard deviations that no single weight has."""
-    uses = Counter(name for node in graph.nodes for name in node.inputs)
+    source: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.kind == "Identity":
+            source[node.outputs[0]] = source.get(node.inputs[0], node.inputs[0])
+    direct = (name for node in graph.nodes if node.kind != "Identity" for name in node.inputs)
+    uses = Counter(source.get(name, name) for name in direct)
     for name, std in stds.items():
         if name not in graph.constants or not uses[name]:
             raise ModelFileError(f"there are standard deviations for {name!r:.80}, but the network has no such weights")
@@ -160,7 +178,7 @@ def _is_random(step: Step) -> bool:
     does = step.does
     if isinstance(does, Branches | Permuted):
         return False
-    return bool((does.std != 0).any()) if isinstance(does, Elementwise) else does.random
+    return does.random
 
 
 def _network(layers: list[Record], shape: tuple[int, ...], shift: Tensor | None, task: str) -> BayesianNetwork:

@@ -31,11 +31,20 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elementwise:
-    """``factor * z + offset`` for each value by itself, the offset with standard deviations."""
+    """``factor * z + offset`` for each value by itself, the offset with standard deviations.
+
+    Its noise is one draw for each entry, or one for each channel of an image.
+    """
 
     factor: Tensor  # of the shape of z: (channels, height, width) or (n,)
     offset: Tensor  # the same
     std: Tensor  # the same
+    by_channel: bool = False
+
+    @property
+    def random(self) -> bool:
+        """Whether it has noise."""
+        return bool((self.std != 0).any())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,10 +109,26 @@ class Value:
         return self.then(Flatten(), self.shape, (self.size,))
 
     def scaled(self, factor: Any, offset: Any, std: Any = 0.0) -> Value:
-        """``factor * z + offset``, for arrays of the shape of the value or numbers."""
+        """``factor * z + offset``, for arrays of the shape of the value or numbers.
+
+        Noise is drawn once for each number in ``std``: one for each entry, or (channels, 1, 1) of an image.
+        """
+        by_channel = self._by_channel(np.shape(std)) if np.any(std) else False
         arrays = (np.broadcast_to(each, self.shape).reshape(self.layout) for each in (factor, offset, std))
-        tensors = [torch.from_numpy(np.array(each, dtype=np.float64)) for each in arrays]
-        return self.then(Elementwise(*tensors), self.shape, self.layout)
+        one, two, three = (torch.from_numpy(np.array(each, dtype=np.float64)) for each in arrays)
+        return self.then(Elementwise(one, two, three, by_channel), self.shape, self.layout)
+
+    def _by_channel(self, drawn: tuple[int, ...]) -> bool:
+        """Whether numbers of this shape are one for each channel, not one for each entry."""
+        if math.prod(drawn) == self.size:
+            return False
+        image = len(self.layout) == 3 and self.shape == (1, *self.layout)
+        if image and (1, *np.broadcast_shapes(drawn, (1, 1, 1)))[-4:] == (1, self.layout[0], 1, 1):
+            return True
+        raise ModelFileError(
+            f"standard deviations of the shape {drawn} are added to a value of {self.shape}, so that several entries "
+            "share a draw; only one draw for each entry, or for each channel of an image, is supported"
+        )
 
 
 def joined(values: list[Value], *, added: bool, shape: tuple[int, ...], layout: tuple[int, ...]) -> Value:
