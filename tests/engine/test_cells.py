@@ -12,10 +12,7 @@ from torch import Tensor
 
 from bnndp.activations import Gelu, HardTanh, LeakyRelu, Relu, Tanh
 from bnndp.activations.activation import Activation
-from bnndp.engine.combined import Shifted
-from bnndp.engine.mixture import Mixture, Part
 from bnndp.engine.moment_pass import MomentPass
-from bnndp.engine.side_by_side import Group, SideBySide, side_by_side
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear
 from bnndp.network import BayesianNetwork, Ensemble
@@ -103,53 +100,15 @@ def test_cells_that_hold_no_point_are_known() -> None:
 
 
 @pytest.mark.parametrize("shift", [False, True])
-@pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-def test_members_side_by_side(seed: int, stacked: bool, shift: bool) -> None:
-    """Rows of all members, on cells of signs of any of them: below the sum of the members at every x of the cell."""
-    dice = Dice(seed)
-    members = [certain_member(SIZES, 10 * seed + k, shift=shift) for k in range(3)]
-    if not stacked:
-        members[1] = certain_member((3, 4, 2), seed, activation=Tanh(), shift=shift)
-        members[2] = certain_member((3, 5, 2), seed, activation=Gelu(), shift=shift)
-    box = Box.ball(dice.normal(30, 3), 0.6)
-    ((_, mixture),) = list(chunked(Ensemble(tuple(members)), box, Options(), rows=4))
-    found = side_by_side(mixture)
-    assert found is not None
-    whole, weights = found
-    assert whole.members == len(weights) == 3
-    x = inside(box, dice)
-    signs: list[Tensor] = []
-    for group, own in zip(whole.groups, [members] if stacked else [[m] for m in members], strict=True):
-        assert group.members == len(own)
-        every = zip(*(some_signs(means(m, x), dice) for m in own), strict=True)
-        signs += [torch.cat(layer, -1) for layer in every]
-    cells = whole.restricted(torch.arange(30), tuple(signs))
-    assert not bool(cells.empty.any())
-    rows = dice.normal(30, 2, 6)
-    values = torch.cat([outputs(m, x)[0] for m in members], -1)
-    truth = torch.einsum("brn,bn->br", rows, values)
-    choice = cells.slopes(rows)
-    assert choice is not None
-    for size in (0.0, 1.0, 10.0):
-        drawn = choice[0].map([tensor + size * dice.normal(*tensor.shape) for tensor in choice[0].tensors])
-        assert bool((cells.affine_at(rows, drawn)(x) <= truth + 1e-12).all())
-    assert bool((cells.affine(rows).least <= truth).all())
-    scores = cells.branching_scores(rows, choice[0], torch.ones(30, dtype=torch.int64))
-    assert [s.shape[1] for s in scores] == list(cells.widths) == [s.shape[1] for s in signs]
-
-
-def test_a_member_that_cannot_be_branched_leaves_none() -> None:
-    box = Box.ball([[0.1, 0.2, 0.3]], 0.1)
-    one = certain_member((3, 2), 1)
-    bounds = Shifted(MomentPass.of(one, box), torch.zeros(3, dtype=torch.float64), box)
-    parts = iter([Part(torch.ones(1, dtype=torch.float64), bounds)])
-    assert side_by_side(Mixture(box, 2, 1, 9, lambda _: parts)) is None
-
-
-def test_what_stands_side_by_side_comes_back() -> None:
-    group = Group(3, MomentPass.of(certain_member(SIZES, 1), Box.ball([[0.0, 0.0, 0.0]], 0.1)))
-    values = torch.arange(24.0).reshape(2, 12)
-    assert torch.equal(group.joined(group.spread(values)), values)
-    assert torch.equal(group.spread(values)[2:4], values[:, 4:8])
-    assert SideBySide(group.bounds.box, 2, (group, group)).members == 6
+def test_members_one_by_one_are_those_together(*, shift: bool) -> None:
+    """Members that are stacked have no cells of their own; one by one all have."""
+    members = [certain_member(SIZES, k, shift=shift) for k in range(3)]
+    box, rows = Box.ball(Dice(1).normal(5, 3), 0.4), Dice(2).normal(1, 2, 2).expand(15, -1, -1)
+    ((_, mixture),) = list(chunked(Ensemble(tuple(members)), box, Options(), rows=2))
+    (together,), each = list(mixture.parts()), list(mixture.one_by_one())
+    assert together.bounds.branchable is None
+    assert torch.equal(together.weights, torch.cat([part.weights for part in each]))
+    assert torch.allclose(
+        together.bounds.least(rows), torch.cat([part.bounds.least(rows[:5]) for part in each]), rtol=1e-9
+    )
+    assert all(part.bounds.branchable is not None for part in each)

@@ -55,4 +55,3 @@ def test_moved_half_spaces_hold_all_points() -> None:
     moved = cut.moved(step)
     assert bool(((normal * (x - step)).sum(-1) <= moved.level).all())
     assert torch.allclose(moved.level, ((x - step) * normal).sum(-1))
-    assert bool((cut.repeated(2)[9:].normal == normal).all())

@@ -43,7 +43,7 @@ class Mixture:
     outputs: int
     members: int  # of positive weight
     capacity: int  # boxes of one member that fit the memory
-    passes: Callable[[Box], Iterator[Part]]
+    passes: Callable[[Box, bool], Iterator[Part]]  # of boxes, and whether members may go together
 
     @property
     def several(self) -> bool:
@@ -52,7 +52,11 @@ class Mixture:
 
     def parts(self) -> Iterator[Part]:
         """The members, some at a time."""
-        return self.passes(self.box)
+        return self.passes(self.box, True)
+
+    def one_by_one(self) -> Iterator[Part]:
+        """The members, each by itself."""
+        return self.passes(self.box, False)
 
     def alone(self) -> Pass:
         """The pass over the only member."""

@@ -80,8 +80,9 @@ class MomentPass:
 
     @property
     def branchable(self) -> BranchablePass | None:
-        """Itself, if there is an activation."""
-        return self if self._activations else None
+        """Itself, if there is an activation; members that are stacked have no cells of their own."""
+        stacked = any(isinstance(layer, StackedLinear) for layer in self.layers)
+        return self if self._activations and not stacked else None
 
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the means below the last layer."""
@@ -191,16 +192,13 @@ class MomentPass:
         ranges: tuple[Interval, ...] = (),
         anew: tuple[Tensor, ...] = (),
     ) -> MomentPass:
-        """The pass on cells of the boxes ``owner``; of stacked members as many of each, one member after the other.
+        """The pass on cells of the boxes ``owner``.
 
         With ``ranges`` of the means on the cells only those ``anew`` are bounded anew.
         """
-        layers = [
-            layer.on_boxes(owner.shape[0] // layer.weight.shape[0]) if isinstance(layer, StackedLinear) else layer
-            for layer in self.layers
-        ]
         whole = (self, owner) if self.whole is None else (self.whole[0], self.whole[1][owner])
-        return MomentPass(layers, self.shapes, self.box[owner], signs, cut, whole, ranges, anew if ranges else None)
+        box = self.box[owner]
+        return MomentPass(self.layers, self.shapes, box, signs, cut, whole, ranges, anew if ranges else None)
 
     @property
     def ranges_of_means(self) -> tuple[Interval, ...]:

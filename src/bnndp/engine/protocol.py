@@ -175,8 +175,12 @@ class Climbable(Protocol):
         ...
 
 
-class Branchable(Climbable, Protocol):
-    """What can be restricted to cells: the x of a box on which some hidden means have known signs."""
+class ClimbablePass(Climbable, Pass, Protocol):
+    """A pass whose planes can be optimised."""
+
+
+class BranchablePass(ClimbablePass, Protocol):
+    """A pass that can be restricted to cells: the x of a box on which some hidden means have known signs."""
 
     @property
     def widths(self) -> Sequence[int]:
@@ -187,28 +191,6 @@ class Branchable(Climbable, Protocol):
     def empty(self) -> Tensor:
         """Cells (batch,) that provably hold no x."""
         ...
-
-    def restricted(self, owner: Tensor, signs: tuple[Tensor, ...], cut: HalfSpace | None = None) -> Branchable:
-        """The pass on cells (cells,) of the boxes ``owner``; signs (cells, n) of -1, 0, 1 for each hidden layer.
-
-        Only x in the half-spaces ``cut`` (cells,) are asked about, if there are some.
-        """
-        ...
-
-    def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
-        """What an unknown sign costs the row ``worst`` (batch,), about: (batch, n) for each hidden layer.
-
-        Minus infinity where the sign is known.
-        """
-        ...
-
-
-class ClimbablePass(Climbable, Pass, Protocol):
-    """A pass whose planes can be optimised."""
-
-
-class BranchablePass(Branchable, Pass, Protocol):
-    """A pass that can be restricted to cells."""
 
     @property
     def cut(self) -> HalfSpace | None:
@@ -226,6 +208,13 @@ class BranchablePass(Branchable, Pass, Protocol):
 
     def before(self, number: int) -> Climbable | None:
         """The pass whose outputs are what goes into an activation; None if that is not a layer with weights."""
+        ...
+
+    def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
+        """What an unknown sign costs the row ``worst`` (batch,), about: (batch, n) for each hidden layer.
+
+        Minus infinity where the sign is known.
+        """
         ...
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:

@@ -38,10 +38,6 @@ class HalfSpace:
         """The half-spaces at ``index`` of the batch."""
         return HalfSpace(self.normal[index], self.level[index])
 
-    def repeated(self, times: int) -> HalfSpace:
-        """All of them, then all again."""
-        return self if times == 1 else HalfSpace(self.normal.repeat(times, 1), self.level.repeat(times))
-
     def moved(self, step: Tensor) -> HalfSpace:  # step (n,) or (batch, n)
         """Half-spaces that hold every ``x - step`` of these."""
         at = (self.normal * step).sum(-1)

@@ -25,14 +25,13 @@ from torch import Tensor
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, middle_rows
 from bnndp.engine.protocol import BranchablePass, Margins
 from bnndp.questions.from_margins import row_bound, undecided
-from bnndp.questions.known_margins import KnownMargins
-from bnndp.questions.margin_threshold import CUT, POSITIVE, turned_covariance, turned_threshold
+from bnndp.questions.margin_threshold import CUT, POSITIVE, KnownMargins, turned_covariance, turned_threshold
 from bnndp.tighten.branching import Branching, branch
 from bnndp.tighten.hidden_ranges import with_optimised_ranges
 from bnndp.tighten.row_claim import RowClaim
 from bnndp.tighten.slopes import climb
 
-__all__ = ["branched_rows"]
+__all__ = ["Known", "branched_rows"]
 
 _HALVINGS = 16  # of the range of the margins, by which a level is found
 
@@ -40,7 +39,7 @@ _HALVINGS = 16  # of the range of the margins, by which a level is found
 def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
     """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide."""
     bounds = with_optimised_ranges(bounds, how.first, how.deadline)
-    known = _Known.of(bounds, rows, label, how)
+    known = Known.of(bounds, rows, label, how)
     least = known.margins.mean[:, 0]
     found = known.rows_at(least)
     every = torch.arange(rows.shape[-1], device=rows.device)
@@ -62,7 +61,7 @@ def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Bran
 
 
 def _proved(
-    known: _Known,
+    known: Known,
     box: Tensor,  # (claims,)
     rival: Tensor,  # (claims,)
     levels: Tensor,  # (batch, classes)
@@ -99,7 +98,7 @@ def _least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """What is known of the margins on boxes or cells, and bounds of rows where some of them are raised."""
 
     bounds: BranchablePass
@@ -109,28 +108,32 @@ class _Known:
     most: Tensor  # (batch, classes): the mean margins are at most this
     middles: Tensor | None  # variances of ``middle_rows``
     own: Tensor  # (batch, classes): the class of the label
+    lowest_at: Tensor  # (batch, classes, n): corners of the boxes where the planes of the margins are least
 
     @classmethod
-    def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> _Known:
+    def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Known:
         """On whole boxes, by slopes that are optimised for all margins."""
         classes = rows.shape[-1]
         pairs = margin_rows(label[:, None], classes)
-        least = climb(bounds, pairs, how.first, how.deadline)[0].least
+        planes = climb(bounds, pairs, how.first, how.deadline)[0]
+        least, box = planes.least, bounds.box
+        lowest_at = torch.where(planes.affine.matrix > 0, box.lower[:, None], box.upper[:, None])
         with torch.no_grad():
             margins = by_class(least, bounds.variance(pairs), label[:, None])
             most, middles = -bounds.least(-pairs), None
             if bounds.random and bool(undecided(row_bound(rows, margins, label), margins).any()):
                 middles = bounds.variance(middle_rows(label, classes)).unflatten(1, (-1, classes))
         own = label[:, None] == torch.arange(classes, device=label.device)
-        return cls(bounds, rows, label, margins, most.masked_fill(own, 0.0), middles, own)
+        return cls(bounds, rows, label, margins, most.masked_fill(own, 0.0), middles, own, lowest_at)
 
-    def __getitem__(self, index: Tensor) -> _Known:
+    def __getitem__(self, index: Tensor) -> Known:
         """The same for boxes at ``index``; the pass is still that of all boxes."""
         middles = None if self.middles is None else self.middles[index]
         margins, most, own = self.margins[index], self.most[index], self.own[index]
-        return _Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own)
+        at = self.lowest_at[index]
+        return Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own, at)
 
-    def on(self, cells: BranchablePass) -> _Known:
+    def on(self, cells: BranchablePass) -> Known:
         """The same with what is known of the margins on cells of the boxes, one for each."""
         pairs, own = margin_rows(self.label[:, None], self.rows.shape[-1]), self.own[:, None]
         mean, variance = torch.fmax(self.margins.mean, cells.least(pairs)[:, None]), self.margins.variance

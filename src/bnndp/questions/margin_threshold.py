@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bnndp.engine.protocol import BranchablePass
-from bnndp.engine.side_by_side import Group
 from bnndp.maths.rounding import ELEMENTARY
-from bnndp.questions.known_margins import KnownMargins, row_bound
 from bnndp.tighten.unproved_points import POSITIVE
 
-__all__ = ["CUT", "POSITIVE", "margin_above", "threshold", "turned_covariance", "turned_threshold"]
+__all__ = ["CUT", "POSITIVE", "KnownMargins", "turned_covariance", "turned_threshold"]
 
 CUT = 1e-6
 """Points x with more than this are left out; a decision needs no more."""
 _AHEAD, _NEAR = 1e-3, 300.0  # mean margins: by how much they must be ahead, and their largest size
 _WIDE, _CLASSES = 100.0, 1000  # variances of margins and numbers of classes up to which that is known
-_STEPS = 12  # of the halving by which g is found
 
 
-def threshold(group: Group, rows: Tensor, label: Tensor, known: KnownMargins) -> Tensor:
-    """The mean margins (batch, 1) of the largest rival from which on the rows (batch, 1, classes) are positive.
+@dataclass(frozen=True, slots=True)
+class KnownMargins:
+    """Margins of the label: (cells, classes) each."""
 
-    Infinite where that is nowhere known.
-    """
-    rival = rows[:, 0].argmin(-1, keepdim=True)
-    need = torch.full_like(rows[..., 0], 2 * CUT)
-    enough = margin_above(group, rows, label, known, rival, need)
-    ahead = replace(known, least=known.least.scatter(1, rival, enough))
-    enough = torch.where(row_bound(group.bounds, rows, label, ahead) > need, enough, torch.inf)
-    if group.bounds.gaussian or not group.bounds.random:
-        enough = torch.fmin(enough, turned_threshold(rows, label, known, random=group.bounds.random))
-    return enough
+    least: Tensor  # E D_j is at least this
+    most: Tensor  # and at most this
+    variance: Tensor  # Var D_j is at most this
+    turned: Tensor  # Cov(f_j - (f_c + f_k) / 2, f_c - f_k) is at most this, k the rival
 
 
 def turned_covariance(bounds: BranchablePass, rows: Tensor, label: Tensor) -> Tensor:
@@ -75,17 +67,3 @@ def turned_threshold(rows: Tensor, label: Tensor, known: KnownMargins, *, random
     most = known.turned.masked_fill(pair, 0.0).amax(-1, keepdim=True)
     fine &= (known.variance <= _WIDE).all(-1, keepdim=True)
     return torch.where(alike & fine & ~most.isnan(), most * (1 + ELEMENTARY) + _AHEAD, torch.inf)
-
-
-def margin_above(group: Group, rows: Tensor, label: Tensor, known: KnownMargins, rival: Tensor, need: Tensor) -> Tensor:
-    """The margins of ``rival`` (batch, 1) from which on the row (batch, 1, classes) is above ``need`` (batch, 1).
-
-    The largest possible ones where that is nowhere known.
-    """
-    low, high = known.least.gather(1, rival), known.most.gather(1, rival)
-    for _ in range(_STEPS):
-        at = 0.5 * low + 0.5 * high
-        ahead = replace(known, least=known.least.scatter(1, rival, at))
-        enough = row_bound(group.bounds, rows, label, ahead) > need
-        low, high = torch.where(enough, low, at), torch.where(enough, at, high)
-    return high

@@ -17,7 +17,6 @@ from torch import Tensor
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, margins, middle_rows
 from bnndp.engine.mixture import Mixture
 from bnndp.engine.protocol import BranchablePass, Margins, Pass
-from bnndp.engine.side_by_side import side_by_side
 from bnndp.engine.tails.tails import hoped_tails
 from bnndp.errors import InputError
 from bnndp.geometry.bounds import Interval
@@ -26,19 +25,18 @@ from bnndp.maths.softmax import consistent, union_bound
 from bnndp.network import Posterior
 from bnndp.options import Options
 from bnndp.questions.from_margins import CALM, class_interval, own_classes, row_bound, strongest_tails, undecided
-from bnndp.questions.joint_claim import JointClaim
 from bnndp.questions.margin_levels import branched_rows
+from bnndp.questions.member_levels import branched_mixture_rows
 from bnndp.questions.mixture_softmax import mixture_classes, mixture_rows
-from bnndp.tighten.branching import Branching, branch
+from bnndp.tighten.branching import Branching
 from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
 from bnndp.tighten.pass_choice import chunked, plan
 
 _BRANCHED = 16.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
-_STEPS, _JOINT_STEPS = 1, 3  # of ascent on each of its cells, and on those of all members of a mixture
-_LEAST_CELLS = 8  # for each member of a mixture
-_LED = 4  # members of a mixture up to which each is asked where it may be behind
+_STEPS = 1  # of ascent on each of its cells
+_MEMBER_CELLS = 4  # times as many cells for a margin of a member of a mixture: none is lowered on cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ def one_pass_rows(
         if passes.several:
             found = mixture_rows(passes, asked.rows, asked.label)
             if options.branch > 1:
-                found = _branched_jointly(passes, asked, found, options)
+                found = _branched_members(passes, asked, found, options)
         else:
             bounds, reference = passes.alone(), asked.label[:, None]
             own = bounds.softmax(asked.rows)
@@ -217,25 +215,15 @@ def _branched(bounds: BranchablePass, asked: _Asked, known: Margins, bound: Tens
     return bound.index_copy(0, at, torch.fmax(bound[at], found))
 
 
-def _branched_jointly(passes: Mixture, asked: _Asked, bound: Tensor, options: Options) -> Tensor:
-    """The bounds (batch, rows), better where cells of signs of all members decide."""
-    open_ = ~(bound > 0)
-    at = open_.any(-1).nonzero()[:, 0]
-    together = side_by_side(passes[at]) if at.numel() else None
-    if together is None:
+def _branched_members(passes: Mixture, asked: _Asked, bound: Tensor, options: Options) -> Tensor:
+    """The bounds (batch, rows), better where cells of signs of single members decide."""
+    at = (~(bound > 0).all(-1)).nonzero()[:, 0]
+    if at.numel() == 0:
         return bound
-    whole, weights = together
-    owner, row = open_[at].nonzero().unbind(-1)  # every row that is not positive is a claim of its own
-    members = whole.members if 1 < whole.members <= _LED else 1
-    first = torch.arange(members, device=at.device) if members > 1 else at.new_full((1,), -1)
-    box = owner.repeat_interleave(members)
-    rows, label = asked.rows[at[owner], row].repeat_interleave(members, 0)[:, None], asked.label[at[box]]
-    chunk = max(1, passes.capacity // whole.members)
-    cells = max(min(options.branch, _LEAST_CELLS), 2 * options.branch // members) if members > 1 else options.branch
-    how = Branching(cells, max(options.optimise, _FIRST_STEPS), _JOINT_STEPS, chunk, options.deadline)
-    claim = JointClaim(whole.restricted(box, ()), weights, rows, label, first.repeat(owner.numel()), how)
-    least = branch(claim, torch.arange(box.numel(), device=at.device), how, box).unflatten(0, (-1, members)).amin(-1)
-    return bound.index_put((at[owner], row), torch.maximum(bound[at[owner], row], least))
+    first = max(options.optimise, _FIRST_STEPS)
+    how = Branching(_MEMBER_CELLS * options.branch, first, _STEPS, passes.capacity, options.deadline)
+    found = branched_mixture_rows(passes[at], asked.rows[at], asked.label[at], how)
+    return bound.index_copy(0, at, torch.fmax(bound[at], found))
 
 
 def _expect_classes(network: Posterior) -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from bnndp.deadline import Deadline
 from bnndp.engine.chunks import timed_chunks
-from bnndp.engine.protocol import Branchable, Slopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +149,6 @@ def _bounded(
     value, layer, neuron, again = (torch.cat([getattr(part, name) for part in parts]) for name in names)
     states = zip(*(part.state for part in parts), strict=True)
     return Cells(value, layer, neuron, again, tuple(torch.cat(same) for same in states))
-
-
-def costliest(bounds: Branchable, rows: Tensor, slopes: Slopes | None, worst: Tensor) -> tuple[Tensor, Tensor]:
-    """The neuron whose sign costs the row ``worst`` (cells,) most: its layer and index; -1 where all are known."""
-    if slopes is None:
-        nothing = torch.full_like(worst, -1)
-        return nothing, nothing
-    return largest(bounds.branching_scores(rows, slopes, worst), worst)
 
 
 def largest(scores: list[Tensor], worst: Tensor) -> tuple[Tensor, Tensor]:

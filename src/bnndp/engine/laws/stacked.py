@@ -42,10 +42,6 @@ class StackedLinear(FixedWeights):
                 f"{tuple(self.weight.shape)}, {tuple(self.offsets.shape)} and {self.boxes!r}."
             )
 
-    def on_boxes(self, boxes: int) -> StackedLinear:
-        """The same layer for another number of boxes of each member."""
-        return replace(self, boxes=boxes)
-
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if shape != (self.n_in,):
             raise InputError(f"it takes vectors of {self.n_in} numbers, got the shape {shape}.")

@@ -1,4 +1,4 @@
-"""Decisions of mixtures on cells: never above the truth, which is known on a grid; more of them than in one pass."""
+"""Decisions of mixtures and of Gaussian heads on cells: never above the truth; more of them than in one pass."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from bnndp.activations import Relu
 from bnndp.attack import decision_rows
 from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.deadline import NEVER, Deadline
-from bnndp.engine.side_by_side import side_by_side
 from bnndp.geometry.box import Box
 from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork, Ensemble
 from bnndp.options import Options
-from bnndp.questions import joint_claim
-from bnndp.questions.joint_claim import ENOUGH
-from bnndp.questions.known_margins import KnownMargins
-from bnndp.questions.margin_threshold import turned_threshold
-from bnndp.questions.member_lines import as_rows
+from bnndp.questions import member_levels
+from bnndp.questions.margin_threshold import KnownMargins, turned_threshold
 from bnndp.questions.softmax import one_pass_rows
 from bnndp.tighten.branching import Branching
 from bnndp.tighten.pass_choice import chunked
+from bnndp.tighten.row_claim import RowClaim
 
 AXIS = torch.linspace(-1, 1, 81, dtype=torch.float64)
 GRID = torch.cartesian_prod(AXIS, AXIS)
@@ -74,39 +71,72 @@ def test_ensembles_against_a_grid(seed: int, members: int) -> None:
     assert not bool((one > 0).all(-1).logical_and(~(many > 0).all(-1)).any())
 
 
-@pytest.mark.parametrize("members", [1, 2, 4])
-@pytest.mark.parametrize("seed", slow_but(range(6), 0, 1))
-def test_lines_are_below_wherever_the_claim_may_fail(seed: int, members: int) -> None:
-    """At every point of a grid: below the row, or the row is above what is enough."""
-    net, dice, how = ensemble(seed, members), Dice(seed), Branching(1, 0, 0, 64, NEVER)
-    centre, radius = dice.normal(12, 2), 0.05 + dice.uniform(shape=(12,))
-    box = Box.ball(centre, radius)
-    ((_, mixture),) = list(chunked(net, box, Options(), rows=3))
-    found = side_by_side(mixture)
-    assert found is not None
-    points = centre + radius[:, None] * GRID[::7, None]
+@pytest.mark.parametrize("members", [2, 3])
+@pytest.mark.parametrize("seed", slow_but(range(8), 0, 1))
+def test_what_is_proved_of_single_margins_holds_on_a_grid(seed: int, members: int) -> None:
+    """Whatever level is asked for, also one that no margin reaches; what failed leaves what its cells have proved."""
+    net, dice, how = ensemble(seed, members), Dice(seed), Branching(12, 5, 1, 64, NEVER)
+    centre, radius = dice.normal(8, 2), 0.05 + 0.5 * dice.uniform(shape=(8,))
+    ((_, mixture),) = list(chunked(net, Box.ball(centre, radius), Options(), rows=3))
+    points = centre + radius[:, None] * GRID[::5, None]
     each = [outputs(m, points)[0] for m in net.members]
-    p = torch.einsum("k,kpbc->pbc", net.probabilities, torch.stack([f.softmax(-1) for f in each]))
-    label = p[0].argmax(-1)
-    rows = decision_rows(label, 3)[0][:, :1]
-    claim = joint_claim.JointClaim(*found, rows, label, torch.full_like(label, -1), how)
-    margins = claim._margins(found[0], label, rows, None)
-    _, asked, constant = claim.lines(found[0], label, rows, margins)
-    lines = torch.einsum("brn,pbn->pbr", asked, torch.cat(each, -1)) + constant
-    truth = torch.einsum("brc,pbc->pbr", rows, p)
-    assert bool(((lines <= truth + 1e-12) | (truth > ENOUGH)).all())
-    if seed < 2:
-        assert bool((lines > truth).any())  # the ranges do end before the box does
+    label = torch.einsum("k,kpbc->pbc", net.probabilities, torch.stack([f.softmax(-1) for f in each]))[0].argmax(-1)
+    own, every = label[:, None] == torch.arange(3), torch.ones(8, dtype=torch.bool)
+    raised = 0
+    for member, f in zip(member_levels._members(mixture, decision_rows(label, 3)[0], label, how), each, strict=True):
+        truth = (f.gather(-1, label.expand(f.shape[0], -1)[..., None]) - f).amin(0)
+        assert bool((member.lowest >= truth - 0.5 * radius[:, None])[~own].all())  # of points of the box
+        for share in (0.3, 0.9, 1.5):
+            level = torch.where(own, member.proved, member.level(torch.full_like(radius, share)))
+            found = member.after(level, every, how)
+            assert bool((found.proved <= truth + 1e-12).all())
+            assert bool((found.proved >= member.proved).all())
+            assert bool((found.proved <= torch.maximum(level, member.proved) + 1e-12).all())
+            raised += int((found.proved > member.proved).sum())
+    assert raised > 0
+
+
+@pytest.mark.parametrize("std", [0.01, 0.1])
+@pytest.mark.parametrize("seed", slow_but(range(4), 0))
+def test_random_members_against_draws(seed: int, std: float) -> None:
+    own = []
+    for k in range(3):
+        member = certain_member((2, 7, 6, 3), 11 * seed + k, task="classification")
+        noisy = [
+            Linear(each.weight_mean, 0 * each.weight_mean + std, each.bias_mean, 0 * each.bias_mean + std)
+            if isinstance(each, Linear)
+            else each
+            for each in member.layers
+        ]
+        own.append(BayesianNetwork(tuple(noisy), "classification"))
+    net, centre = Ensemble(tuple(own), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)), Dice(seed).normal(12, 2)
+    radius = torch.logspace(-1.5, -0.3, 12, dtype=torch.float64)
+    found = estimate_softmax(net, centre + radius[:, None] * GRID[::37, None], draw_softmax_noise(net, 2048, seed=seed))
+    label = found.mean.mean(0).argmax(-1)
+    rows = decision_rows(label, 3)[0]
+    truth = torch.einsum("brc,pbc->pbr", rows, found.mean) + 12 * found.std_error.amax(-1, keepdim=True)
+    for cells in (1, 8):
+        proved = bounds(net, Box.ball(centre, radius), label, Options(optimise=5, branch=cells))
+        assert bool((proved <= truth.amin(0) + 1e-9).all())
 
 
 def test_cells_decide_what_one_pass_cannot() -> None:
+    """Of members that are alike, as after training."""
     decided = torch.zeros(2, dtype=torch.int64)
-    for seed in range(6):
-        net, centre = ensemble(seed, 3), Dice(seed).normal(6, 2)
-        box = Box.ball(centre, 0.4)
-        p = torch.einsum(
-            "k,kbc->bc", net.probabilities, torch.stack([outputs(m, centre)[0].softmax(-1) for m in net.members])
-        )
+    for seed in range(3):
+        dice, first = Dice(seed), certain_member((2, 7, 6, 3), seed, task="classification")
+        own = []
+        for _ in range(3):
+            moved = [
+                Linear.fixed(each.weight_mean + 0.05 * dice.normal(*each.weight_mean.shape), each.bias_mean)
+                if isinstance(each, Linear)
+                else each
+                for each in first.layers
+            ]
+            own.append(BayesianNetwork(tuple(moved), "classification"))
+        net, centre = Ensemble(tuple(own)), dice.normal(24, 2)
+        box = Box.ball(centre, torch.logspace(-1.3, 0, 24, dtype=torch.float64))
+        p = torch.stack([outputs(m, centre)[0].softmax(-1) for m in own]).mean(0)
         for i, cells in enumerate((1, 32)):
             decided[i] += (bounds(net, box, p.argmax(-1), Options(branch=cells)) > 0).all(-1).sum()
     assert 0 < int(decided[0]) < int(decided[1])
@@ -132,29 +162,14 @@ def test_when_the_time_is_over_nothing_more_is_claimed(monkeypatch: pytest.Monke
     net, box = ensemble(3, 3), Box.ball([[0.1, 0.2]], 0.3)
     label = torch.tensor([0])
     before = bounds(net, box, label, Options())
-    claim = joint_claim.JointClaim.on_cells
+    claim = RowClaim.on_cells
 
-    def late(self: joint_claim.JointClaim, *asked: object) -> object:
+    def late(self: RowClaim, *asked: object) -> object:
         object.__setattr__(self.how, "deadline", Deadline(0.0))
         return claim(self, *asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(joint_claim.JointClaim, "on_cells", late)
+    monkeypatch.setattr(RowClaim, "on_cells", late)
     assert bool((bounds(net, box, label, Options(branch=16)) >= before).all())
-
-
-def test_coefficients_of_rows_add_up_exactly() -> None:
-    """Sums of rounded tilts have no error, and each is within what is said to be lost."""
-    dice = Dice(5)
-    tilt, weight, label = dice.uniform(shape=(50, 4, 10)) ** 8, dice.uniform(shape=(50,)), torch.arange(50) % 10
-    tilt[0] = 0.0
-    zero = torch.zeros(50, 10)
-    known = KnownMargins(-dice.uniform(shape=(50, 10)), 9 * dice.uniform(shape=(50, 10)), zero, zero)
-    rows, lost = as_rows(weight, tilt, label, known)
-    assert bool((rows.sum(-1) == 0).all())
-    own = label[:, None, None] == torch.arange(10)
-    error = (rows + weight[:, None, None] * tilt).masked_fill(own, 0.0).abs()
-    worst = (error * torch.maximum(known.least.abs(), known.most.abs())[:, None]).sum(-1)
-    assert bool((worst <= lost).all())
 
 
 @pytest.mark.parametrize("seed", slow_but(range(12), 0, 1, 2))

@@ -1,0 +1,137 @@
+r"""Rows of the expected softmax of a mixture by branching: a level for every mean margin of every member.
+
+A row of the mean over members is :math:`\sum_kw_kA\cdot\mathbb Ep_k`, and all bounds of :math:`A\cdot\mathbb Ep_k` rise
+in the mean margins :math:`M_{ki}` of member k (``from_margins.py``). So lower bounds :math:`M_{ki}(x)\ge t_{ki}` for
+all members, rivals and x of a box bound the rows on the box. Each is a claim about one row of the outputs of one
+member, proved on cells of its own (``tighten/row_claim.py``): signs of neurons of other members have no part in it.
+Where a worst x of one member is nearly one of the others, as for networks that were trained alike, little is lost by
+taking each at its own.
+
+Which levels to try is a guess, and whatever is proved holds. What is known at first, :math:`l_{ki}`, is raised by the
+same share of its distance to the value at a point of the box where :math:`M_{ki}` is small, and the share is the least
+for which the rows are positive. A claim that fails leaves a lower level that its cells have proved, and the others are
+to make up for it in the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bnndp.engine.margins import margin_rows
+from bnndp.engine.mixture import Mixture
+from bnndp.geometry.box import Box
+from bnndp.maths.rounding import TINY, gamma
+from bnndp.questions.margin_levels import Known
+from bnndp.questions.margin_threshold import CUT
+from bnndp.tighten.branching import Branching, branch
+from bnndp.tighten.hidden_ranges import with_optimised_ranges
+from bnndp.tighten.row_claim import RowClaim
+
+__all__ = ["branched_mixture_rows"]
+
+_ROUNDS = 4
+_HALVINGS = 12  # of the share of what is not known
+_MOST = 0.98  # of it: more is hardly ever proved
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What is known of a member on the boxes, and about how small its margins get."""
+
+    weight: float
+    known: Known
+    lowest: Tensor  # (batch, classes)
+    proved: Tensor  # (batch, classes): the margins are at least this
+    settled: Tensor  # (batch, classes): no more is asked of them
+
+    def level(self, share: Tensor) -> Tensor:  # (batch,) -> (batch, classes)
+        """Of what is not settled, this share of what is not known is asked for."""
+        least = self.known.margins.mean[:, 0]
+        asked = least + share[:, None] * (self.lowest - least).clamp_min(0)
+        return torch.where(self.settled, self.proved, torch.maximum(self.proved, asked))
+
+    def rows_at(self, mean: Tensor) -> Tensor:  # (batch, classes) -> (batch, rows)
+        """Times the weight."""
+        return self.weight * self.known.rows_at(mean)
+
+    def after(self, level: Tensor, open_: Tensor, how: Branching) -> _Member:
+        """With what is proved of the levels (batch, classes) on the boxes that are open (batch,)."""
+        known, classes = self.known, level.shape[1]
+        box, rival = (open_[:, None] & (level > self.proved)).nonzero().unbind(-1)
+        if box.numel() == 0:
+            return self
+        pairs, asked = margin_rows(known.label[:, None], classes), level[box, rival]
+        claim = RowClaim(known.bounds.restricted(box, ()), pairs[box, rival][:, None], asked, how)
+        lead = branch(claim, torch.arange(box.numel(), device=box.device), how).clamp_max(0)
+        found = asked + lead - gamma(8) * (asked.abs() + lead.abs())
+        proved, failed = self.proved.clone(), self.settled.clone()
+        proved[box, rival] = torch.fmax(found, proved[box, rival])
+        failed[box, rival] |= ~(lead >= 0)
+        return replace(self, proved=proved, settled=failed)
+
+
+def branched_mixture_rows(passes: Mixture, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
+    """Lower bounds (batch, rows) of the rows (batch, rows, classes); minus infinity where nothing was proved."""
+    members = _members(passes, rows, label, how)
+    if not members:
+        return torch.full_like(rows[..., 0], -torch.inf)
+    rivals = torch.nn.functional.one_hot(rows.argmin(-1), rows.shape[-1]).bool()  # (batch, rows, classes)
+    for _ in range(_ROUNDS):
+        proved = _sum([each.rows_at(each.proved) for each in members]) > CUT
+        done = ~(rivals & ~proved[..., None]).any(1)  # (batch, classes): no row asks for more of them
+        members = [replace(each, settled=each.settled | done) for each in members]
+        share = _least_share(members)
+        open_ = (share <= _MOST) & ~proved.all(-1)
+        if not bool(open_.any()) or how.deadline.passed:
+            break
+        for k, member in enumerate(members):
+            members[k] = member.after(member.level(share), open_, how)
+            open_ &= _enough(members, torch.full_like(share, _MOST))
+    return _sum([each.rows_at(each.proved) for each in members])
+
+
+def _members(passes: Mixture, rows: Tensor, label: Tensor, how: Branching) -> list[_Member]:
+    """What one pass and optimised slopes say of every member; none if one of them cannot be branched."""
+    found = list[_Member]()
+    for part in passes.one_by_one():
+        bounds = part.bounds.branchable if part.bounds.moments else None
+        if bounds is None:
+            return []
+        known = Known.of(with_optimised_ranges(bounds, how.first, how.deadline), rows, label, how)
+        least = known.margins.mean[:, 0]
+        found.append(_Member(float(part.weights), known, least, least, known.own))
+    points = [torch.cat([passes.box.centre[:, None], each.known.lowest_at], 1) for each in found]
+    count = points[0].shape[1]
+    pairs = margin_rows(label.repeat_interleave(count)[:, None], rows.shape[-1])
+    for k, (member, at) in enumerate(zip(found, points, strict=True)):
+        point = Box(at.flatten(0, 1), at.flatten(0, 1))
+        part = next(part for i, part in enumerate(replace(passes, box=point).one_by_one()) if i == k)
+        lowest = part.bounds.least(pairs).unflatten(0, (-1, count)).amin(1)
+        found[k] = replace(member, lowest=lowest.nan_to_num(-torch.inf))
+    return found
+
+
+def _sum(values: Sequence[Tensor]) -> Tensor:  # (batch, rows) each
+    """The sum over members, rounded down."""
+    each = torch.stack(list(values))
+    return each.sum(0) - gamma(2 * len(values) + 32) * each.abs().sum(0) - TINY
+
+
+def _enough(members: Sequence[_Member], share: Tensor) -> Tensor:  # (batch,) both
+    """Whether the rows are positive if this share of what is not known is proved."""
+    return (_sum([each.rows_at(each.level(share)) for each in members]) > CUT).all(-1)
+
+
+def _least_share(members: Sequence[_Member]) -> Tensor:  # (batch,)
+    """About the least share for which all rows are positive; infinite where none is enough."""
+    low = members[0].lowest.new_zeros(members[0].lowest.shape[0])
+    high = torch.ones_like(low)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        there = _enough(members, middle)
+        low, high = torch.where(there, low, middle), torch.where(there, middle, high)
+    return torch.where(_enough(members, high), high, torch.inf)
