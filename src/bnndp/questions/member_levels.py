@@ -9,8 +9,8 @@ taking each at its own.
 
 Which levels to try is a guess, and whatever is proved holds. What is known at first, :math:`l_{ki}`, is raised by the
 same share of its distance to the value at a point of the box where :math:`M_{ki}` is small, and the share is the least
-for which the rows are positive. A claim that fails leaves a lower level that its cells have proved, and the others are
-to make up for it in the next round.
+for which the rows are positive. A claim that fails leaves a lower level that its cells have proved; in the next round
+it is asked again, with more cells, and the others are to make up for what it can hardly reach.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from bnndp.tighten.row_claim import RowClaim
 
 __all__ = ["branched_mixture_rows"]
 
-_ROUNDS = 4
+_ROUNDS, _MORE = 3, 4  # of claims, and times as many cells from each to the next
+_GAIN = 0.5  # of what is not known: what a claim that has failed may gain in the next round
 _HALVINGS = 12  # of the share of what is not known
 _MOST = 0.98  # of it: more is hardly ever proved
 
@@ -46,13 +47,13 @@ class _Member:
     known: Known
     lowest: Tensor  # (batch, classes)
     proved: Tensor  # (batch, classes): the margins are at least this
-    settled: Tensor  # (batch, classes): no more is asked of them
+    reach: Tensor  # (batch, classes): no more is asked of them
 
     def level(self, share: Tensor) -> Tensor:  # (batch,) -> (batch, classes)
-        """Of what is not settled, this share of what is not known is asked for."""
+        """What is asked for: this share of what is not known, where it is within reach."""
         least = self.known.margins.mean[:, 0]
         asked = least + share[:, None] * (self.lowest - least).clamp_min(0)
-        return torch.where(self.settled, self.proved, torch.maximum(self.proved, asked))
+        return torch.maximum(self.proved, torch.minimum(self.reach, asked))
 
     def rows_at(self, mean: Tensor) -> Tensor:  # (batch, classes) -> (batch, rows)
         """Times the weight."""
@@ -68,10 +69,11 @@ class _Member:
         claim = RowClaim(known.bounds.restricted(box, ()), pairs[box, rival][:, None], asked, how)
         lead = branch(claim, torch.arange(box.numel(), device=box.device), how).clamp_max(0)
         found = asked + lead - gamma(8) * (asked.abs() + lead.abs())
-        proved, failed = self.proved.clone(), self.settled.clone()
+        proved, reach = self.proved.clone(), self.reach.clone()
         proved[box, rival] = torch.fmax(found, proved[box, rival])
-        failed[box, rival] |= ~(lead >= 0)
-        return replace(self, proved=proved, settled=failed)
+        more = proved + _GAIN * (self.lowest - known.margins.mean[:, 0]).clamp_min(0)
+        reach[box, rival] = torch.where(lead < 0, more[box, rival], reach[box, rival])
+        return replace(self, proved=proved, reach=reach)
 
 
 def branched_mixture_rows(passes: Mixture, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
@@ -80,16 +82,16 @@ def branched_mixture_rows(passes: Mixture, rows: Tensor, label: Tensor, how: Bra
     if not members:
         return torch.full_like(rows[..., 0], -torch.inf)
     rivals = torch.nn.functional.one_hot(rows.argmin(-1), rows.shape[-1]).bool()  # (batch, rows, classes)
-    for _ in range(_ROUNDS):
+    for cells in (how.cells * _MORE**number for number in range(_ROUNDS)):
         proved = _sum([each.rows_at(each.proved) for each in members]) > CUT
         done = ~(rivals & ~proved[..., None]).any(1)  # (batch, classes): no row asks for more of them
-        members = [replace(each, settled=each.settled | done) for each in members]
+        members = [replace(each, reach=torch.where(done, each.proved, each.reach)) for each in members]
         share = _least_share(members)
         open_ = (share <= _MOST) & ~proved.all(-1)
         if not bool(open_.any()) or how.deadline.passed:
             break
         for k, member in enumerate(members):
-            members[k] = member.after(member.level(share), open_, how)
+            members[k] = member.after(member.level(share), open_, replace(how, cells=cells))
             open_ &= _enough(members, torch.full_like(share, _MOST))
     return _sum([each.rows_at(each.proved) for each in members])
 
@@ -103,7 +105,8 @@ def _members(passes: Mixture, rows: Tensor, label: Tensor, how: Branching) -> li
             return []
         known = Known.of(with_optimised_ranges(bounds, how.first, how.deadline), rows, label, how)
         least = known.margins.mean[:, 0]
-        found.append(_Member(float(part.weights), known, least, least, known.own))
+        reach = torch.full_like(least, torch.inf).masked_fill(known.own, 0.0)
+        found.append(_Member(float(part.weights), known, least, least, reach))
     points = [torch.cat([passes.box.centre[:, None], each.known.lowest_at], 1) for each in found]
     count = points[0].shape[1]
     pairs = margin_rows(label.repeat_interleave(count)[:, None], rows.shape[-1])

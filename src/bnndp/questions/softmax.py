@@ -36,7 +36,6 @@ from bnndp.tighten.pass_choice import chunked, plan
 _BRANCHED = 16.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
 _STEPS = 1  # of ascent on each of its cells
-_MEMBER_CELLS = 4  # times as many cells for a margin of a member of a mixture: none is lowered on cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,7 @@ def _branched_members(passes: Mixture, asked: _Asked, bound: Tensor, options: Op
     if at.numel() == 0:
         return bound
     first = max(options.optimise, _FIRST_STEPS)
-    how = Branching(_MEMBER_CELLS * options.branch, first, _STEPS, passes.capacity, options.deadline)
+    how = Branching(options.branch, first, _STEPS, passes.capacity, options.deadline)
     found = branched_mixture_rows(passes[at], asked.rows[at], asked.label[at], how)
     return bound.index_copy(0, at, torch.fmax(bound[at], found))
 
