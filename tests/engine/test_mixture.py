@@ -19,7 +19,7 @@ BOX = Box(torch.zeros(4, 1), torch.ones(4, 1))
 
 
 def mixture(box: Box, *parts: tuple[list[float], Pretended]) -> Mixture:
-    def passes(region: Box) -> Iterator[Part]:
+    def passes(region: Box, stack: bool) -> Iterator[Part]:
         yield from (Part(torch.tensor(weights, dtype=F64), bounds) for weights, bounds in parts)
 
     return Mixture(box, 1, sum(len(weights) for weights, _ in parts), 9, passes)
