@@ -146,7 +146,8 @@ def test_rows_are_positive_wherever_the_margins_are_above_their_level(kind: str,
     label = estimate_softmax(net, centre, draw_softmax_noise(net, DRAWS, seed=0)).mean.argmax(-1)
     size = torch.tensor([0.2, 1.0], dtype=torch.float64).repeat(4)
     rows, box = decision_rows(label, CLASSES)[0], Box.ball(centre, size)
-    known = margin_levels.Known.of(MomentPass.of(net, box), rows, label, how)
+    bounds = MomentPass.of(net, box)
+    known = margin_levels.Known.of(bounds, rows, label, margin_levels.margin_planes(bounds, label, CLASSES, how))
     points = centre + size[:, None] * GRID[:, None]
     values, error = truth(net, rows, points, seed)
     flat = points.flatten(0, 1)

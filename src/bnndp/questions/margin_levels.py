@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, middle_rows
-from bnndp.engine.protocol import BranchablePass, Margins
+from bnndp.engine.protocol import BranchablePass, Margins, Planes
 from bnndp.questions.from_margins import row_bound, undecided
 from bnndp.questions.margin_threshold import CUT, POSITIVE, KnownMargins, turned_covariance, turned_threshold
 from bnndp.tighten.branching import Branching, branch
@@ -31,7 +31,7 @@ from bnndp.tighten.hidden_ranges import with_optimised_ranges
 from bnndp.tighten.row_claim import RowClaim
 from bnndp.tighten.slopes import climb
 
-__all__ = ["Known", "branched_rows"]
+__all__ = ["Known", "branched_rows", "least_level", "margin_planes"]
 
 _HALVINGS = 16  # of the range of the margins, by which a level is found
 
@@ -39,7 +39,7 @@ _HALVINGS = 16  # of the range of the margins, by which a level is found
 def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
     """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide."""
     bounds = with_optimised_ranges(bounds, how.first, how.deadline)
-    known = Known.of(bounds, rows, label, how)
+    known = Known.of(bounds, rows, label, margin_planes(bounds, label, rows.shape[-1], how))
     least = known.margins.mean[:, 0]
     found = known.rows_at(least)
     every = torch.arange(rows.shape[-1], device=rows.device)
@@ -88,7 +88,12 @@ def _duel(label: Tensor, rival: Tensor, rows: Tensor) -> Tensor:  # (batch,) eac
     return (one[label] - one[rival])[:, None]
 
 
-def _least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:  # (batch,) each
+def margin_planes(bounds: BranchablePass, label: Tensor, classes: int, how: Branching) -> Planes:  # label (batch,)
+    """Planes below the mean margins of the labels, by slopes that are optimised for each of them."""
+    return climb(bounds, margin_rows(label[:, None], classes), how.first, how.deadline)[0]
+
+
+def least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:  # (batch,) each
     """About the least number between these from which on there is enough; infinite where that is nowhere known."""
     for _ in range(_HALVINGS):
         middle = 0.5 * low + 0.5 * high
@@ -108,30 +113,25 @@ class Known:
     most: Tensor  # (batch, classes): the mean margins are at most this
     middles: Tensor | None  # variances of ``middle_rows``
     own: Tensor  # (batch, classes): the class of the label
-    lowest_at: Tensor  # (batch, classes, n): corners of the boxes where the planes of the margins are least
 
     @classmethod
-    def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Known:
-        """On whole boxes, by slopes that are optimised for all margins."""
+    def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, planes: Planes) -> Known:
+        """On whole boxes, from planes below all margins."""
         classes = rows.shape[-1]
         pairs = margin_rows(label[:, None], classes)
-        planes = climb(bounds, pairs, how.first, how.deadline)[0]
-        least, box = planes.least, bounds.box
-        lowest_at = torch.where(planes.affine.matrix > 0, box.lower[:, None], box.upper[:, None])
         with torch.no_grad():
-            margins = by_class(least, bounds.variance(pairs), label[:, None])
+            margins = by_class(planes.least, bounds.variance(pairs), label[:, None])
             most, middles = -bounds.least(-pairs), None
             if bounds.random and bool(undecided(row_bound(rows, margins, label), margins).any()):
                 middles = bounds.variance(middle_rows(label, classes)).unflatten(1, (-1, classes))
         own = label[:, None] == torch.arange(classes, device=label.device)
-        return cls(bounds, rows, label, margins, most.masked_fill(own, 0.0), middles, own, lowest_at)
+        return cls(bounds, rows, label, margins, most.masked_fill(own, 0.0), middles, own)
 
     def __getitem__(self, index: Tensor) -> Known:
         """The same for boxes at ``index``; the pass is still that of all boxes."""
         middles = None if self.middles is None else self.middles[index]
         margins, most, own = self.margins[index], self.most[index], self.own[index]
-        at = self.lowest_at[index]
-        return Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own, at)
+        return Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own)
 
     def on(self, cells: BranchablePass) -> Known:
         """The same with what is known of the margins on cells of the boxes, one for each."""
@@ -156,7 +156,7 @@ class Known:
         """
         least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
         most = self.most.masked_fill(self.own, torch.inf).amin(-1)
-        level = _least_level(lambda t: (self.rows_at(self._raised(t)) > CUT).all(-1), least, most)
+        level = least_level(lambda t: (self.rows_at(self._raised(t)) > CUT).all(-1), least, most)
         return level, self.rows_at(self._raised(level))
 
     def level_alone(self, rival: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class Known:
         def enough(t: Tensor) -> Tensor:
             return self.rows_at(mean.scatter(1, at, t[:, None]), row)[:, 0] > CUT
 
-        level = torch.fmin(level, _least_level(enough, mean.gather(1, at)[:, 0], most))
+        level = torch.fmin(level, least_level(enough, mean.gather(1, at)[:, 0], most))
         return torch.where(asked, torch.where(own, -torch.inf, level), torch.inf)
 
     def _raised(self, level: Tensor) -> Tensor:  # (batch,) -> (batch, classes)

@@ -25,7 +25,7 @@ from bnndp.engine.margins import margin_rows
 from bnndp.engine.mixture import Mixture
 from bnndp.geometry.box import Box
 from bnndp.maths.rounding import TINY, gamma
-from bnndp.questions.margin_levels import Known
+from bnndp.questions.margin_levels import Known, least_level, margin_planes
 from bnndp.questions.margin_threshold import CUT
 from bnndp.tighten.branching import Branching, branch
 from bnndp.tighten.hidden_ranges import with_optimised_ranges
@@ -35,8 +35,7 @@ __all__ = ["branched_mixture_rows"]
 
 _ROUNDS, _MORE = 3, 4  # of claims, and times as many cells from each to the next
 _GAIN = 0.5  # of what is not known: what a claim that has failed may gain in the next round
-_HALVINGS = 12  # of the share of what is not known
-_MOST = 0.98  # of it: more is hardly ever proved
+_MOST = 0.98  # of what is not known: more is hardly ever proved
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +97,19 @@ def branched_mixture_rows(passes: Mixture, rows: Tensor, label: Tensor, how: Bra
 
 def _members(passes: Mixture, rows: Tensor, label: Tensor, how: Branching) -> list[_Member]:
     """What one pass and optimised slopes say of every member; none if one of them cannot be branched."""
-    found = list[_Member]()
+    found, points, box = list[_Member](), list[Tensor](), passes.box
     for part in passes.one_by_one():
         bounds = part.bounds.branchable if part.bounds.moments else None
         if bounds is None:
             return []
-        known = Known.of(with_optimised_ranges(bounds, how.first, how.deadline), rows, label, how)
+        bounds = with_optimised_ranges(bounds, how.first, how.deadline)
+        planes = margin_planes(bounds, label, rows.shape[-1], how)
+        corners = torch.where(planes.affine.matrix > 0, box.lower[:, None], box.upper[:, None])
+        points.append(torch.cat([box.centre[:, None], corners], 1))
+        known = Known.of(bounds, rows, label, planes)
         least = known.margins.mean[:, 0]
         reach = torch.full_like(least, torch.inf).masked_fill(known.own, 0.0)
         found.append(_Member(float(part.weights), known, least, least, reach))
-    points = [torch.cat([passes.box.centre[:, None], each.known.lowest_at], 1) for each in found]
     count = points[0].shape[1]
     pairs = margin_rows(label.repeat_interleave(count)[:, None], rows.shape[-1])
     for k, (member, at) in enumerate(zip(found, points, strict=True)):
@@ -131,10 +133,5 @@ def _enough(members: Sequence[_Member], share: Tensor) -> Tensor:  # (batch,) bo
 
 def _least_share(members: Sequence[_Member]) -> Tensor:  # (batch,)
     """About the least share for which all rows are positive; infinite where none is enough."""
-    low = members[0].lowest.new_zeros(members[0].lowest.shape[0])
-    high = torch.ones_like(low)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        there = _enough(members, middle)
-        low, high = torch.where(there, low, middle), torch.where(there, middle, high)
-    return torch.where(_enough(members, high), high, torch.inf)
+    none = torch.zeros_like(members[0].lowest[:, 0])
+    return least_level(lambda share: _enough(members, share), none, none + 1)

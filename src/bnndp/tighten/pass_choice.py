@@ -99,14 +99,14 @@ def _mixture(network: Posterior, box: Box, options: Options, size: int, memory: 
     """
     weights = network.probabilities.to(box.lower.device)
     positive = (weights > 0).tolist()
-    alike = options.method in ("auto", "moment")
+    may_stack = options.method in ("auto", "moment")
     share = min(1.0, _CACHED / memory) if box.lower.device.type == "cpu" else 1.0
 
     def passes(region: Box, stack: bool) -> Iterator[Part]:
         together = max(1, int(size * share) // max(1, region.batch))
         for group in network.alike:
             left = [index for index in group if positive[index]]
-            stacked = stack and alike and len(group) > 1
+            stacked = stack and may_stack and len(group) > 1
             step = together if stacked else 1
             for chosen in (left[start : start + step] for start in range(0, len(left), step)):
                 members = [network.members[index] for index in chosen]
