@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -41,32 +42,59 @@ def chunks(batch: int, most: int, device: torch.device) -> list[slice]:
     >>> chunks(5, 2, torch.device("cuda"))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    size = most
-    if device.type == "cpu":
-        threads = torch.get_num_threads()
-        size = min(size, _BOXES if threads == 1 else 2 * threads * _BOXES)
+    size = chunk_size(most, device)
     return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]
 
 
-def timed_chunks(batch: int, most: int, device: torch.device, deadline: Deadline) -> Iterator[slice]:
-    """The same until a deadline, if there is one: then a chunk is to take a small share of the time that is left.
+def chunk_size(most: int, device: torch.device) -> int:
+    """How many boxes to take at a time, of at most so many."""
+    if device.type != "cpu":
+        return most
+    threads = torch.get_num_threads()
+    return min(most, _BOXES if threads == 1 else 2 * threads * _BOXES)
 
-    The first is a single box, the next as many as that share allows by the time of the one before. Nothing comes after
-    the deadline, which is overrun by one small chunk at most.
+
+@dataclass(slots=True)
+class Pace:
+    """How many boxes to take at a time until a deadline: a chunk is to take a small share of the time that is left.
+
+    The first is a single box, the next as many as that share allows by the time of the one before. Without a deadline
+    all are as large as suits the device.
+    """
+
+    size: int
+    most: int
+    deadline: Deadline
+
+    @classmethod
+    def of(cls, most: int, device: torch.device, deadline: Deadline) -> Pace:
+        """For chunks of at most so many boxes."""
+        most = chunk_size(most, device)
+        return cls(most if deadline.at is None else 1, most, deadline)
+
+    @contextmanager
+    def timed(self, boxes: int) -> Iterator[None]:
+        """Around the work on a chunk of so many boxes."""
+        begun = time.monotonic()
+        yield
+        if self.deadline.at is not None:
+            now = time.monotonic()
+            aim, per_box = max(_LEAST_TIME, _SHARE * (self.deadline.at - now)), max(now - begun, 1e-6) / boxes
+            self.size = max(1, min(int(aim / per_box), _GROWTH * self.size, self.most))
+
+
+def timed_chunks(batch: int, most: int, device: torch.device, deadline: Deadline) -> Iterator[slice]:
+    """Slices as those of :func:`chunks`, at the pace of a deadline if there is one; none comes after it.
 
     >>> list(timed_chunks(3, 2, torch.device("cpu"), Deadline()))
     [slice(0, 2, None), slice(2, 3, None)]
     """
-    if deadline.at is None:
-        yield from chunks(batch, most, device)
-        return
-    start, size = 0, 1
+    pace, start = Pace.of(most, device, deadline), 0
     while start < batch and not deadline.passed:
-        begun, stop = time.monotonic(), min(start + size, batch)
-        yield slice(start, stop)
-        now = time.monotonic()
-        aim, per_box = max(_LEAST_TIME, _SHARE * (deadline.at - now)), max(now - begun, 1e-6) / (stop - start)
-        start, size = stop, max(1, min(int(aim / per_box), _GROWTH * size, most))
+        stop = min(start + pace.size, batch)
+        with pace.timed(stop - start):
+            yield slice(start, stop)
+        start = stop
 
 
 def indices_of(mask: Tensor) -> Tensor:  # (batch, n) of booleans -> (batch, k) of integers

@@ -102,7 +102,7 @@ class ShiftedBranches(Shifted):
         """As behind the shift."""
         return replace(self, inner=self.inner.with_ranges(ranges))
 
-    def before(self, number: int) -> Climbable | None:
+    def before(self, number: int) -> BranchablePass | None:
         """As behind the shift."""
         return self.inner.before(number)
 

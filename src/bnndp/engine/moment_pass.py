@@ -48,7 +48,8 @@ class MomentPass:
     whole: tuple[MomentPass, Tensor] | None = None  # the pass over whole boxes, and the box (batch,) of each cell
     ranges: tuple[Interval, ...] = ()  # known ranges of the means before each activation
     anew: tuple[Tensor, ...] | None = None  # (batch, n) each: where better ones are asked for; None: everywhere
-    given: HiddenLayers | None = None  # in place of the first of the layers
+    until: int | None = None  # the activation whose input is the output of the pass; None: the network's output
+    given: HiddenLayers | None = None  # the nodes, if they are known
 
     @classmethod
     def of(cls, network: BayesianNetwork, box: Box) -> MomentPass:
@@ -60,12 +61,10 @@ class MomentPass:
         """All layers but the last on the boxes."""
         if self.given is not None:
             return self.given
-        ranges, relax = self.ranges, relaxed
-        if self.whole is not None:
-            whole, owner = list(self.whole[0]._activations.values()), self.whole[1]
-            relax = partial(relaxed_on_cells, whole, owner) if self.random else relaxed
-            ranges = ranges or tuple(selected(node.pre.mean, owner) for node in whole)
-        region = Region(self.box, self.signs, self.cut, relax, ranges, self.anew)
+        relax = relaxed
+        if self.whole is not None and self.random:
+            relax = partial(relaxed_on_cells, list(self.whole[0]._activations.values()), self.whole[1])
+        region = Region(self.box, self.signs, self.cut, relax, self.ranges, self.anew, self.until)
         return hidden_layers(self.layers, self.shapes, region)
 
     @property
@@ -194,11 +193,11 @@ class MomentPass:
     ) -> MomentPass:
         """The pass on cells of the boxes ``owner``.
 
-        With ``ranges`` of the means on the cells only those ``anew`` are bounded anew.
+        The ranges of the means are those of the boxes if none are given; those ``anew`` are bounded anew.
         """
         whole = (self, owner) if self.whole is None else (self.whole[0], self.whole[1][owner])
-        box = self.box[owner]
-        return MomentPass(self.layers, self.shapes, box, signs, cut, whole, ranges, anew if ranges else None)
+        known = ranges or tuple(selected(each, owner) for each in self.ranges_of_means)
+        return MomentPass(self.layers, self.shapes, self.box[owner], signs, cut, whole, known, anew, self.until)
 
     @property
     def ranges_of_means(self) -> tuple[Interval, ...]:
@@ -218,7 +217,7 @@ class MomentPass:
         below = self.hidden.before(weighted)
         kept = set(below.nodes)
         signs = tuple(sign for node, sign in zip(activations, self.signs, strict=False) if node in kept)
-        return replace(self, signs=signs, given=below)
+        return replace(self, signs=signs, until=number, given=below)
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
         """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero."""

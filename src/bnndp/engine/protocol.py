@@ -206,7 +206,7 @@ class BranchablePass(ClimbablePass, Protocol):
         """The pass on the same boxes where these ranges are known."""
         ...
 
-    def before(self, number: int) -> Climbable | None:
+    def before(self, number: int) -> BranchablePass | None:
         """The pass whose outputs are what goes into an activation; None if that is not a layer with weights."""
         ...
 

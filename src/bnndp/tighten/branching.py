@@ -9,15 +9,19 @@ branch and bound as in beta-CROWN (Wang et al. 2021), here for the mean of a Bay
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
-from bnndp.engine.chunks import timed_chunks
+from bnndp.engine.chunks import Pace
+
+
+_MANY = 2**14  # open cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +49,9 @@ class Cells:
     again: Tensor  # (cells,): whether the same cells are to be bounded once more before they are cut
     state: tuple[Tensor, ...]  # (cells, ...) each: what the claim needs to know on the cells that these are cut into
 
-    def __getitem__(self, index: Tensor) -> Cells:
+    def __getitem__(self, index: Tensor | slice) -> Cells:
         state = tuple(tensor[index] for tensor in self.state)
         return Cells(self.value[index], self.layer[index], self.neuron[index], self.again[index], state)
-
-    def with_cells(self, index: Tensor, other: Cells) -> Cells:
-        """With what was found anew on the cells at ``index``."""
-        pairs = zip(self._tensors, other._tensors, strict=True)
-        value, layer, neuron, again, *state = [old.index_copy(0, index, new) for old, new in pairs]
-        return Cells(value, layer, neuron, again, tuple(state))
-
-    @property
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return (self.value, self.layer, self.neuron, self.again, *self.state)
 
 
 class Claim(Protocol):
@@ -68,10 +62,13 @@ class Claim(Protocol):
         """Numbers of neurons of the hidden layers."""
         ...
 
-    def on_cells(self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> Cells:
+    def on_cells(
+        self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None, *, last: bool
+    ) -> Cells:
         """The bounds on cells of the boxes ``owner`` (cells,), signs (cells, n) of -1, 0 and 1 for each hidden layer.
 
         ``before`` is the state of the cells from which they were cut, or of the same cells; None: they are whole boxes.
+        ``last``: there is nothing left to cut, and these cells are not asked for again.
         """
         ...
 
@@ -84,71 +81,165 @@ def branch(
 ) -> Tensor:
     """A lower bound (batch,) of what is claimed on each box.
 
-    Cells that are decided are not cut, and a box is left alone once all its cells are. Of boxes with the same number in
-    ``together`` all are asked for: when one of them is given up, so are the others. When the deadline passes, cells
-    that were to be cut stay as they are.
+    Cells that are decided are not cut, and a box is left alone once all its cells are. The worst cells are cut first, a
+    chunk at a time; the newest where very many are open. Of boxes with the same number in ``together`` all are asked
+    for: when one of them is given up, so are the others. When the deadline passes, cells that were to be cut stay as
+    they are.
     """
-    batch, owner = boxes.shape[0], boxes
-    signs = tuple(torch.zeros(batch, n, dtype=torch.int8, device=boxes.device) for n in claim.widths)
-    found = _bounded(claim, owner, signs, None, how)
-    if found is None:
-        return torch.full((batch,), -torch.inf, dtype=torch.float64, device=boxes.device)
-    least = found.value.new_full((batch,), torch.inf)  # over the cells that are not cut
-    count, groups = torch.ones_like(boxes), 0 if together is None else int(together.max()) + 1
-    while True:
+    group = boxes if together is None else together.unique(return_inverse=True)[1]
+    search = _Search.of(boxes, group, claim, how)
+    while not how.deadline.passed and search.step():
+        pass
+    return search.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Cells that were bounded together."""
+
+    owner: Tensor  # (cells,)
+    signs: tuple[Tensor, ...]  # (cells, n) each, of -1, 0 and 1
+    found: Cells | None  # None: of whole boxes, nothing yet
+    worst: float = -math.inf  # the least value, about
+
+    @property
+    def count(self) -> int:
+        """How many cells."""
+        return self.owner.shape[0]
+
+    def __getitem__(self, index: Tensor | slice) -> _Block:
+        found = None if self.found is None else self.found[index]
+        return _Block(self.owner[index], tuple(every[index] for every in self.signs), found, self.worst)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of what is known."""
+        found = self.found
+        known = () if found is None else (found.value, found.layer, found.neuron, found.again, *found.state)
+        return (self.owner, *self.signs, *known)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[_Block]) -> _Block:
+        """The cells of blocks that know as much."""
+        if len(blocks) == 1:
+            return blocks[0]
+        owner, *others = (torch.cat(same) for same in zip(*(block.tensors for block in blocks), strict=True))
+        layers = len(blocks[0].signs)
+        signs, known = tuple(others[:layers]), others[layers:]
+        return cls(owner, signs, Cells(*known[:4], tuple(known[4:])) if known else None)
+
+    def parts(self) -> _Block:
+        """The cells to be bounded next, with what is known of those that they are cut from: the same again, or both."""
+        if self.found is None:
+            return self
+        again, cut = self.found.again.nonzero()[:, 0], (~self.found.again).nonzero()[:, 0]
+        whole, low, high = self[again], self[cut], self[cut]
+        return _Block.joined([whole, low._side(-1), high._side(1)])
+
+    def _side(self, side: int) -> _Block:
+        """The part of each cell on one side of the neuron to cut."""
+        assert self.found is not None
+        signs = []
+        for k, every in enumerate(self.signs):
+            here = torch.arange(every.shape[1], device=every.device) == self.found.neuron[:, None]
+            here &= (self.found.layer == k)[:, None]
+            signs.append(torch.where(here, side, every).to(torch.int8))
+        return _Block(self.owner, tuple(signs), self.found)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The cells of some boxes while they are cut."""
+
+    claim: Claim
+    how: Branching
+    pace: Pace
+    group: Tensor  # (batch,): boxes that are given up together
+    least: Tensor  # (batch,): over the cells that are done
+    count: Tensor  # (batch,): of cells that are not to be cut, and of all cuts to be made
+    lost: Tensor  # (batch,): boxes that are given up
+    open: list[_Block]  # cells to be bounded again or to be cut, the newest last
+    waiting: list[_Block]  # cells on which nothing is left to cut
+
+    @classmethod
+    def of(cls, boxes: Tensor, group: Tensor, claim: Claim, how: Branching) -> _Search:
+        """Before anything is bounded."""
+        signs = tuple(torch.zeros(boxes.shape[0], n, dtype=torch.int8, device=boxes.device) for n in claim.widths)
+        least = torch.full(boxes.shape, torch.inf, dtype=torch.float64, device=boxes.device)
+        lost = torch.zeros_like(boxes, dtype=torch.bool)
+        pace = Pace.of(how.chunk, boxes.device, how.deadline)
+        return cls(claim, how, pace, group, least, torch.ones_like(boxes), lost, [_Block(boxes, signs, None)], [])
+
+    def step(self) -> bool:
+        """Bound a chunk of cells; whether there was one."""
+        whole = bool(self.open) and self.open[-1].found is None
+        block, last = self._taken(self.open, self.pace.size if whole else max(1, self.pace.size // 2)), False
+        if block is None:
+            block, last = self._taken(self.waiting, self.pace.size), True
+        if block is None:
+            return False
+        new = block if last else block.parts()
+        before = None if new.found is None else new.found.state
+        with self.pace.timed(new.count):
+            found = self.claim.on_cells(new.owner, new.signs, before, last=last)
+            self._sort(_Block(new.owner, new.signs, found), found, last=last)
+        return True
+
+    def _taken(self, blocks: list[_Block], most: int) -> _Block | None:
+        """The next cells, but for those of boxes that are given up; None: there are none."""
+        taken, count = list[_Block](), 0
+        if sum(block.count for block in blocks) <= _MANY:
+            blocks.sort(key=lambda block: block.worst, reverse=True)
+        while blocks and count < most and (not taken or (taken[0].found is None) == (blocks[-1].found is None)):
+            block = blocks.pop()
+            lost = self.lost[block.owner]
+            if bool(lost.any()):
+                self._settle(block[lost.nonzero()[:, 0]])
+                block = block[(~lost).nonzero()[:, 0]]
+            rest = block.count - (most - count)
+            if rest > 0:
+                blocks.append(block[:rest])
+                block = block[rest:]
+            if block.count:
+                taken.append(block)
+                count += block.count
+        return _Block.joined(taken) if taken else None
+
+    def _sort(self, block: _Block, found: Cells, *, last: bool) -> None:
+        """By what is to be done with the cells of a block."""
         open_ = ~(found.value > 0)
-        again = open_ & found.again
-        split = open_ & ~again
-        stuck = torch.bincount(owner[split & (found.layer < 0)], minlength=batch) > 0
-        wanted = torch.bincount(owner[split], minlength=batch)
-        lost = stuck | (count + wanted > how.cells)
-        if together is not None:
-            lost = (torch.bincount(together[lost], minlength=groups) > 0)[together]
-        hopeful = ~lost[owner]
-        again, split = again & hopeful, split & hopeful
-        parts = (again.nonzero()[:, 0], split.nonzero()[:, 0], split.nonzero()[:, 0])
-        at, halves = torch.cat(parts), None
-        if at.numel():
-            sides = [_cut(signs, index, found, side) for index, side in zip(parts, (0, 1, -1), strict=True)]
-            new = tuple(torch.cat(same) for same in zip(*sides, strict=True))
-            halves = _bounded(claim, owner[at], new, tuple(s[at] for s in found.state), how)
-        if halves is None:
-            return least.scatter_reduce(0, owner, found.value, "amin")
-        done = ~(again | split)
-        least = least.scatter_reduce(0, owner[done], found.value[done], "amin")
-        count = count + torch.bincount(owner[split], minlength=batch)
-        owner, signs, found = owner[at], new, halves
+        stuck = open_ & ~found.again & (found.layer < 0)
+        if last:
+            self._give_up(block.owner[open_])
+            self._settle(block)
+            return
+        self._settle(block[(~open_).nonzero()[:, 0]])
+        cut = open_ & ~found.again & ~stuck
+        wanted = torch.bincount(block.owner[cut], minlength=len(self.count))
+        self.count = self.count + wanted
+        self._give_up((self.count > self.how.cells).nonzero()[:, 0])
+        for where, blocks in ((stuck, self.waiting), (open_ & ~stuck, self.open)):
+            at = where.nonzero()[:, 0]
+            if at.numel():
+                left = block[at]
+                blocks.append(replace(left, worst=float(found.value[at].nan_to_num(-torch.inf).amin())))
 
+    def _give_up(self, boxes: Tensor) -> None:
+        """These boxes, and those that are asked for together with them."""
+        if boxes.numel():
+            lost = torch.zeros_like(self.lost).index_fill(0, self.group[boxes], value=True)
+            self.lost = self.lost | lost[self.group]
 
-def _cut(signs: tuple[Tensor, ...], index: Tensor, found: Cells, side: int) -> tuple[Tensor, ...]:
-    """The signs of the cells at ``index`` with their chosen neuron set to ``side``; zero: as they are."""
-    cells, own = found[index], [every[index] for every in signs]
-    if side == 0:
-        return tuple(own)
-    cut = []
-    for k, every in enumerate(own):
-        here = (cells.layer == k)[:, None] & (
-            torch.arange(every.shape[1], device=every.device) == cells.neuron[:, None]
-        )
-        cut.append(torch.where(here, side, every).to(torch.int8))
-    return tuple(cut)
+    def _settle(self, block: _Block) -> None:
+        """Nothing more is asked of these cells."""
+        value = torch.full_like(self.least[block.owner], -torch.inf) if block.found is None else block.found.value
+        self.least = self.least.scatter_reduce(0, block.owner, value, "amin")
 
-
-def _bounded(
-    claim: Claim, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None, how: Branching
-) -> Cells | None:
-    """The bounds on all cells, a chunk at a time; None if the deadline passes before all are known."""
-    parts, done = list[Cells](), 0
-    for i in timed_chunks(owner.shape[0], how.chunk, owner.device, how.deadline):
-        known = None if before is None else tuple(s[i] for s in before)
-        parts.append(claim.on_cells(owner[i], tuple(s[i] for s in signs), known))
-        done = i.stop
-    if done < owner.shape[0]:
-        return None
-    names = ("value", "layer", "neuron", "again")
-    value, layer, neuron, again = (torch.cat([getattr(part, name) for part in parts]) for name in names)
-    states = zip(*(part.state for part in parts), strict=True)
-    return Cells(value, layer, neuron, again, tuple(torch.cat(same) for same in states))
+    def result(self) -> Tensor:
+        """The least bound over the cells of each box."""
+        for block in (*self.open, *self.waiting):
+            self._settle(block)
+        return self.least
 
 
 def largest(scores: list[Tensor], worst: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from bnndp.tighten.unproved_points import POSITIVE, deeper, not_above, worthwhil
 
 __all__ = ["RowClaim"]
 
-_LAST = 100  # steps of slopes on cells without unknown signs, where nothing else is left
+_LAST = 30  # steps of slopes on cells without unknown signs, where nothing else is left
 _LEAST = 1e-6  # what is missing counts as, when a cell is asked for again
 _FEW = 8  # neurons of a layer whose ranges are bounded anew on a cell
 
@@ -77,16 +77,13 @@ class RowClaim:
         """Numbers of neurons of the hidden layers."""
         return self.bounds.widths
 
-    def on_cells(self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> Cells:
+    def on_cells(
+        self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None, *, last: bool
+    ) -> Cells:
         """By the plane of the row, on what the plane of the larger cell has left of it."""
         if before is None:
             return self._bounded(owner, signs, None, self.how.first)
-        found = self._bounded(owner, signs, _State.of(before, len(self.widths)), self.how.steps)
-        stuck = ((found.layer < 0) & ~found.again & ~(found.value > 0)).nonzero()[:, 0]
-        if stuck.numel() == 0:
-            return found
-        state = _State.of([each[stuck] for each in found.state], len(self.widths))
-        return found.with_cells(stuck, self._bounded(owner[stuck], tuple(s[stuck] for s in signs), state, _LAST))
+        return self._bounded(owner, signs, _State.of(before, len(self.widths)), _LAST if last else self.how.steps)
 
     def _bounded(self, owner: Tensor, signs: tuple[Tensor, ...], parent: _State | None, steps: int) -> Cells:
         """The bounds on cells, by so many steps of the slopes from those of the larger cells."""

@@ -81,7 +81,7 @@ class Region:
     ``signs[k]`` (batch, n_k) of -1, 0 and 1 leave those x on which the means that go into the k-th activation have
     these signs; ``cut`` leaves those of a half-space. ``ranges[k]`` are known ranges of these means, and ``anew[k]``
     (batch, n_k) says of which of them better ones are asked for. ``relax`` makes the bounds at activations after random
-    weights; a diagnosis takes others (benchmarks/tightness).
+    weights; a diagnosis takes others (benchmarks/tightness). The pass ends before the activation ``until``.
     """
 
     box: Box
@@ -90,6 +90,7 @@ class Region:
     relax: Relax = relaxed
     ranges: Sequence[Interval] = ()
     anew: Sequence[Tensor] | None = None  # None: of all that make a difference; empty: of none
+    until: int | None = None  # None: at the last layer with weights
 
     def known(self, number: int) -> Interval | None:
         """The known range of the means before an activation."""

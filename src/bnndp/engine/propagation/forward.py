@@ -66,15 +66,26 @@ class HiddenLayers:
 def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], region: Region) -> HiddenLayers:
     """The pass up to the last layer with weights, of the layers of a network or of stacked ones.
 
-    ``shapes`` are those before each layer.
+    ``shapes`` are those before each layer. If the region says so, the pass ends before that, below an activation.
     """
     last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
     nodes: list[Node] = [Input(of_box(region.box))]
-    weighted = _walk(layers[: last + 1], shapes, nodes, region, count())
+    try:
+        weighted = _walk(layers[: last + 1], shapes, nodes, region, count())
+    except _Reached as reached:
+        return HiddenLayers(reached.nodes, reached.weighted, region.box).before(reached.weighted)
     if weighted is None:
         kinds = " ".join(layer.kind for layer in layers)
         raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
     return HiddenLayers(nodes, weighted, region.box)
+
+
+class _Reached(Exception):  # noqa: N818 (not an error)
+    """The layer with weights before the activation at which the pass is to end, from within any branch."""
+
+    def __init__(self, nodes: list[Node], weighted: Weighted) -> None:
+        super().__init__()
+        self.nodes, self.weighted = nodes, weighted
 
 
 def activations_of(nodes: Sequence[Node]) -> dict[int, Activated]:
@@ -93,11 +104,13 @@ def _walk(
     weighted: Weighted | None = None
     for layer, after, shape in zip(layers, [*layers[1:], None], shapes, strict=False):
         if weighted is not None:
-            pending, weighted = weighted, None
+            pending, weighted, index = weighted, None, next(number)
+            if index == region.until:
+                raise _Reached(nodes, pending)
             if is_activation(layer):
-                nodes.append(after_weights(layer, nodes, pending, region, next(number), linear=_linear(after)))
+                nodes.append(after_weights(layer, nodes, pending, region, index, linear=_linear(after)))
                 continue
-            nodes.append(after_weights(Identity(), nodes, pending, region, next(number), linear=_linear(layer)))
+            nodes.append(after_weights(Identity(), nodes, pending, region, index, linear=_linear(layer)))
         if isinstance(layer, _WEIGHTED):
             weighted = _weighted(weights_of(layer, shape), nodes[-1])
         elif isinstance(layer, Residual):
