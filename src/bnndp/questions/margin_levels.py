@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, middle_rows
 from bnndp.engine.protocol import BranchablePass, Margins, Planes
+from bnndp.geometry.bounds import Interval
 from bnndp.questions.from_margins import row_bound, undecided
 from bnndp.questions.margin_threshold import CUT, POSITIVE, KnownMargins, turned_covariance, turned_threshold
 from bnndp.tighten.branching import Branching, branch
@@ -34,6 +35,7 @@ from bnndp.tighten.slopes import climb
 __all__ = ["Known", "branched_rows", "least_level", "margin_planes"]
 
 _HALVINGS = 16  # of the range of the margins, by which a level is found
+_ON_CELLS = 5  # of what is between the bound of a margin on a cell and the level of the larger one
 
 
 def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
@@ -72,10 +74,10 @@ def _proved(
     if box.numel() == 0:
         return torch.ones_like(box, dtype=torch.bool)
 
-    def lower(cells: BranchablePass, owner: Tensor) -> Tensor:
+    def lower(cells: BranchablePass, owner: Tensor, between: Interval) -> Tensor:
         here, one = known[box[owner]].on(cells), by_itself[box[owner]]
-        level = torch.full_like(one, torch.inf, dtype=levels.dtype) if bool(one.all()) else here.level_together()[0]
-        return torch.where(one, here.level_alone(rival[owner]), level) if bool(one.any()) else level
+        level = between.upper if bool(one.all()) else here.level_together(between)[0]
+        return torch.where(one, here.level_alone(rival[owner], between), level) if bool(one.any()) else level
 
     whole, asked = known.bounds.restricted(box, ()), _duel(known.label[box], rival, known.rows)
     claim = RowClaim(whole, asked, levels[box, rival], how, lower if known.bounds.random else None)
@@ -93,13 +95,16 @@ def margin_planes(bounds: BranchablePass, label: Tensor, classes: int, how: Bran
     return climb(bounds, margin_rows(label[:, None], classes), how.first, how.deadline)[0]
 
 
-def least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:  # (batch,) each
+def least_level(
+    enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, halvings: int = _HALVINGS
+) -> Tensor:  # (batch,) each
     """About the least number between these from which on there is enough; infinite where that is nowhere known."""
-    for _ in range(_HALVINGS):
+    least, at_once = low, enough(low)
+    for _ in range(0 if bool(at_once.all()) else halvings):
         middle = 0.5 * low + 0.5 * high
         there = enough(middle)
         low, high = torch.where(there, low, middle), torch.where(there, middle, high)
-    return torch.where(enough(high), high, torch.inf)
+    return torch.where(at_once, least, torch.where(enough(high), high, torch.inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +154,23 @@ class Known:
         found = row_bound(self.rows if rows is None else rows, margins, self.label, tails, self.middles)
         return found.nan_to_num(-torch.inf, neginf=-torch.inf)
 
-    def level_together(self) -> tuple[Tensor, Tensor]:
+    def level_together(self, between: Interval | None = None) -> tuple[Tensor, Tensor]:
         """The level (batch,) of all margins from which on the rows are more than ``CUT``, and their bounds there.
 
-        Infinite where there is none that the margins can reach.
+        Infinite where there is none that the margins can reach, or none ``between`` (batch,).
         """
-        least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
-        most = self.most.masked_fill(self.own, torch.inf).amin(-1)
-        level = least_level(lambda t: (self.rows_at(self._raised(t)) > CUT).all(-1), least, most)
+
+        def enough(t: Tensor) -> Tensor:
+            return (self.rows_at(self._raised(t)) > CUT).all(-1)
+
+        if between is not None:
+            level = least_level(enough, between.lower, between.upper, _ON_CELLS)
+        else:
+            least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
+            level = least_level(enough, least, self.most.masked_fill(self.own, torch.inf).amin(-1))
         return level, self.rows_at(self._raised(level))
 
-    def level_alone(self, rival: Tensor) -> Tensor:
+    def level_alone(self, rival: Tensor, between: Interval | None = None) -> Tensor:
         """Levels (batch,) of the margins of the rivals (batch,) from which on their own rows are positive.
 
         Only if the outputs are Gaussian at every x; minus infinity for the label itself, infinite where none is known.
@@ -176,7 +187,11 @@ class Known:
         def enough(t: Tensor) -> Tensor:
             return self.rows_at(mean.scatter(1, at, t[:, None]), row)[:, 0] > CUT
 
-        level = torch.fmin(level, least_level(enough, mean.gather(1, at)[:, 0], most))
+        if between is None:
+            found = least_level(enough, mean.gather(1, at)[:, 0], most)
+        else:
+            found = least_level(enough, between.lower, between.upper, _ON_CELLS)
+        level = torch.fmin(level, found)
         return torch.where(asked, torch.where(own, -torch.inf, level), torch.inf)
 
     def _raised(self, level: Tensor) -> Tensor:  # (batch,) -> (batch, classes)

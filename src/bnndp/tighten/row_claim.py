@@ -26,6 +26,7 @@ __all__ = ["RowClaim"]
 
 _LAST = 30  # steps of slopes on cells without unknown signs, where nothing else is left
 _LEAST = 1e-6  # what is missing counts as, when a cell is asked for again
+_BELOW = 1e-9  # how far below the bound of a row a level is to be, where that is enough
 _FEW = 8  # neurons of a layer whose ranges are bounded anew on a cell
 
 
@@ -63,14 +64,14 @@ class RowClaim:
     """That ``rows . E f > level`` on each box of a pass. The value of a cell is the lead, at most ``POSITIVE``.
 
     ``lower`` gives lower levels (cells,) that are enough at the x of cells of the boxes (cells,), where not all x of a
-    box are left.
+    box are left: as low as the bound of the row if it can, and no higher than the level so far.
     """
 
     bounds: BranchablePass
     rows: Tensor  # (batch, 1, outputs)
     level: Tensor  # (batch,)
     how: Branching
-    lower: Callable[[BranchablePass, Tensor], Tensor] | None = None
+    lower: Callable[[BranchablePass, Tensor, Interval], Tensor] | None = None
 
     @property
     def widths(self) -> Sequence[int]:
@@ -119,7 +120,8 @@ class RowClaim:
         ranges = tuple(Interval(each.lower[at], each.upper[at]) for each in cells.ranges_of_means)
         cut = None if cells.cut is None else cells.cut[at]
         some = self.bounds.restricted(owner[at], tuple(sign[at] for sign in signs), cut, ranges)
-        return level.index_copy(0, at, torch.fmin(level[at], self.lower(some, owner[at])))
+        between = Interval(least[at] - _BELOW * (1 + least[at].abs()), level[at])
+        return level.index_copy(0, at, torch.fmin(level[at], self.lower(some, owner[at], between)))
 
 
 def _scores(cells: BranchablePass, rows: Tensor, slopes: Slopes | None) -> list[Tensor]:
