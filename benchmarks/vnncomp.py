@@ -64,20 +64,21 @@ def instances(folder: Path, name: str) -> list[Instance]:
         return [Instance(name, row["onnx"], row["vnnlib"], float(row["limit_s"]), row["known"]) for row in rows]
 
 
-def answered(folder: Path, instance: Instance, limit: float, effort: str) -> Answer:
+def answered(folder: Path, instance: Instance, limit: float, effort: str, device: str = "cpu") -> Answer:
     """The answer to one instance; reading the files is a part of its time."""
     begin = time.monotonic()
     path = folder / instance.set
     network, asked = (path / f"{name}.gz" for name in (instance.onnx, instance.vnnlib))
-    regions = regions_of(read_vnnlib(asked))
-    posterior = read_onnx(network)
+    regions = [region.to(device) for region in regions_of(read_vnnlib(asked))]
+    posterior = read_onnx(network).to(device)
     left = max(1.0, min(limit, instance.limit) - (time.monotonic() - begin))
     found = verify(posterior, regions, Options(effort=effort, time_limit=left))
     seconds = time.monotonic() - begin
     missed = None
     if found.witness is not None and importlib.util.find_spec("onnxruntime"):
-        y = by_onnxruntime(network, found.witness)
-        excess = [region.unsafe.excess(y[None], found.witness[None]).amin().item() for region in regions]
+        x = found.witness.cpu()
+        y = by_onnxruntime(network, x)
+        excess = [region.to("cpu").unsafe.excess(y[None], x[None]).amin().item() for region in regions]
         missed = min(excess)
     names = (instance.set, instance.onnx, instance.vnnlib, instance.known)
     return Answer(*names, WORDS[found.verdict], seconds, found.cells, missed)
@@ -135,6 +136,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="at most so many instances of each set, evenly chosen")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for an instance, if it has no less")
     parser.add_argument("--effort", choices=LEVELS, default="medium")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--journal", type=Path, default=Path(".cache/vnncomp.jsonl"))
     given = parser.parse_args()
     place = os.environ.get("BNNDP_BENCHMARKS")
@@ -149,7 +151,7 @@ def main() -> int:
         for each in chosen:
             answer = done.get((each.set, each.onnx, each.vnnlib))
             if answer is None:
-                answer = answered(folder, each, given.time_limit, given.effort)
+                answer = answered(folder, each, given.time_limit, given.effort, given.device)
                 with given.journal.open("a") as file:
                     file.write(json.dumps(asdict(answer)) + "\n")
                 said: list[Any] = [Path(each.onnx).stem, Path(each.vnnlib).stem, each.known, answer.answer]

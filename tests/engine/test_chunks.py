@@ -12,12 +12,12 @@ from bnndp.engine.chunks import cache_size, chunks, device_size, indices_of, pic
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
 
-@pytest.mark.parametrize(("gib", "units"), [(8, 1), (24, 1), (80, 5), (139, 8)])
+@pytest.mark.parametrize(("gib", "units"), [(3, 1), (8, 2), (24, 6), (139, 34)])
 def test_sizes_grow_with_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch, gib: int, units: int) -> None:
     found = SimpleNamespace(total_memory=gib * 2**30)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: found)
     assert (device_size(100, CPU), cache_size(100, CPU)) == (100, 100)
-    assert (device_size(100, CUDA), cache_size(100, CUDA)) == (100 * units, 1600 * units)
+    assert (device_size(100, CUDA), cache_size(100, CUDA)) == (100 * units, 400 * units)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ Device = Annotated[
 ]
 
 
-def device_of(name: str, engine: str, address: str | None) -> str:
+def device_of(name: str, engine: str = "local", address: str | None = None) -> str:
     """The device in full, cuda:0 for cuda; refused where this machine, or the engine, has none of that name."""
     if engine == "local" and address is not None:
         raise typer.BadParameter("--address is that of a Ray cluster; give --engine ray too, or leave it out.")

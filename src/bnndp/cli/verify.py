@@ -29,6 +29,7 @@ def verify(  # noqa: PLR0913 (options of a command)
     ] = None,
     effort: p.EffortLevel = "medium",
     time_limit: p.TimeLimit = None,
+    device: p.Device = "cpu",
     seed: p.Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Where the answer goes, too.")] = None,
     quiet: p.Quiet = False,
@@ -52,9 +53,10 @@ def verify(  # noqa: PLR0913 (options of a command)
 
     messages, options = Messages(quiet=quiet), Options(effort=effort, time_limit=time_limit).started()
     context.obj.written = None if out is None else context.obj.written
-    posterior, asked = _network(network, std, messages), read_vnnlib(property_)
+    computing = p.device_of(device)
+    posterior, asked = _network(network, std, messages).to(computing), read_vnnlib(property_)
     try:
-        regions = regions_of(asked)
+        regions = [region.to(computing) for region in regions_of(asked)]
         with open_text(out, keep=[path for path in (network, property_, std) if path is not None]) as write:
             answer = decided(posterior, regions, options, seed=seed)
             text = "".join(f"{line}\n" for line in _lines(answer))

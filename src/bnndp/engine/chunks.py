@@ -19,8 +19,8 @@ from bnndp.deadline import Deadline
 
 _Record = TypeVar("_Record")
 
-_PER_UNIT = 16 * 2**30  # bytes of a device for which it takes the chunks of a CPU once more
-_CACHES = 16  # times: the memory of a device beside the caches of a CPU
+_PER_UNIT = 4 * 2**30  # bytes of a device for which it takes the chunks of a CPU once more
+_CACHES = 4  # times: the memory of a device beside the caches of a CPU
 _BOXES = 256  # in a chunk on a CPU: with more, what is known of a layer of 64 neurons leaves the caches
 _SHARE, _LEAST_TIME, _GROWTH = 0.1, 0.3, 4  # of a chunk: of the time left to a deadline, seconds, times the last
 _PIECES, _TOGETHER = 8, 8  # of boxes that are taken by how much is asked of them: at least, and boxes in each

@@ -52,7 +52,7 @@ class UnsafeSet:
         if not count or found != ((count,), (count,)):
             raise InputError(f"rows must be (rows, outputs) with one bound and conjunct each, got {found}.")
         given = self.conjunct.unique()
-        if not torch.equal(given, torch.arange(len(given))):
+        if not torch.equal(given, torch.arange(len(given), device=given.device)):
             raise InputError(f"conjuncts must be numbered 0, 1, ..., got {given.tolist()[:8]}.")
 
     def __repr__(self) -> str:
@@ -105,6 +105,11 @@ class Region:
             raise InputError(f"a region has one box, got {self.box.batch}.")
         if any(each is not None and each.within is not None for each in (self.box, self.inner)):
             raise InputError("a region is a box; balls in the norms 1 and 2 are not supported, take the box around it.")
+
+    def to(self, device: torch.device | str) -> Region:
+        """The same with its tensors on ``device``."""
+        inner = None if self.inner is None else self.inner.to(device)
+        return Region(self.box.to(device), self.unsafe.to(device), inner)
 
     @property
     def within(self) -> Box:

@@ -61,7 +61,7 @@ _NODES, _CELLS = 97, 56  # of D and of each C
 _REACH = 10.0  # of D on each side of its mean, and of C below zero
 _TOUCH = 0.7  # how far D_0 is below M, in standard deviations
 _NEAR = 16  # other classes that are weighed at most; the others are lost
-_HELD = 2**22  # numbers that are held at a time
+_HELD = 2**22  # numbers that are held at a time on a CPU
 _HEAT = 0.02  # of the laws for which multipliers are improved
 _RATE, _DECAY, _STEPS = 0.06, 0.96, 25  # of the ascent
 _HOPELESS = -0.25  # bounds of the first multipliers below which there is none
@@ -75,6 +75,7 @@ def joint_leads(
     tails: Tensor,  # (batch, classes): E sigma(-D_i) is at most this
     reference: Tensor,  # (batch,): the class c
     known: Tensor,  # (batch, classes): other lower bounds of E (p_c - p_k)
+    times: int = 1,  # as many pairs at a time as suit a CPU
 ) -> Tensor:
     """Lower bounds of E (p_c - p_k) for every k: (batch, classes), no worse than ``known``.
 
@@ -89,7 +90,7 @@ def joint_leads(
     at, rival = asked.nonzero().unbind(-1)
     count = min(_NEAR, mean.shape[1] - 2)
     found = known.clone()
-    step = max(1, _HELD // (max(count, 1) * len(_SHARES) * _CELLS))
+    step = max(1, times * _HELD // (max(count, 1) * len(_SHARES) * _CELLS))
     for start in range(0, at.numel(), step):
         box, k = at[start : start + step], rival[start : start + step]
         weight = tails[box].masked_fill(own[box] | (classes == k[:, None]), 0.0)

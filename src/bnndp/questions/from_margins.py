@@ -9,6 +9,7 @@ class, :math:`p_i\le\sigma(\zeta_i-\zeta_c)`; from below by one less all the oth
 import torch
 from torch import Tensor
 
+from bnndp.engine.chunks import device_size
 from bnndp.engine.protocol import Margins, Pass, both_signs
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.joint_lead import joint_leads
@@ -45,7 +46,7 @@ def row_bound(
     moments = mean[at], variance[at], spread, found[at], reference[at]
     ahead = leads(*moments)
     if middles is not None:
-        ahead = joint_leads(*moments, ahead)
+        ahead = joint_leads(*moments, ahead, device_size(1, mean.device))
     more = lead_bound(rows[at], ahead, reference[at])
     return best.index_copy(0, at, torch.maximum(best[at], more))
 

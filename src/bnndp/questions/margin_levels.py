@@ -35,12 +35,13 @@ from bnndp.tighten.slopes import climb
 __all__ = ["Known", "branched_rows", "least_level", "margin_planes"]
 
 _HALVINGS = 16  # of the range of the margins, by which a level is found
+_OF_RANGES = 5  # steps of ascent for the ranges of hidden means
 _ON_CELLS = 5  # of what is between the bound of a margin on a cell and the level of the larger one
 
 
 def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
     """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide."""
-    bounds = with_optimised_ranges(bounds, how.first, how.deadline)
+    bounds = with_optimised_ranges(bounds, _OF_RANGES, how.deadline)
     known = Known.of(bounds, rows, label, margin_planes(bounds, label, rows.shape[-1], how))
     least = known.margins.mean[:, 0]
     found = known.rows_at(least)
@@ -160,14 +161,16 @@ class Known:
         Infinite where there is none that the margins can reach, or none ``between`` (batch,).
         """
 
-        def enough(t: Tensor) -> Tensor:
-            return (self.rows_at(self._raised(t)) > CUT).all(-1)
-
+        plain = replace(self, middles=None)  # joint leads cost many times the others
         if between is not None:
-            level = least_level(enough, between.lower, between.upper, _ON_CELLS)
-        else:
-            least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
-            level = least_level(enough, least, self.most.masked_fill(self.own, torch.inf).amin(-1))
+            level = least_level(plain._are_enough, between.lower, between.upper, _ON_CELLS)
+            return level, plain.rows_at(self._raised(level))
+        least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
+        most = self.most.masked_fill(self.own, torch.inf).amin(-1)
+        level = least_level(plain._are_enough, least, most)
+        at = level.isinf().nonzero()[:, 0]
+        if self.middles is not None and at.numel():
+            level = level.index_copy(0, at, least_level(self[at]._are_enough, least[at], most[at]))
         return level, self.rows_at(self._raised(level))
 
     def level_alone(self, rival: Tensor, between: Interval | None = None) -> Tensor:
@@ -193,6 +196,10 @@ class Known:
             found = least_level(enough, between.lower, between.upper, _ON_CELLS)
         level = torch.fmin(level, found)
         return torch.where(asked, torch.where(own, -torch.inf, level), torch.inf)
+
+    def _are_enough(self, level: Tensor) -> Tensor:  # (batch,)
+        """Whether the rows are more than ``CUT`` from this level on."""
+        return (self.rows_at(self._raised(level)) > CUT).all(-1)
 
     def _raised(self, level: Tensor) -> Tensor:  # (batch,) -> (batch, classes)
         return torch.maximum(self.margins.mean[:, 0], level[:, None]).masked_fill(self.own, 0.0)
