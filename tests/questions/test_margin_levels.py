@@ -17,6 +17,7 @@ from bnndp.attack.sampled_softmax import draw_softmax_noise, estimate_softmax
 from bnndp.deadline import NEVER
 from bnndp.engine.margins import margin_rows
 from bnndp.engine.moment_pass import MomentPass
+from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork
@@ -154,9 +155,10 @@ def test_rows_are_positive_wherever_the_margins_are_above_their_level(kind: str,
     at = Box(flat, flat)
     pairs = margin_rows(label[:, None].repeat(len(GRID), 1), CLASSES)
     mean = MomentPass.of(net, at).least(pairs).unflatten(0, (len(GRID), -1)).masked_fill(known.own, torch.inf)
-    together, _ = known.level_together()
-    above = (mean > together[:, None]).all(-1)
-    assert bool((values + error > 0)[above].all())
+    together = known.level_together()
+    for level in (together, known.level_between(Interval(together - 1, together))):
+        above = (mean > level[:, None]).all(-1)
+        assert bool((values + error > 0)[above].all())
     if known.bounds.gaussian:
         count = 0
         for rival in range(CLASSES):

@@ -36,7 +36,7 @@ __all__ = ["Known", "branched_rows", "least_level", "margin_planes"]
 
 _HALVINGS = 16  # of the range of the margins, by which a level is found
 _OF_RANGES = 5  # steps of ascent for the ranges of hidden means
-_ON_CELLS = 5  # of what is between the bound of a margin on a cell and the level of the larger one
+_ON_CELLS = 4  # levels from the bound of a margin on a cell on, below the level of the larger one
 
 
 def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
@@ -49,7 +49,8 @@ def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Bran
     each = [known.level_alone(rival.expand_as(label)) for rival in every] if bounds.random and bounds.gaussian else []
     alone = torch.stack(each, 1) if each else torch.full_like(least, torch.inf)  # (batch, classes)
     by_itself = (alone < torch.inf).all(-1)
-    together, raised = known.level_together()
+    together = known.level_together()
+    raised = known.rows_at(known._raised(together))
     levels = torch.where(by_itself[:, None], alone, together[:, None])
     open_ = ~(found > 0).all(-1) & (levels < torch.inf).all(-1)
     wanted = open_[:, None] & ~known.own & ~(least > levels)
@@ -77,7 +78,7 @@ def _proved(
 
     def lower(cells: BranchablePass, owner: Tensor, between: Interval) -> Tensor:
         here, one = known[box[owner]].on(cells), by_itself[box[owner]]
-        level = between.upper if bool(one.all()) else here.level_together(between)[0]
+        level = between.upper if bool(one.all()) else here.level_between(between)
         return torch.where(one, here.level_alone(rival[owner], between), level) if bool(one.any()) else level
 
     whole, asked = known.bounds.restricted(box, ()), _duel(known.label[box], rival, known.rows)
@@ -96,16 +97,13 @@ def margin_planes(bounds: BranchablePass, label: Tensor, classes: int, how: Bran
     return climb(bounds, margin_rows(label[:, None], classes), how.first, how.deadline)[0]
 
 
-def least_level(
-    enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, halvings: int = _HALVINGS
-) -> Tensor:  # (batch,) each
+def least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:  # (batch,) each
     """About the least number between these from which on there is enough; infinite where that is nowhere known."""
-    least, at_once = low, enough(low)
-    for _ in range(0 if bool(at_once.all()) else halvings):
+    for _ in range(_HALVINGS):
         middle = 0.5 * low + 0.5 * high
         there = enough(middle)
         low, high = torch.where(there, low, middle), torch.where(there, middle, high)
-    return torch.where(at_once, least, torch.where(enough(high), high, torch.inf))
+    return torch.where(enough(high), high, torch.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +153,30 @@ class Known:
         found = row_bound(self.rows if rows is None else rows, margins, self.label, tails, self.middles)
         return found.nan_to_num(-torch.inf, neginf=-torch.inf)
 
-    def level_together(self, between: Interval | None = None) -> tuple[Tensor, Tensor]:
-        """The level (batch,) of all margins from which on the rows are more than ``CUT``, and their bounds there.
+    def level_together(self) -> Tensor:
+        """The level (batch,) of all margins from which on the rows are more than ``CUT``.
 
-        Infinite where there is none that the margins can reach, or none ``between`` (batch,).
+        Infinite where there is none that the margins can reach.
         """
-
         plain = replace(self, middles=None)  # joint leads cost many times the others
-        if between is not None:
-            level = least_level(plain._are_enough, between.lower, between.upper, _ON_CELLS)
-            return level, plain.rows_at(self._raised(level))
         least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
         most = self.most.masked_fill(self.own, torch.inf).amin(-1)
         level = least_level(plain._are_enough, least, most)
         at = level.isinf().nonzero()[:, 0]
         if self.middles is not None and at.numel():
             level = level.index_copy(0, at, least_level(self[at]._are_enough, least[at], most[at]))
-        return level, self.rows_at(self._raised(level))
+        return level
+
+    def level_between(self, between: Interval, rival: Tensor | None = None) -> Tensor:
+        """The least of a few levels (batch,) that is enough, as :meth:`level_together`, or for single rivals (batch,).
+
+        Infinite where none of them is.
+        """
+        share = torch.arange(_ON_CELLS, device=self.label.device)[:, None] / _ON_CELLS
+        level = (between.lower + share * (between.upper - between.lower)).flatten()
+        many = replace(self, middles=None)[torch.arange(len(self.label), device=self.label.device).repeat(_ON_CELLS)]
+        enough = many._are_enough(level) if rival is None else many._is_enough(level, rival.repeat(_ON_CELLS))
+        return torch.where(enough, level, torch.inf).unflatten(0, (_ON_CELLS, -1)).amin(0)
 
     def level_alone(self, rival: Tensor, between: Interval | None = None) -> Tensor:
         """Levels (batch,) of the margins of the rivals (batch,) from which on their own rows are positive.
@@ -187,19 +192,21 @@ class Known:
         known = KnownMargins(mean, self.most, self.margins.variance[:, 0], turned)
         level = turned_threshold(row, self.label, known, random=True)[:, 0]
 
-        def enough(t: Tensor) -> Tensor:
-            return self.rows_at(mean.scatter(1, at, t[:, None]), row)[:, 0] > CUT
-
         if between is None:
-            found = least_level(enough, mean.gather(1, at)[:, 0], most)
+            found = least_level(lambda t: self._is_enough(t, rival), mean.gather(1, at)[:, 0], most)
         else:
-            found = least_level(enough, between.lower, between.upper, _ON_CELLS)
+            found = self.level_between(between, rival)
         level = torch.fmin(level, found)
         return torch.where(asked, torch.where(own, -torch.inf, level), torch.inf)
 
     def _are_enough(self, level: Tensor) -> Tensor:  # (batch,)
         """Whether the rows are more than ``CUT`` from this level on."""
         return (self.rows_at(self._raised(level)) > CUT).all(-1)
+
+    def _is_enough(self, level: Tensor, rival: Tensor) -> Tensor:  # (batch,) each
+        """Whether the row of the rival is more than ``CUT`` from this level of its margin on."""
+        mean = self.margins.mean[:, 0].scatter(1, rival[:, None], level[:, None])
+        return self.rows_at(mean, _duel(self.label, rival, self.rows))[:, 0] > CUT
 
     def _raised(self, level: Tensor) -> Tensor:  # (batch,) -> (batch, classes)
         return torch.maximum(self.margins.mean[:, 0], level[:, None]).masked_fill(self.own, 0.0)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from bnndp.deadline import Deadline
-from bnndp.engine.chunks import Pace
+from bnndp.engine.chunks import Pace, device_size
 
 
-_MANY = 2**14  # open cells
+_MANY = 2**14  # open cells, on a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class _Search:
     def _taken(self, blocks: list[_Block], most: int) -> _Block | None:
         """The next cells, but for those of boxes that are given up; None: there are none."""
         taken, count = list[_Block](), 0
-        if sum(block.count for block in blocks) <= _MANY:
+        if sum(block.count for block in blocks) <= device_size(_MANY, self.group.device):
             blocks.sort(key=lambda block: block.worst, reverse=True)
         while blocks and count < most and (not taken or (taken[0].found is None) == (blocks[-1].found is None)):
             block = blocks.pop()
