@@ -36,6 +36,7 @@ from bnndp.tighten.pass_choice import chunked, plan
 _BRANCHED = 16.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
 _STEPS = 1  # of ascent on each of its cells
+_CELLS = 4  # for each box that fits the memory: a cell is asked for one row
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def one_pass_rows(
                 found = torch.fmax(found, by_moments)
                 if options.branch > 1 and bounds.branchable is not None:
                     first = max(options.optimise, _FIRST_STEPS)
-                    how = Branching(options.branch, first, _STEPS, passes.capacity, options.deadline)
+                    how = Branching(options.branch, first, _STEPS, _CELLS * passes.capacity, options.deadline)
                     found = _branched(bounds.branchable, asked, known, found, how)
         bound[part] = found.nan_to_num(-torch.inf, neginf=-torch.inf)
     return bound, hopeful
@@ -220,7 +221,7 @@ def _branched_members(passes: Mixture, asked: _Asked, bound: Tensor, options: Op
     if at.numel() == 0:
         return bound
     first = max(options.optimise, _FIRST_STEPS)
-    how = Branching(options.branch, first, _STEPS, passes.capacity, options.deadline)
+    how = Branching(options.branch, first, _STEPS, _CELLS * passes.capacity, options.deadline)
     found = branched_mixture_rows(passes[at], asked.rows[at], asked.label[at], how)
     return bound.index_copy(0, at, torch.fmax(bound[at], found))
 
