@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -30,7 +31,8 @@ from bnndp.tighten.slopes import climb
 
 SMALL = 1e-6  # relative to the size of the outputs: far above the tolerance of the solver
 NEAR = 0.02  # what a few steps of ascent leave on cells on which all signs are known
-SLOW = {20: 0.1}  # seeds at which the multipliers need a thousand steps
+SEEDS = int(os.environ.get("BNNDP_SEEDS", "60"))  # 300 for the whole campaign
+SLOW = dict.fromkeys((20, 76, 89, 178, 253), 0.1)  # seeds at which the ascent comes to a halt
 
 
 def network(seed: int, *, std: float = 0.0) -> BayesianNetwork:
@@ -87,12 +89,12 @@ def proved(net: BayesianNetwork, box: Box, rows: Tensor, level: Tensor, *, cells
     assert bounds is not None
     if steps:
         bounds = with_optimised_ranges(bounds, steps, NEVER)
-    how = Branching(cells, 10, 3, 256, NEVER)
+    how = Branching(cells, 10, 3, 256, NEVER, last=100)
     whole = bounds.restricted(torch.zeros(len(level), dtype=torch.int64), ())
     return branch(RowClaim(whole, rows[:, None], level, how), torch.arange(len(level)), how) > 0
 
 
-@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(i, marks=pytest.mark.slow) for i in range(12, 30))])
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(i, marks=pytest.mark.slow) for i in range(12, SEEDS))])
 def test_proves_what_is_true_and_nothing_else(seed: int) -> None:
     net, generator = network(seed), torch.Generator().manual_seed(1000 + seed)
     centre = torch.randn(1, 3, generator=generator, dtype=torch.float64)

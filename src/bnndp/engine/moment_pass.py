@@ -25,10 +25,12 @@ from bnndp.engine.rows import DenseRows
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.geometry.half_space import HalfSpace
-from bnndp.maths.rounding import SMALL, UP, gamma
+from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 from bnndp.network import BayesianNetwork, Layer
 
 __all__ = ["MomentPass"]
+
+_LITTLE = 1e-6  # of the largest coefficient of a layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +222,10 @@ class MomentPass:
         return replace(self, signs=signs, until=number, given=below)
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
-        """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero."""
+        """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero.
+
+        A coefficient that costs nothing counts a little: at the best slopes many are zero, where they change their sign.
+        """
         row = worst[:, None, None]
         own = self._of_boxes(rows).gather(1, row.expand(-1, 1, rows.shape[-1]))
         at = slopes.map([tensor.gather(1, row.expand(-1, 1, tensor.shape[-1])) for tensor in slopes.tensors])
@@ -230,6 +235,7 @@ class MomentPass:
         for node, signs, values in zip(self._activations.values(), self.signs, reversed(met), strict=True):
             mean, coefficient = node.pre.mean, values[:, 0]
             lost = -coefficient.clamp_max(0) if node.hinge is not None else coefficient.abs()
+            lost = lost + _LITTLE * coefficient.abs().amax(-1, keepdim=True) + TINY
             unknown = (mean.lower < 0) & (mean.upper > 0) & (signs == 0)
             scores.append(known(torch.where(unknown, lost * _gap(node), -torch.inf)))
         return scores

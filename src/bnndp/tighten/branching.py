@@ -29,7 +29,7 @@ class Branching:
     """How far to go: at most ``cells`` cells per box, ``chunk`` of them at a time.
 
     The ascent on a whole box takes ``first`` steps, that on a cell ``steps``: it begins where that of the larger cell
-    ended.
+    ended. On a cell on which nothing is left to cut it takes ``last`` steps more.
     """
 
     cells: int
@@ -37,6 +37,7 @@ class Branching:
     steps: int
     chunk: int
     deadline: Deadline
+    last: int = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +209,10 @@ class _Search:
     def _sort(self, block: _Block, found: Cells, *, last: bool) -> None:
         """By what is to be done with the cells of a block."""
         open_ = ~(found.value > 0)
-        stuck = open_ & ~found.again & (found.layer < 0)
+        stuck = open_ & (found.again if last else ~found.again & (found.layer < 0))
         if last:
-            self._give_up(block.owner[open_])
-            self._settle(block)
-            return
+            self._give_up(block.owner[open_ & ~stuck])
+            open_ = stuck
         self._settle(block[(~open_).nonzero()[:, 0]])
         cut = open_ & ~found.again & ~stuck
         wanted = torch.bincount(block.owner[cut], minlength=len(self.count))

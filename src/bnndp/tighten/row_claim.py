@@ -24,7 +24,6 @@ from bnndp.tighten.unproved_points import POSITIVE, deeper, not_above, worthwhil
 
 __all__ = ["RowClaim"]
 
-_LAST = 30  # steps of slopes on cells without unknown signs, where nothing else is left
 _LEAST = 1e-6  # what is missing counts as, when a cell is asked for again
 _BELOW = 1e-9  # how far below the bound of a row a level is to be, where that is enough
 _FEW = 8  # neurons of a layer whose ranges are bounded anew on a cell
@@ -83,10 +82,12 @@ class RowClaim:
     ) -> Cells:
         """By the plane of the row, on what the plane of the larger cell has left of it."""
         if before is None:
-            return self._bounded(owner, signs, None, self.how.first)
-        return self._bounded(owner, signs, _State.of(before, len(self.widths)), _LAST if last else self.how.steps)
+            return self._bounded(owner, signs, None)
+        return self._bounded(owner, signs, _State.of(before, len(self.widths)), last=last)
 
-    def _bounded(self, owner: Tensor, signs: tuple[Tensor, ...], parent: _State | None, steps: int) -> Cells:
+    def _bounded(
+        self, owner: Tensor, signs: tuple[Tensor, ...], parent: _State | None, *, last: bool = False
+    ) -> Cells:
         """The bounds on cells, by so many steps of the slopes from those of the larger cells."""
         rows, level, begin = self.rows[owner], self.level[owner], None
         if parent is None:
@@ -94,6 +95,7 @@ class RowClaim:
         else:
             cells = self.bounds.restricted(owner, signs, parent.cut, parent.ranges, parent.costly)
             level, begin = parent.level, parent.begin(cells, rows)
+        steps = self.how.first if parent is None else self.how.last if last else self.how.steps
         planes, slopes = climb(cells, rows, steps, self.how.deadline, begin)
         with torch.no_grad():
             level = self._lower_level(cells, owner, signs, level, planes.least[:, 0])

@@ -27,6 +27,7 @@ _FEW = 16  # inputs up to which boxes are split into cells of the inputs
 _CELLS, _OF_RANGES, _MORE = 256, 4, 4  # of signs: for a row, for an end of a range, and times those of the last round
 _ROUNDS = {"medium": 2, "high": 4}  # without a time limit
 _FIRST, _STEPS, _CHUNK = 10, 3, 256  # steps of slopes on a box and on a cell; cells at a time
+_LAST = 30  # steps on a cell on which nothing is left to cut, in the first round
 _OPTIMISE = {"low": 0, "medium": 10, "high": 40}  # steps of the slopes on boxes that are not split
 
 
@@ -68,7 +69,8 @@ def _on_cells_of_signs(
         if number:
             of_ranges = Branching(_OF_RANGES * _MORE**number, _FIRST, _STEPS, _CHUNK, options.deadline)
             bounds = with_branched_ranges(bounds, of_ranges)
-        how = Branching(_CELLS * _MORE**number, _FIRST, _STEPS, _CHUNK, options.deadline)
+        last = _LAST * _MORE**number
+        how = Branching(_CELLS * _MORE**number, _FIRST, _STEPS, _CHUNK, options.deadline, last)
         open_ = (~_proved(bounds, left, unsafe, how)).nonzero()[:, 0]
         bounds, left = bounds.restricted(open_, ()) , left[open_]
         yield left

@@ -19,7 +19,8 @@ from bnndp.engine.protocol import Climbable, ClimbablePass, Planes, Slopes, Wrap
 from bnndp.geometry.bounds import Affine
 from bnndp.geometry.box import Box
 
-_RATE, _DECAY = 0.5, 0.93  # of the first step, and from each to the next
+_RATE, _DECAY, _END = 0.5, 0.93, 0.05  # of the first step, from each to the next, and at least of the last
+_LONG = 30  # steps on a cell, half of which begin anew
 _FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8  # of Adam: decays of the means of gradients and squares, least root
 _MULTIPLIER_RATE = 0.1  # of the multipliers, in units of the largest coefficient of a row
 
@@ -46,7 +47,8 @@ def climb(
 ) -> tuple[Planes, Slopes | None]:
     """The best planes below ``rows . E f`` that ``steps`` steps find, and their slopes; None: there is no choice.
 
-    The ascent begins at ``begin``, the slopes of a larger cell; if there are none, at the planes of one pass.
+    The ascent begins at ``begin``, the slopes of a larger cell; if there are none, at the planes of one pass. A long one
+    comes to a halt at times: its second half begins at these planes, too.
     """
     with torch.no_grad():
         choice = bounds.slopes(rows)
@@ -56,8 +58,13 @@ def climb(
         found = bounds.affine(rows) if begin is None else _nothing(bounds.box, rows)
         plane, value = found.affine, known(bounds.least_of(found.affine)) if begin is None else found.least
         free = start.map([tensor.requires_grad_() for tensor in start.tensors])
+    turn = steps // 2 if begin is not None and steps >= _LONG else 0
+    decay = max(_DECAY, _END ** (1 / (turn or steps)))
     climbers = _climbers(free, bounds.multiplier_scale(rows))
     for step in range(steps + 1):
+        if step == turn and step:
+            free = choice[1].map([tensor.requires_grad_() for tensor in choice[1].tensors])
+            climbers = _climbers(free, bounds.multiplier_scale(rows))
         with torch.enable_grad():
             trial = bounds.affine_at(rows, free)
             reached = bounds.least_of(trial)
@@ -75,7 +82,7 @@ def climb(
             break
         torch.autograd.backward(loss)
         for climber in climbers:
-            climber.move(step)
+            climber.move(step - turn if step >= turn else step, decay)
     return Planes(plane, torch.maximum(found.least, value), found.method), best
 
 
@@ -95,7 +102,7 @@ class _Climber:
     square: Tensor
 
     @torch.no_grad()
-    def move(self, step: int) -> None:
+    def move(self, step: int, decay: float) -> None:
         """Move the tensor along its gradient; the gradient is gone then."""
         slope, self.at.grad = self.at.grad, None
         if slope is None:
@@ -103,7 +110,7 @@ class _Climber:
         self.mean.lerp_(slope, 1 - _FIRST)
         self.square.mul_(_SECOND).addcmul_(slope, slope, value=1 - _SECOND)
         scale = (self.square / (1 - _SECOND ** (step + 1))).sqrt_().add_(_LEAST)
-        self.at.addcdiv_(self.mean, scale, value=-self.rate * _DECAY**step / (1 - _FIRST ** (step + 1)))
+        self.at.addcdiv_(self.mean, scale, value=-self.rate * decay**step / (1 - _FIRST ** (step + 1)))
 
 
 def _climbers(free: Slopes, scale: float) -> list[_Climber]:
