@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import BranchablePass, Climbable, Pass, Planes, Slopes, Wrapped, known
+from bnndp.engine.protocol import BranchablePass, Pass, Planes, Slopes, Wrapped, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.geometry.half_space import HalfSpace

@@ -20,7 +20,6 @@ from torch import Tensor
 from bnndp.deadline import Deadline
 from bnndp.engine.chunks import Pace, device_size
 
-
 _MANY = 2**14  # open cells, on a CPU
 
 

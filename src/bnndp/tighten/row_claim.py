@@ -85,9 +85,7 @@ class RowClaim:
             return self._bounded(owner, signs, None)
         return self._bounded(owner, signs, _State.of(before, len(self.widths)), last=last)
 
-    def _bounded(
-        self, owner: Tensor, signs: tuple[Tensor, ...], parent: _State | None, *, last: bool = False
-    ) -> Cells:
+    def _bounded(self, owner: Tensor, signs: tuple[Tensor, ...], parent: _State | None, *, last: bool = False) -> Cells:
         """The bounds on cells, by so many steps of the slopes from those of the larger cells."""
         rows, level, begin = self.rows[owner], self.level[owner], None
         if parent is None:

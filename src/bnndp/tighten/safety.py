@@ -72,7 +72,7 @@ def _on_cells_of_signs(
         last = _LAST * _MORE**number
         how = Branching(_CELLS * _MORE**number, _FIRST, _STEPS, _CHUNK, options.deadline, last)
         open_ = (~_proved(bounds, left, unsafe, how)).nonzero()[:, 0]
-        bounds, left = bounds.restricted(open_, ()) , left[open_]
+        bounds, left = bounds.restricted(open_, ()), left[open_]
         yield left
         if not left.count or options.deadline.passed:
             return

@@ -80,7 +80,7 @@ def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], re
     return HiddenLayers(nodes, weighted, region.box)
 
 
-class _Reached(Exception):  # noqa: N818 (not an error)
+class _Reached(Exception):
     """The layer with weights before the activation at which the pass is to end, from within any branch."""
 
     def __init__(self, nodes: list[Node], weighted: Weighted) -> None:
