@@ -164,9 +164,9 @@ def test_when_the_time_is_over_nothing_more_is_claimed(monkeypatch: pytest.Monke
     before = bounds(net, box, label, Options())
     claim = RowClaim.on_cells
 
-    def late(self: RowClaim, *asked: object) -> object:
+    def late(self: RowClaim, *asked: object, last: bool) -> object:
         object.__setattr__(self.how, "deadline", Deadline(0.0))
-        return claim(self, *asked)  # type: ignore[arg-type]
+        return claim(self, *asked, last=last)  # type: ignore[arg-type]
 
     monkeypatch.setattr(RowClaim, "on_cells", late)
     assert bool((bounds(net, box, label, Options(branch=16)) >= before).all())

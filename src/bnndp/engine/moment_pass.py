@@ -224,7 +224,7 @@ class MomentPass:
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
         """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero.
 
-        A coefficient that costs nothing counts a little: at the best slopes many are zero, where they change their sign.
+        A coefficient that costs nothing counts a little: at the best slopes many are zero, where their sign changes.
         """
         row = worst[:, None, None]
         own = self._of_boxes(rows).gather(1, row.expand(-1, 1, rows.shape[-1]))

@@ -68,7 +68,7 @@ _HOPELESS = -0.25  # bounds of the first multipliers below which there is none
 _ROUNDING = 256 * UNIT
 
 
-def joint_leads(
+def joint_leads(  # noqa: PLR0913 (what is known of the margins)
     mean: Tensor,  # (batch, classes): E D_i is at least this
     variance: Tensor,  # (batch, classes): Var D_i is at most this
     middles: Tensor,  # (batch, k, i): Var B_i of the pair c and k is at most this

@@ -126,25 +126,27 @@ class _Block:
         owner, *others = (torch.cat(same) for same in zip(*(block.tensors for block in blocks), strict=True))
         layers = len(blocks[0].signs)
         signs, known = tuple(others[:layers]), others[layers:]
-        return cls(owner, signs, Cells(*known[:4], tuple(known[4:])) if known else None)
+        if not known:
+            return cls(owner, signs, None)
+        value, layer, neuron, again, *state = known
+        return cls(owner, signs, Cells(value, layer, neuron, again, tuple(state)))
 
     def parts(self) -> _Block:
         """The cells to be bounded next, with what is known of those that they are cut from: the same again, or both."""
         if self.found is None:
             return self
         again, cut = self.found.again.nonzero()[:, 0], (~self.found.again).nonzero()[:, 0]
-        whole, low, high = self[again], self[cut], self[cut]
-        return _Block.joined([whole, low._side(-1), high._side(1)])
+        sides = [self[cut]._side(self.found[cut], side) for side in (-1, 1)]
+        return _Block.joined([self[again], *sides])
 
-    def _side(self, side: int) -> _Block:
+    def _side(self, found: Cells, side: int) -> _Block:
         """The part of each cell on one side of the neuron to cut."""
-        assert self.found is not None
         signs = []
         for k, every in enumerate(self.signs):
-            here = torch.arange(every.shape[1], device=every.device) == self.found.neuron[:, None]
-            here &= (self.found.layer == k)[:, None]
+            here = torch.arange(every.shape[1], device=every.device) == found.neuron[:, None]
+            here &= (found.layer == k)[:, None]
             signs.append(torch.where(here, side, every).to(torch.int8))
-        return _Block(self.owner, tuple(signs), self.found)
+        return _Block(self.owner, tuple(signs), found)
 
 
 @dataclass(slots=True)

@@ -48,8 +48,8 @@ def unproved(network: Posterior, box: Box, unsafe: UnsafeSet, options: Options) 
         found, left = left, found[~proved]
         yield Progress(left, left, found.count)
     if left.count and steps and unsafe.inputs is None and not options.deadline.passed:
-        for left in _on_cells_of_signs(network, left, unsafe, steps, options):
-            yield Progress(left, left, 0)
+        for fewer in _on_cells_of_signs(network, left, unsafe, steps, options):
+            yield Progress(fewer, fewer, 0)
 
 
 def _on_cells_of_signs(

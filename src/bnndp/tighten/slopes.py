@@ -47,7 +47,7 @@ def climb(
 ) -> tuple[Planes, Slopes | None]:
     """The best planes below ``rows . E f`` that ``steps`` steps find, and their slopes; None: there is no choice.
 
-    The ascent begins at ``begin``, the slopes of a larger cell; if there are none, at the planes of one pass. A long one
+    The ascent begins at ``begin``, the slopes of a larger cell; without them, at the planes of one pass. A long one
     comes to a halt at times: its second half begins at these planes, too.
     """
     with torch.no_grad():

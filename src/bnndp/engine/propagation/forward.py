@@ -88,6 +88,12 @@ class _Reached(Exception):
         self.nodes, self.weighted = nodes, weighted
 
 
+def _expect_more(index: int, region: Region, nodes: list[Node], weighted: Weighted) -> None:
+    """Raise where the pass is to end."""
+    if index == region.until:
+        raise _Reached(nodes, weighted)
+
+
 def activations_of(nodes: Sequence[Node]) -> dict[int, Activated]:
     """The activations, by their place among the nodes."""
     return {i: node for i, node in enumerate(nodes) if isinstance(node, Activated)}
@@ -105,8 +111,7 @@ def _walk(
     for layer, after, shape in zip(layers, [*layers[1:], None], shapes, strict=False):
         if weighted is not None:
             pending, weighted, index = weighted, None, next(number)
-            if index == region.until:
-                raise _Reached(nodes, pending)
+            _expect_more(index, region, nodes, pending)
             if is_activation(layer):
                 nodes.append(after_weights(layer, nodes, pending, region, index, linear=_linear(after)))
                 continue
