@@ -3,6 +3,7 @@
 ``Options.started`` makes a deadline of a time limit. Those who ask it:
 
 - ``engine/chunks.py``: before every chunk of boxes or cells;
+- ``tighten/branching.py``: before every chunk of cells, too;
 - ``tighten/slopes.py``: before every step of the slopes; ``tighten/hidden_ranges.py``: before every layer;
 - ``tighten/cells.py``, ``tighten/refinement.py``, ``tighten/halving.py``,
   ``tighten/input_splitting.py``: before every cut into cells;

@@ -34,10 +34,7 @@ def row_bound(
     variances of :func:`bnndp.engine.margins.middle_rows`, where they are known.
     """
     mean, variance = margins.mean[:, 0], margins.variance[:, 0]
-    found = logistic_tail(mean, variance)
-    if tails is not None:
-        found = torch.minimum(found, tails.nan_to_num(1.0))
-    best = torch.maximum(union_bound(rows, found, reference), second_order_bound(rows, mean, variance, reference))
+    best, found = quick_row_bound(rows, margins, reference, tails)
     at = undecided(best, margins).nonzero()[:, 0]
     if at.numel() == 0:
         return best
@@ -49,6 +46,18 @@ def row_bound(
         ahead = joint_leads(*moments, ahead, device_size(1, mean.device))
     more = lead_bound(rows[at], ahead, reference[at])
     return best.index_copy(0, at, torch.maximum(best[at], more))
+
+
+def quick_row_bound(
+    rows: Tensor, margins: Margins, reference: Tensor, tails: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same (batch, rows) without leads, in a fraction of the time; and the tails (batch, classes) that it rests on."""
+    mean, variance = margins.mean[:, 0], margins.variance[:, 0]
+    found = logistic_tail(mean, variance)
+    if tails is not None:
+        found = torch.minimum(found, tails.nan_to_num(1.0))
+    best = torch.maximum(union_bound(rows, found, reference), second_order_bound(rows, mean, variance, reference))
+    return best, found
 
 
 def undecided(bound: Tensor, margins: Margins) -> Tensor:

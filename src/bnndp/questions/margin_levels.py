@@ -25,7 +25,7 @@ from torch import Tensor
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, middle_rows
 from bnndp.engine.protocol import BranchablePass, Margins, Planes
 from bnndp.geometry.bounds import Interval
-from bnndp.questions.from_margins import row_bound, undecided
+from bnndp.questions.from_margins import quick_row_bound, row_bound
 from bnndp.questions.margin_threshold import CUT, POSITIVE, KnownMargins, turned_covariance, turned_threshold
 from bnndp.tighten.branching import Branching, branch
 from bnndp.tighten.hidden_ranges import with_optimised_ranges
@@ -35,6 +35,7 @@ from bnndp.tighten.slopes import climb
 __all__ = ["Known", "branched_rows", "least_level", "margin_planes"]
 
 _HALVINGS = 16  # of the range of the margins, by which a level is found
+_LOW, _BY_JOINT_LEADS = 0.1, 4  # levels that are low enough; halvings by joint leads, which cost many times the others
 _OF_RANGES = 5  # steps of ascent for the ranges of hidden means
 _ON_CELLS = 4  # levels from the bound of a margin on a cell on, below the level of the larger one
 
@@ -97,9 +98,11 @@ def margin_planes(bounds: BranchablePass, label: Tensor, classes: int, how: Bran
     return climb(bounds, margin_rows(label[:, None], classes), how.first, how.deadline)[0]
 
 
-def least_level(enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:  # (batch,) each
+def least_level(
+    enough: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, halvings: int = _HALVINGS
+) -> Tensor:  # (batch,) each
     """About the least number between these from which on there is enough; infinite where that is nowhere known."""
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         middle = 0.5 * low + 0.5 * high
         there = enough(middle)
         low, high = torch.where(there, low, middle), torch.where(there, middle, high)
@@ -117,6 +120,7 @@ class Known:
     most: Tensor  # (batch, classes): the mean margins are at most this
     middles: Tensor | None  # variances of ``middle_rows``
     own: Tensor  # (batch, classes): the class of the label
+    quick: bool = False  # whether leads are left out
 
     @classmethod
     def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, planes: Planes) -> Known:
@@ -126,7 +130,7 @@ class Known:
         with torch.no_grad():
             margins = by_class(planes.least, bounds.variance(pairs), label[:, None])
             most, middles = -bounds.least(-pairs), None
-            if bounds.random and bool(undecided(row_bound(rows, margins, label), margins).any()):
+            if bounds.random:
                 middles = bounds.variance(middle_rows(label, classes)).unflatten(1, (-1, classes))
         own = label[:, None] == torch.arange(classes, device=label.device)
         return cls(bounds, rows, label, margins, most.masked_fill(own, 0.0), middles, own)
@@ -135,7 +139,7 @@ class Known:
         """The same for boxes at ``index``; the pass is still that of all boxes."""
         middles = None if self.middles is None else self.middles[index]
         margins, most, own = self.margins[index], self.most[index], self.own[index]
-        return Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own)
+        return Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own, self.quick)
 
     def on(self, cells: BranchablePass) -> Known:
         """The same with what is known of the margins on cells of the boxes, one for each."""
@@ -150,7 +154,11 @@ class Known:
         """Lower bounds of the rows where the mean margins are at least these."""
         margins = Margins(mean[:, None], self.margins.variance)
         tails = gaussian_tails(self.bounds, margins)[:, 0]
-        found = row_bound(self.rows if rows is None else rows, margins, self.label, tails, self.middles)
+        rows = self.rows if rows is None else rows
+        if self.quick:
+            found, _ = quick_row_bound(rows, margins, self.label, tails)
+        else:
+            found = row_bound(rows, margins, self.label, tails, self.middles)
         return found.nan_to_num(-torch.inf, neginf=-torch.inf)
 
     def level_together(self) -> Tensor:
@@ -162,9 +170,11 @@ class Known:
         least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
         most = self.most.masked_fill(self.own, torch.inf).amin(-1)
         level = least_level(plain._are_enough, least, most)
-        at = level.isinf().nonzero()[:, 0]
+        at = (level > torch.maximum(least, least.new_tensor(_LOW))).nonzero()[:, 0]
         if self.middles is not None and at.numel():
-            level = level.index_copy(0, at, least_level(self[at]._are_enough, least[at], most[at]))
+            low, high = least[at].clamp_min(0), torch.fmin(level, most)[at]
+            lower = least_level(self[at]._are_enough, low, high, _BY_JOINT_LEADS)
+            level = level.index_copy(0, at, torch.fmin(level[at], lower))
         return level
 
     def level_between(self, between: Interval, rival: Tensor | None = None) -> Tensor:
@@ -174,7 +184,7 @@ class Known:
         """
         share = torch.arange(_ON_CELLS, device=self.label.device)[:, None] / _ON_CELLS
         level = (between.lower + share * (between.upper - between.lower)).flatten()
-        many = replace(self, middles=None)[torch.arange(len(self.label), device=self.label.device).repeat(_ON_CELLS)]
+        many = replace(self, quick=True)[torch.arange(len(self.label), device=self.label.device).repeat(_ON_CELLS)]
         enough = many._are_enough(level) if rival is None else many._is_enough(level, rival.repeat(_ON_CELLS))
         return torch.where(enough, level, torch.inf).unflatten(0, (_ON_CELLS, -1)).amin(0)
 
