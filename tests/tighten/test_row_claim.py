@@ -18,13 +18,14 @@ from bnndp.attack.draws import evaluate
 from bnndp.attack.violation import drawn_mean
 from bnndp.deadline import NEVER
 from bnndp.engine.moment_pass import MomentPass
-from bnndp.geometry.bounds import Affine
+from bnndp.engine.protocol import BranchablePass
+from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.layers import Linear, Residual
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.tighten.branching import Branching, branch
-from bnndp.tighten.hidden_ranges import with_optimised_ranges
+from bnndp.tighten.hidden_ranges import with_branched_ranges, with_optimised_ranges
 from bnndp.tighten.pass_choice import pass_over
 from bnndp.tighten.row_claim import RowClaim
 from bnndp.tighten.slopes import climb
@@ -173,16 +174,42 @@ def test_branches_and_shifts(seed: int, *, shift: bool) -> None:
     assert proved(net, box, row.expand(2, -1), level, cells=512, steps=5).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_levels_on_cells_are_those_of_the_box_and_are_kept(seed: int) -> None:
+    """Two boxes with lower levels that are enough, one of which is true."""
+    net, generator = network(seed), torch.Generator().manual_seed(seed)
+    net = replace(net, layers=(*net.layers[:-1], replace(net.linears[-1], bias_mean=net.linears[-1].bias_mean + 50)))
+    centre, row = torch.randn(2, 3, generator=generator, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    box = Box(centre - 0.7, centre + 0.7)
+    least = torch.tensor([exact_minimum(net, box[torch.tensor([i])], row) for i in range(2)], dtype=torch.float64)
+    true = int(least.argmin())  # the level of the other box is proved here if boxes are confused
+    offset = torch.full((2,), SMALL * 50, dtype=torch.float64).index_fill(0, torch.tensor([true]), -0.3)
+    enough = least + offset
+
+    def lower(_: BranchablePass, owner: Tensor, between: Interval) -> Tensor:
+        assert bool((between.lower <= between.upper).all())
+        return enough[owner]
+
+    bounds = pass_over(net, box, Options()).branchable
+    assert bounds is not None
+    how = Branching(4096, 10, 3, 256, NEVER, last=100)
+    claim = RowClaim(bounds, row.expand(2, 1, -1), least + 1, how, lower)
+    assert (branch(claim, torch.arange(2), how) > 0).tolist() == [i == true for i in range(2)]
+
+
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("cells_of_signs", [False, True])
-def test_optimised_ranges_of_branches_hold(*, shift: bool, cells_of_signs: bool) -> None:
+@pytest.mark.parametrize("branched", [False, True])
+def test_optimised_ranges_of_branches_hold(*, shift: bool, cells_of_signs: bool, branched: bool) -> None:
     net = branches(2, shift=shift)
     bounds = pass_over(net, Box([[-0.6, -0.6, -0.6]], [[0.6, 0.6, 0.6]]), Options()).branchable
     assert bounds is not None
     if cells_of_signs:
         zeros = tuple(torch.zeros(1, n, dtype=torch.int8) for n in bounds.widths)
         bounds = bounds.restricted(torch.zeros(1, dtype=torch.int64), zeros)
-    found = with_optimised_ranges(bounds, 20, NEVER).ranges_of_means
+    plain = with_optimised_ranges(bounds, 20, NEVER)
+    better = with_branched_ranges(plain, Branching(16, 10, 3, 256, NEVER)) if branched else plain
+    found = better.ranges_of_means
     x = -0.6 + 1.2 * torch.rand(4096, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = x if net.shift is None else x - net.shift
     first, _, block, _, after, *_ = net.layers
@@ -202,6 +229,23 @@ def test_optimised_ranges_of_branches_hold(*, shift: bool, cells_of_signs: bool)
     assert len(means) == len(found)
     for value, known in zip(means, found, strict=True):
         assert bool((value >= known.lower).all() and (value <= known.upper).all())
+
+
+def test_branched_ranges_hold_and_some_are_shorter() -> None:
+    shorter = 0
+    for seed in range(12):
+        net = network(2 * seed + 1)
+        bounds = pass_over(net, Box([[-0.4] * 3], [[0.4] * 3]), Options()).branchable
+        assert bounds is not None
+        plain = with_optimised_ranges(bounds, 10, NEVER)
+        found = with_branched_ranges(plain, Branching(16, 10, 3, 256, NEVER)).ranges_of_means
+        x = -0.4 + 0.8 * torch.rand(4096, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        for layer, old, new in zip(net.linears, plain.ranges_of_means, found, strict=False):
+            means = x @ layer.weight_mean.mT + layer.bias_mean
+            assert bool((means >= new.lower).all() and (means <= new.upper).all())
+            shorter += int(((new.lower > old.lower) | (new.upper < old.upper)).sum())
+            x = means.clamp_min(0)
+    assert shorter
 
 
 def test_what_overflows_proves_nothing() -> None:

@@ -23,10 +23,10 @@ class AttackBudget:
 
     Examples:
         >>> AttackBudget(steps=40).restarts
-        12
+        10
     """
 
-    restarts: int = 12
+    restarts: int = 10
     steps: int = 10
     targets: int = 5
     draws: int = 32
