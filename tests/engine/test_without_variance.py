@@ -20,6 +20,7 @@ from torch import Tensor
 from bnndp.activations import HardTanh, LeakyRelu, Relu
 from bnndp.engine.margins import margins
 from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.laws import mean_matrix
 from bnndp.engine.nodes import first_layer
 from bnndp.engine.propagation import mean_range
 from bnndp.engine.protocol import Margins, both_signs
@@ -142,7 +143,7 @@ def test_as_tight_as_crown_without_intervals() -> None:
 def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, few: float, numbers: int) -> None:
     network, box = _network((4, 20, 20, 20, 3), seed=1), _boxes(9, 4, 0.2)
     usual = _ends(network, box)
-    monkeypatch.setattr(mean_range, "_FEW", few)
+    monkeypatch.setattr(mean_matrix, "MOST", few)
     for module in (first_layer, mean_range):
         monkeypatch.setattr(module, "NUMBERS", numbers)
     found = _ends(network, box)

@@ -51,7 +51,7 @@ def row_bound(
 def quick_row_bound(
     rows: Tensor, margins: Margins, reference: Tensor, tails: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same (batch, rows) without leads, in a fraction of the time; and the tails (batch, classes) that it rests on."""
+    """The same (batch, rows) without leads, in a fraction of the time; and the tails (batch, classes) behind it."""
     mean, variance = margins.mean[:, 0], margins.variance[:, 0]
     found = logistic_tail(mean, variance)
     if tails is not None:

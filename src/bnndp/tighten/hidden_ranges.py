@@ -8,11 +8,11 @@ deep networks these ranges decide everything: cells of signs of all layers below
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from bnndp.deadline import Deadline
 from bnndp.engine.chunks import cache_size, indices_of
 from bnndp.engine.protocol import BranchablePass, Climbable, known
+from bnndp.engine.rows import single_rows
 from bnndp.geometry.bounds import Interval
 from bnndp.tighten.branching import Branching, branch
 from bnndp.tighten.row_claim import RowClaim
@@ -55,7 +55,7 @@ def _branched(part: BranchablePass, before: Interval, how: Branching) -> Interva
     box, neuron = ((before.lower < 0) & (before.upper > 0)).nonzero().unbind(-1)
     if box.numel() == 0:
         return before
-    rows = _unit_rows(neuron[:, None], before.lower.shape[1])
+    rows = single_rows(neuron[:, None], before.lower.shape[1]).values
     claim = RowClaim(part.restricted(box.repeat(2), ()), torch.cat([rows, -rows]), rows.new_zeros(2 * len(box)), how)
     least = branch(claim, torch.arange(2 * len(box), device=box.device), how)
     low, negated = known(least).clamp_max(0).chunk(2)  # a claim says no more than that it holds
@@ -75,12 +75,8 @@ def _optimised(part: Climbable, before: Interval, steps: int, deadline: Deadline
     size = max(1, cache_size(_NUMBERS, at.device) // (2 * part.box.batch * widest))
     found = []
     for some in at.split(size, 1):
-        rows = _unit_rows(some, before.lower.shape[1])
+        rows = single_rows(some, before.lower.shape[1]).values
         found.append(known(climb(part, torch.cat([rows, -rows], 1), steps, deadline)[0].least).chunk(2, 1))
     low, negated = (torch.cat(each, 1) for each in zip(*found, strict=True))
     lower, upper = before.lower.scatter_reduce(1, at, low, "amax"), before.upper.scatter_reduce(1, at, -negated, "amin")
     return Interval(lower, upper)
-
-
-def _unit_rows(at: Tensor, n: int) -> Tensor:  # (batch, k) -> (batch, k, n)
-    return torch.zeros(*at.shape, n, dtype=torch.float64, device=at.device).scatter_(2, at[..., None], 1.0)

@@ -96,6 +96,10 @@ def test_local_rows_are_the_dense_ones(batch: int) -> None:
         below = chain[[i for i, k in enumerate(node_layers(network), 1) if k < index][-1]]
         pieces = [*weights.own_rows(10**6), *weights.own_rows(1)]  # at once, and as small as they get
         assert [part.stop for part, _ in pieces].count(weights.n_out) == 2
+        at = torch.tensor([[0, weights.n_out - 1, 5], [3, 3, 7]])
+        every = weights.own_rows(10**6)
+        own = torch.cat([rows.dense().values for _, rows in every], 1)[0]
+        assert torch.allclose(weights.rows_at(at).dense().values, own[at], atol=1e-15)
         for part, rows in pieces:
             identity = torch.eye(weights.n_out, dtype=torch.float64)[None, part].expand(batch, -1, -1)
             whole = weights.pull(DenseRows(identity))

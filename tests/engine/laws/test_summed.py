@@ -118,6 +118,8 @@ def test_the_sum_of_dense_branches_is_one_wide_layer() -> None:
     for name in ("own_rows", "square_rows"):
         own = torch.cat([each.dense().values for _, each in getattr(found, name)(20)], 1)
         assert torch.allclose(own, torch.cat([each.dense().values for _, each in getattr(wide, name)(20)], 1))
+    index = torch.tensor([[2, 0], [1, 1]])
+    assert torch.allclose(found.rows_at(index).dense().values, wide.rows_at(index).dense().values)
 
 
 def values_of(found: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from bnndp.engine.moments.intervals import BLUR
 from bnndp.engine.moments.joint_gaussian import LARGEST_JOINT, Coupling, Near
 from bnndp.engine.moments.pre_activation import Expansion
 from bnndp.engine.moments.signal import SecondMoments, Signal, nothing
-from bnndp.engine.rows import DenseRows, LocalRows, Rows
+from bnndp.engine.rows import DenseRows, LocalRows, Rows, single_rows
 from bnndp.engine.sums.expansion import expansion_of
 from bnndp.engine.sums.series import History
 from bnndp.engine.sums.terms import sums_of
@@ -29,8 +29,9 @@ from bnndp.geometry.bounds import Interval
 from bnndp.layers import Conv2d
 from bnndp.maths.rounding import UP, gamma
 
-__all__ = ["Convolution"]
+__all__ = ["MANY", "Convolution"]
 
+MANY = 8  # times as many rows over windows cost as much as single rows over the whole image
 _PATCHES = 2**24  # numbers of kernel sums held at a time
 
 
@@ -75,8 +76,12 @@ class Convolution:
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return self._kernel_rows(self.layer.weight_mean, numbers)
 
-    def rows_at(self, at: Tensor) -> Rows | None:
-        return None
+    @property
+    def few(self) -> int:
+        return self.n_out // MANY
+
+    def rows_at(self, at: Tensor) -> Rows:
+        return self.pull(single_rows(at, self.n_out))
 
     def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
         return self._kernel_rows(self._variance, numbers) if self.random else None

@@ -10,7 +10,9 @@ from torch import Tensor
 from bnndp.engine.rows import DenseRows, Rows, pieces_of
 from bnndp.layers import CorrelatedLinear, Linear, MatrixNormalLinear
 
-__all__ = ["LayerT", "MeanMatrix"]
+__all__ = ["MOST", "LayerT", "MeanMatrix"]
+
+MOST = 0.9  # of the rows of a matrix are picked; more of them cost as much as all
 
 LayerT = TypeVar("LayerT", Linear, CorrelatedLinear, MatrixNormalLinear)
 
@@ -52,7 +54,11 @@ class MeanMatrix(Generic[LayerT]):
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return pieces_of(self.layer.weight_mean, numbers)
 
-    def rows_at(self, at: Tensor) -> Rows | None:
+    @property
+    def few(self) -> int:
+        return int(MOST * self.n_out)
+
+    def rows_at(self, at: Tensor) -> Rows:
         return DenseRows(self.layer.weight_mean[at])
 
 

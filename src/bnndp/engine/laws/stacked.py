@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bnndp.engine.laws.fixed_weights import FixedWeights
+from bnndp.engine.laws.mean_matrix import MOST
 from bnndp.engine.laws.weights import Weights, weights_of
 from bnndp.engine.rows import DenseRows, Rows
 from bnndp.errors import InputError
@@ -85,7 +86,11 @@ class StackedLinear(FixedWeights):
             part = slice(start, min(start + step, self.n_out))
             yield part, DenseRows(self._repeated(self.weight[:, part]))
 
-    def rows_at(self, at: Tensor) -> Rows | None:
+    @property
+    def few(self) -> int:
+        return int(MOST * self.n_out)
+
+    def rows_at(self, at: Tensor) -> Rows:
         member = torch.arange(self.weight.shape[0], device=at.device).repeat_interleave(self.boxes)
         return DenseRows(self.weight[member[:, None], at])
 

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bnndp.engine.laws.convolution import MANY
 from bnndp.engine.laws.fixed_weights import FixedWeights
 from bnndp.engine.laws.weights import SpreadRemainder, Weights
 from bnndp.engine.moments.intervals import BLUR
 from bnndp.engine.moments.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.moments.pre_activation import Expansion
 from bnndp.engine.moments.signal import Kernel, SecondMoments, Signal, SquareNoise
-from bnndp.engine.rows import DenseRows, JoinedRows, LocalRows, Rows
+from bnndp.engine.rows import DenseRows, JoinedRows, LocalRows, Rows, single_rows
 from bnndp.engine.sums.series import History
 from bnndp.geometry.bounds import Interval
 from bnndp.maths.rounding import UP
@@ -62,8 +63,12 @@ class Unchanged(FixedWeights):
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return unit_rows(self.shape, self.device, max(1, numbers // self.n_in))
 
-    def rows_at(self, at: Tensor) -> Rows | None:
-        return None
+    @property
+    def few(self) -> int:
+        return self.n_out // MANY
+
+    def rows_at(self, at: Tensor) -> Rows:
+        return single_rows(at, self.n_out)
 
     def power_pull(self, rows: Rows, exponent: int) -> Rows:
         return rows
@@ -130,8 +135,12 @@ class Summed:
     def own_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]]:
         return ((part, self.pull(rows)) for part, rows in self._units(numbers))
 
-    def rows_at(self, at: Tensor) -> Rows | None:
-        return None
+    @property
+    def few(self) -> int:
+        return self.n_out // MANY
+
+    def rows_at(self, at: Tensor) -> Rows:
+        return self.pull(single_rows(at, self.n_out))
 
     def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:
         if not self.random or any(part.random and part.square_rows(1) is None for part in self.parts):

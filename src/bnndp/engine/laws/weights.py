@@ -84,8 +84,13 @@ class Weights(Protocol):
         """The rows of mu itself, in pieces of about ``numbers`` coefficients for each box, and which they are."""
         ...
 
-    def rows_at(self, at: Tensor) -> Rows | None:  # (batch, k) of integers
-        """The rows of mu with these indices, of each box its own; None where they are not held as a matrix."""
+    @property
+    def few(self) -> int:
+        """Up to how many single rows (:meth:`rows_at`) cost less than all of them."""
+        ...
+
+    def rows_at(self, at: Tensor) -> Rows:  # (batch, k) of integers
+        """The rows of mu with these indices, of each box its own."""
         ...
 
     def square_rows(self, numbers: int) -> Iterator[tuple[slice, Rows]] | None:

@@ -26,7 +26,6 @@ from bnndp.maths.rounding import TINY, gamma
 __all__ = ["Wanted", "mean_range", "not_far_below", "with_kink_inside"]
 
 _DEAD = 32.0  # standard deviations: the 16th power of their inverse is below 1e-24
-_FEW = 0.9  # of the rows of a layer: if no box needs more, rows are picked
 
 
 Wanted = Callable[[Interval], Tensor]
@@ -58,7 +57,7 @@ def mean_range(
     at = indices_of(asked)
     if at.shape[1] == 0:
         return coarse
-    if at.shape[1] > _FEW * asked.shape[1] or weighted.weights.rows_at(at[:, :1]) is None:
+    if at.shape[1] > weighted.weights.few:
         found = _meet(coarse, *_refined(nodes, weighted, box, cut))
     else:
         some = Interval(coarse.lower.gather(1, at), coarse.upper.gather(1, at))
@@ -94,7 +93,7 @@ def _first_layer(nodes: Sequence[Node], weighted: Weighted) -> FirstLayer | None
     first = nodes[1].first_layer if len(nodes) == 2 and isinstance(nodes[1], Activated) else None
     if first is None or not first.shared:
         return None
-    return first if weighted.weights.rows_at(torch.zeros(1, 1, dtype=torch.int64)) is not None else None
+    return first if 2 * weighted.weights.few > weighted.weights.n_out else None  # they are held as a matrix
 
 
 def _one_end_first(first: FirstLayer, weighted: Weighted, coarse: Interval, wanted: Wanted) -> Interval:
@@ -112,8 +111,6 @@ def _picked(first: FirstLayer, weighted: Weighted, asked: Tensor, sign: int) -> 
     groups = [asked & group[:, None] for group in (first.sloped, ~first.sloped)]
     for at, index in chained.from_iterable(picked(group, most) for group in groups):
         rows = weights.rows_at(index)
-        if rows is None:
-            continue
         rows = rows if sign > 0 else rows.map(torch.neg)
         constant = sign * weights.bias[index] - gamma(8) * scale[at].gather(1, index) - TINY
         found[at] = found[at].scatter(1, index, first[at].least(rows, constant))
@@ -146,6 +143,4 @@ def _pieces(weights: Weights, numbers: int, widest: int, at: Tensor | None) -> I
     step = max(1, numbers // widest)
     for start in range(0, at.shape[1], step):
         part = slice(start, min(start + step, at.shape[1]))
-        rows = weights.rows_at(at[:, part])
-        if rows is not None:
-            yield part, rows
+        yield part, weights.rows_at(at[:, part])

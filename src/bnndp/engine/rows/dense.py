@@ -11,7 +11,7 @@ from torch import Tensor
 from bnndp.engine.rows.mapped import MappedRows
 from bnndp.geometry.box import apply_rows
 
-__all__ = ["DenseRows"]
+__all__ = ["DenseRows", "single_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,9 @@ class DenseRows(MappedRows):
     def dense(self) -> DenseRows:
         """Itself."""
         return self
+
+
+def single_rows(at: Tensor, n: int) -> DenseRows:  # (batch, k) of integers
+    """The rows (batch, k, n) that are one coordinate each."""
+    rows = torch.zeros(*at.shape, n, dtype=torch.float64, device=at.device)
+    return DenseRows(rows.scatter_(2, at[..., None], 1.0))
