@@ -18,9 +18,9 @@ from support.passes import ends
 from torch import Tensor
 
 from bnndp.activations import HardTanh, LeakyRelu, Relu
+from bnndp.engine.laws import mean_matrix
 from bnndp.engine.margins import margins
 from bnndp.engine.moment_pass import MomentPass
-from bnndp.engine.laws import mean_matrix
 from bnndp.engine.nodes import first_layer
 from bnndp.engine.propagation import mean_range
 from bnndp.engine.protocol import Margins, both_signs

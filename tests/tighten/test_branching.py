@@ -42,7 +42,8 @@ def branched(
     """The least of ``row . E f - level`` on each box, with at most ``cells`` cells."""
     bounds, how = MomentPass.of(net, box), Branching(cells, 10, 3, 7, deadline)
     rows, levels = row.expand(box.batch, 1, -1), torch.full((box.batch,), level, dtype=torch.float64)
-    return branch(RowClaim(bounds, rows, levels, how), torch.arange(box.batch), how)
+    every = torch.arange(box.batch)
+    return branch(RowClaim(bounds, every, rows, levels, how), every, how)
 
 
 MODELS = [((2, 6, 6, 3), 0.0), ((3, 8, 4), 0.02)]

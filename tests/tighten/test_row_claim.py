@@ -91,8 +91,8 @@ def proved(net: BayesianNetwork, box: Box, rows: Tensor, level: Tensor, *, cells
     if steps:
         bounds = with_optimised_ranges(bounds, steps, NEVER)
     how = Branching(cells, 10, 3, 256, NEVER, last=100)
-    whole = bounds.restricted(torch.zeros(len(level), dtype=torch.int64), ())
-    return branch(RowClaim(whole, rows[:, None], level, how), torch.arange(len(level)), how) > 0
+    claim = RowClaim(bounds, torch.zeros(len(level), dtype=torch.int64), rows[:, None], level, how)
+    return branch(claim, torch.arange(len(level)), how) > 0
 
 
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(i, marks=pytest.mark.slow) for i in range(12, SEEDS))])
@@ -193,7 +193,7 @@ def test_levels_on_cells_are_those_of_the_box_and_are_kept(seed: int) -> None:
     bounds = pass_over(net, box, Options()).branchable
     assert bounds is not None
     how = Branching(4096, 10, 3, 256, NEVER, last=100)
-    claim = RowClaim(bounds, row.expand(2, 1, -1), least + 1, how, lower)
+    claim = RowClaim(bounds, torch.arange(2), row.expand(2, 1, -1), least + 1, how, lower)
     assert (branch(claim, torch.arange(2), how) > 0).tolist() == [i == true for i in range(2)]
 
 

@@ -28,7 +28,7 @@ from bnndp.geometry.bounds import Interval
 from bnndp.questions.from_margins import quick_row_bound, row_bound
 from bnndp.questions.margin_threshold import CUT, POSITIVE, KnownMargins, turned_covariance, turned_threshold
 from bnndp.tighten.branching import Branching, branch
-from bnndp.tighten.hidden_ranges import with_optimised_ranges
+from bnndp.tighten.hidden_ranges import with_branched_ranges, with_optimised_ranges
 from bnndp.tighten.row_claim import RowClaim
 from bnndp.tighten.slopes import climb
 
@@ -37,12 +37,28 @@ __all__ = ["Known", "branched_rows", "least_level", "margin_planes"]
 _HALVINGS = 16  # of the range of the margins, by which a level is found
 _LOW, _BY_JOINT_LEADS = 0.1, 4  # levels that are low enough; halvings by joint leads, which cost many times the others
 _OF_RANGES = 5  # steps of ascent for the ranges of hidden means
+_DEEP = 3  # hidden layers from which on ranges are found on cells
+_CELLS_OF_RANGES, _STEPS_OF_RANGES = 8, 3  # of the claim that a mean has one sign, and of ascent on each of its cells
 _ON_CELLS = 4  # levels from the bound of a margin on a cell on, below the level of the larger one
 
 
 def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:
-    """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide."""
+    """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide.
+
+    What is left open of deep networks is asked again with ranges of the hidden means that are found on cells, too.
+    """
     bounds = with_optimised_ranges(bounds, _OF_RANGES, how.deadline)
+    found = _by_claims(bounds, rows, label, how)
+    at = (~(found > 0).all(-1)).nonzero()[:, 0]
+    if len(bounds.widths) < _DEEP or at.numel() == 0 or how.deadline.passed:
+        return found
+    of_ranges = replace(how, cells=_CELLS_OF_RANGES, steps=_STEPS_OF_RANGES)
+    bounds = with_branched_ranges(bounds.restricted(at, ()), of_ranges)
+    return found.index_copy(0, at, torch.fmax(found[at], _by_claims(bounds, rows[at], label[at], how)))
+
+
+def _by_claims(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:  # (batch, rows)
+    """The same by the ranges of the hidden means that the pass knows."""
     known = Known.of(bounds, rows, label, margin_planes(bounds, label, rows.shape[-1], how))
     least = known.margins.mean[:, 0]
     found = known.rows_at(least)
@@ -82,8 +98,8 @@ def _proved(
         level = between.upper if bool(one.all()) else here.level_between(between)
         return torch.where(one, here.level_alone(rival[owner], between), level) if bool(one.any()) else level
 
-    whole, asked = known.bounds.restricted(box, ()), _duel(known.label[box], rival, known.rows)
-    claim = RowClaim(whole, asked, levels[box, rival], how, lower if known.bounds.random else None)
+    asked = _duel(known.label[box], rival, known.rows)
+    claim = RowClaim(known.bounds, box, asked, levels[box, rival], how, lower if known.bounds.random else None)
     return branch(claim, torch.arange(box.numel(), device=box.device), how, box) > 0
 
 

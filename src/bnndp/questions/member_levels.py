@@ -65,7 +65,7 @@ class _Member:
         if box.numel() == 0:
             return self
         pairs, asked = margin_rows(known.label[:, None], classes), level[box, rival]
-        claim = RowClaim(known.bounds.restricted(box, ()), pairs[box, rival][:, None], asked, how)
+        claim = RowClaim(known.bounds, box, pairs[box, rival][:, None], asked, how)
         lead = branch(claim, torch.arange(box.numel(), device=box.device), how).clamp_max(0)
         found = asked + lead - gamma(8) * (asked.abs() + lead.abs())
         proved, reach = self.proved.clone(), self.reach.clone()
@@ -81,7 +81,7 @@ def branched_mixture_rows(passes: Mixture, rows: Tensor, label: Tensor, how: Bra
     if not members:
         return torch.full_like(rows[..., 0], -torch.inf)
     rivals = torch.nn.functional.one_hot(rows.argmin(-1), rows.shape[-1]).bool()  # (batch, rows, classes)
-    for cells in (how.cells * _MORE**number for number in range(_ROUNDS)):
+    for cells in (max(2, how.cells // _MORE) * _MORE**number for number in range(_ROUNDS)):
         proved = _sum([each.rows_at(each.proved) for each in members]) > CUT
         done = ~(rivals & ~proved[..., None]).any(1)  # (batch, classes): no row asks for more of them
         members = [replace(each, reach=torch.where(done, each.proved, each.reach)) for each in members]
@@ -106,7 +106,9 @@ def _members(passes: Mixture, rows: Tensor, label: Tensor, how: Branching) -> li
         planes = margin_planes(bounds, label, rows.shape[-1], how)
         corners = torch.where(planes.affine.matrix > 0, box.lower[:, None], box.upper[:, None])
         points.append(torch.cat([box.centre[:, None], corners], 1))
-        known = Known.of(bounds, rows, label, planes)
+        known = replace(
+            Known.of(bounds, rows, label, planes), middles=None
+        )  # too many levels are tried for joint leads
         least = known.margins.mean[:, 0]
         reach = torch.full_like(least, torch.inf).masked_fill(known.own, 0.0)
         found.append(_Member(float(part.weights), known, least, least, reach))

@@ -33,7 +33,6 @@ from bnndp.tighten.effort import last
 from bnndp.tighten.halving import halve
 from bnndp.tighten.pass_choice import chunked, plan
 
-_BRANCHED = 16.0  # margins of more variance than this are not branched: the variance decides, not the relaxation
 _FIRST_STEPS = 10  # of ascent on a box that is to be branched, at least
 _STEPS = 1  # of ascent on each of its cells
 _CELLS = 4  # for each box that fits the memory: a cell is asked for one row
@@ -159,7 +158,7 @@ def one_pass_rows(
                 if options.branch > 1 and bounds.branchable is not None:
                     first = max(options.optimise, _FIRST_STEPS)
                     how = Branching(options.branch, first, _STEPS, _CELLS * passes.capacity, options.deadline)
-                    found = _branched(bounds.branchable, asked, known, found, how)
+                    found = _branched(bounds.branchable, asked, found, how)
         bound[part] = found.nan_to_num(-torch.inf, neginf=-torch.inf)
     return bound, hopeful
 
@@ -200,15 +199,9 @@ def _hopeful(known: Margins, tails: Tensor, asked: _Asked) -> Tensor:
     return (hope > 0).all(-1) & (known.variance.amax((-1, -2)) > CALM)
 
 
-def _branched(bounds: BranchablePass, asked: _Asked, known: Margins, bound: Tensor, how: Branching) -> Tensor:
-    """The bounds (batch, rows), better where cells of known signs decide.
-
-    Margins that are not Gaussian are branched only where they are calm: elsewhere their variance decides.
-    """
-    left = ~(bound > 0).all(-1)
-    if not bounds.gaussian:
-        left &= known.variance.amax((-1, -2)) <= _BRANCHED
-    at = left.nonzero()[:, 0]
+def _branched(bounds: BranchablePass, asked: _Asked, bound: Tensor, how: Branching) -> Tensor:
+    """The bounds (batch, rows), better where cells of known signs decide."""
+    at = (~(bound > 0).all(-1)).nonzero()[:, 0]
     if at.numel() == 0:
         return bound
     found = branched_rows(bounds.restricted(at, ()), asked.rows[at], asked.label[at], how)

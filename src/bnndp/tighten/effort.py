@@ -23,8 +23,9 @@ _REGRESSION: dict[str, dict[str, Any]] = {"medium": {"refine": 6}, "high": {"ref
 _SMALL: dict[str, dict[str, Any]] = {"medium": {"refine": 8}, "high": {"refine": 96}}
 _LARGE: dict[str, dict[str, Any]] = {
     "medium": {"optimise": 10, "branch": 4},
-    "high": {"optimise": 10, "branch": 128},
+    "high": {"optimise": 10, "branch": 256},
 }
+_SHALLOW = {"branch": 512}  # at high effort with one hidden layer, where cells cost less
 _DEPTH = 3  # hidden layers from which on the partition method may certify more of a classifier
 _DEEP: dict[str, Any] = {"method": "best"}
 
@@ -54,6 +55,7 @@ def stages(options: Options, task: str, n_in: int, depth: int) -> tuple[Stage, .
     levels = LEVELS[1 : LEVELS.index(options.effort) + 1]
     for level in levels[-1:] if table is _LARGE else levels:
         wanted = table[level] | (_DEEP if task == "classification" and depth >= _DEPTH else {})
+        wanted |= _SHALLOW if table is _LARGE and level == "high" and depth == 1 else {}
         free = {name: value for name, value in wanted.items() if name not in options.own}
         plan.append(Stage(level, replace(chosen, **free)))
     merged = {stage.options: stage for stage in plan}  # the highest level of those that are the same

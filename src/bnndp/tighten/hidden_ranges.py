@@ -56,7 +56,7 @@ def _branched(part: BranchablePass, before: Interval, how: Branching) -> Interva
     if box.numel() == 0:
         return before
     rows = single_rows(neuron[:, None], before.lower.shape[1]).values
-    claim = RowClaim(part.restricted(box.repeat(2), ()), torch.cat([rows, -rows]), rows.new_zeros(2 * len(box)), how)
+    claim = RowClaim(part, box.repeat(2), torch.cat([rows, -rows]), rows.new_zeros(2 * len(box)), how)
     least = branch(claim, torch.arange(2 * len(box), device=box.device), how)
     low, negated = known(least).clamp_max(0).chunk(2)  # a claim says no more than that it holds
     at = (box, neuron)

@@ -60,15 +60,16 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class RowClaim:
-    """That ``rows . E f > level`` on each box of a pass. The value of a cell is the lead, at most ``POSITIVE``.
+    """That ``rows . E f > level``: a row on a box for each claim. The value of a cell is the lead up to ``POSITIVE``.
 
-    ``lower`` gives lower levels (cells,) that are enough at the x of cells of the boxes (cells,), where not all x of a
+    ``lower`` gives lower levels (cells,) that are enough at the x of cells of the claims (cells,), where not all x of a
     box are left: as low as the bound of the row if it can, and no higher than the level so far.
     """
 
     bounds: BranchablePass
-    rows: Tensor  # (batch, 1, outputs)
-    level: Tensor  # (batch,)
+    box: Tensor  # (claims,): which one of the pass
+    rows: Tensor  # (claims, 1, outputs)
+    level: Tensor  # (claims,)
     how: Branching
     lower: Callable[[BranchablePass, Tensor, Interval], Tensor] | None = None
 
@@ -89,9 +90,9 @@ class RowClaim:
         """The bounds on cells, by so many steps of the slopes from those of the larger cells."""
         rows, level, begin = self.rows[owner], self.level[owner], None
         if parent is None:
-            cells = self.bounds.restricted(owner, signs)
+            cells = self.bounds.restricted(self.box[owner], signs)
         else:
-            cells = self.bounds.restricted(owner, signs, parent.cut, parent.ranges, parent.costly)
+            cells = self.bounds.restricted(self.box[owner], signs, parent.cut, parent.ranges, parent.costly)
             level, begin = parent.level, parent.begin(cells, rows)
         steps = self.how.first if parent is None else self.how.last if last else self.how.steps
         planes, slopes = climb(cells, rows, steps, self.how.deadline, begin)
@@ -119,7 +120,7 @@ class RowClaim:
             return level
         ranges = tuple(Interval(each.lower[at], each.upper[at]) for each in cells.ranges_of_means)
         cut = None if cells.cut is None else cells.cut[at]
-        some = self.bounds.restricted(owner[at], tuple(sign[at] for sign in signs), cut, ranges)
+        some = self.bounds.restricted(self.box[owner[at]], tuple(sign[at] for sign in signs), cut, ranges)
         between = Interval(least[at] - _BELOW * (1 + least[at].abs()), level[at])
         return level.index_copy(0, at, torch.fmin(level[at], self.lower(some, owner[at], between)))
 

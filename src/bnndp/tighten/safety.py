@@ -84,6 +84,6 @@ def _proved(bounds: BranchablePass, left: Cells, unsafe: UnsafeSet, how: Branchi
     owner, conjunct = (~(unsafe.largest(lead.nan_to_num(-torch.inf)) > 0)).nonzero().unbind(-1)
     own = unsafe.conjunct == conjunct[:, None]
     row = torch.where(own, lead.nan_to_num(-torch.inf)[owner].clamp_min(-sys.float_info.max), -torch.inf).argmax(-1)
-    claim = RowClaim(bounds.restricted(owner, ()), unsafe.rows[row][:, None], unsafe.bound[row], how)
+    claim = RowClaim(bounds, owner, unsafe.rows[row][:, None], unsafe.bound[row], how)
     least = branch(claim, torch.arange(len(owner), device=owner.device), how, owner)
     return torch.bincount(owner[~(least > 0)], minlength=left.count) == 0
