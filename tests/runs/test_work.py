@@ -94,13 +94,13 @@ def test_when_the_time_is_over_the_rest_is_left_and_another_call_goes_on(
     for _ in range(20):
         job = Squares(sizes=STAGES)
         with open_run(tmp_path / "run", identity_of(job)) as journal:
-            assert work(job, journal, silent, Schedule(time.monotonic() + 11.0)) is False
+            assert work(job, journal, silent, Schedule(time.monotonic() + 17.0)) is False
             found = answers_of(job, journal) if journal.count(0) == 10 else []
         calls.append(job.calls)
         if not job.calls:
             break
     assert 3 <= len(calls) <= 12
-    assert calls[0][:2] == [(0, 0), (0, 4)]
+    assert calls[0][:2] == [(0, 0), (0, 1)]  # one point first, to see how long it takes
     assert found == want
 
 
@@ -111,8 +111,11 @@ def test_the_first_stage_ends_with_the_time_too(tmp_path: Path, monkeypatch: pyt
     with open_run(tmp_path, identity_of(job)) as journal, monkeypatch.context() as patch:
         clocked(patch)
         assert work(job, journal, silent, Schedule(float(seconds))) is False
-        begun = [point for start in (0, 4, 8) if (0, start) in job.calls for point in range(start, min(start + 4, 10))]
-        assert [point for point in range(10) if journal.answered(point)] == begun
+        begun = [start for stage, start in job.calls if stage == 0]
+        answered = [point for point in range(10) if journal.answered(point)]
+        assert answered == list(range(len(answered)))
+        assert set(begun) <= set(answered)
+        assert len(answered) <= 2 * len(begun) + 4
         assert journal.count(0) == 10 or not any(stage for stage, _ in job.calls)
     assert job.calls == [] if seconds == 0 else len(job.calls) <= seconds
     with open_run(tmp_path, identity_of(job)) as journal:
@@ -138,12 +141,12 @@ def test_time_is_shared_or_spent_on_one_part_after_the_other(
 
     job = Squares(points=4, sizes=(4, 1), rounds=10**6, before_round=count)
     clocked(monkeypatch)
-    assert work(job, journal, silent, Schedule(62.0, shared)) is False
+    assert work(job, journal, silent, Schedule(84.0, shared)) is False
     if shared:
         assert min(rounds.values()) >= 8
-        assert max(rounds.values()) <= 16
+        assert max(rounds.values()) <= 24
     else:
-        assert 50 <= rounds[0] <= 60
+        assert 50 <= rounds[0] <= 70
         assert [rounds[start] for start in (1, 2, 3)] == [0, 0, 0]
     assert [journal.best(point)[0] for point in range(4)] == [0] * 4  # none was completed
     reached = [[1, point] for point in range(4)] if shared else [[1, 0], [0, 0], [0, 0], [0, 0]]

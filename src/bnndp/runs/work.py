@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
+from bnndp.deadline import NEVER, Deadline
+from bnndp.engine.chunks import Pace
 from bnndp.errors import CertError, InputError
 from bnndp.runs.job import Job, Keep, Shard
 from bnndp.runs.journal import Answer, Journal
@@ -131,16 +135,26 @@ class _Stage:
         """What the journal lacks, made when it is asked for; ``width`` of them share the time that is left."""
         job, journal, stage = self.job, self.journal, self.index
         left = sum(len(part) for part in job.parts(stage) if not journal.has(stage, part))
+        paced = stage == 0 and width == 1 and schedule.at < math.inf  # a first answer cannot be stopped half-way
+        pace = Pace.of(job.points, torch.device("cpu"), Deadline(schedule.at) if paced else NEVER)
         for part in job.parts(stage):
             if journal.has(stage, part):
                 self._advance(part, known=True)
                 continue
-            until = schedule.until(stage, width * len(part) / left)
-            if until is None:
-                self.in_time = False
-                return
-            left -= len(part)
-            yield Shard(stage, part, journal.before(stage, part) if stage else (), until)
+            start = part.start
+            while start < part.stop:
+                if paced and journal.has(stage, range(start, start + 1)):
+                    start += 1
+                    continue
+                piece = range(start, min(start + pace.size, part.stop)) if paced else part
+                until = schedule.until(stage, width * len(piece) / left)
+                if until is None:
+                    self.in_time = False
+                    return
+                left -= len(piece)
+                with pace.timed(len(piece)):
+                    yield Shard(stage, piece, journal.before(stage, piece) if stage else (), until)
+                start = piece.stop
 
     def keep(self, shard: Shard, answers: Sequence[Answer], whole: bool) -> None:
         """Into the journal, and on with the progress."""
