@@ -149,8 +149,8 @@ def test_time_is_shared_or_spent_on_one_part_after_the_other(
         assert 50 <= rounds[0] <= 70
         assert [rounds[start] for start in (1, 2, 3)] == [0, 0, 0]
     assert [journal.best(point)[0] for point in range(4)] == [0] * 4  # none was completed
-    reached = [[1, point] for point in range(4)] if shared else [[1, 0], [0, 0], [0, 0], [0, 0]]
-    assert [journal.best(point)[1]["part"] for point in range(4)] == reached
+    reached = [1, 1, 1, 1] if shared else [1, 0, 0, 0]
+    assert [journal.best(point)[1]["part"][0] for point in range(4)] == reached
 
 
 def test_a_shard_knows_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
