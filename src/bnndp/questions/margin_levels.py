@@ -94,9 +94,10 @@ def _proved(
         return torch.ones_like(box, dtype=torch.bool)
 
     def lower(cells: BranchablePass, owner: Tensor, between: Interval) -> Tensor:
-        here, one = known[box[owner]].on(cells), by_itself[box[owner]]
-        level = between.upper if bool(one.all()) else here.level_between(between)
-        return torch.where(one, here.level_alone(rival[owner], between), level) if bool(one.any()) else level
+        one = by_itself[box[owner]]  # of these levels little is gained on cells, at many times the cost
+        if bool(one.all()):
+            return between.upper
+        return torch.where(one, between.upper, known[box[owner]].on(cells).level_between(between))
 
     asked = _duel(known.label[box], rival, known.rows)
     claim = RowClaim(known.bounds, box, asked, levels[box, rival], how, lower if known.bounds.random else None)
@@ -193,18 +194,14 @@ class Known:
             level = level.index_copy(0, at, torch.fmin(level[at], lower))
         return level
 
-    def level_between(self, between: Interval, rival: Tensor | None = None) -> Tensor:
-        """The least of a few levels (batch,) that is enough, as :meth:`level_together`, or for single rivals (batch,).
-
-        Infinite where none of them is.
-        """
+    def level_between(self, between: Interval) -> Tensor:
+        """The least of a few levels (batch,) that is enough, as :meth:`level_together`; infinite where none is."""
         share = torch.arange(_ON_CELLS, device=self.label.device)[:, None] / _ON_CELLS
         level = (between.lower + share * (between.upper - between.lower)).flatten()
         many = replace(self, quick=True)[torch.arange(len(self.label), device=self.label.device).repeat(_ON_CELLS)]
-        enough = many._are_enough(level) if rival is None else many._is_enough(level, rival.repeat(_ON_CELLS))
-        return torch.where(enough, level, torch.inf).unflatten(0, (_ON_CELLS, -1)).amin(0)
+        return torch.where(many._are_enough(level), level, torch.inf).unflatten(0, (_ON_CELLS, -1)).amin(0)
 
-    def level_alone(self, rival: Tensor, between: Interval | None = None) -> Tensor:
+    def level_alone(self, rival: Tensor) -> Tensor:
         """Levels (batch,) of the margins of the rivals (batch,) from which on their own rows are positive.
 
         Only if the outputs are Gaussian at every x; minus infinity for the label itself, infinite where none is known.
@@ -218,10 +215,7 @@ class Known:
         known = KnownMargins(mean, self.most, self.margins.variance[:, 0], turned)
         level = turned_threshold(row, self.label, known, random=True)[:, 0]
 
-        if between is None:
-            found = least_level(lambda t: self._is_enough(t, rival), mean.gather(1, at)[:, 0], most)
-        else:
-            found = self.level_between(between, rival)
+        found = least_level(lambda t: self._is_enough(t, rival), mean.gather(1, at)[:, 0], most)
         level = torch.fmin(level, found)
         return torch.where(asked, torch.where(own, -torch.inf, level), torch.inf)
 
