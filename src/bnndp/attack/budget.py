@@ -23,10 +23,10 @@ class AttackBudget:
 
     Examples:
         >>> AttackBudget(steps=40).restarts
-        10
+        8
     """
 
-    restarts: int = 10
+    restarts: int = 8
     steps: int = 10
     targets: int = 5
     draws: int = 32
