@@ -97,7 +97,7 @@ def test_the_domain_limits_the_attack(norm: float) -> None:
         truth.append(high)
     found = attack_radius(network, x, torch.zeros(5, dtype=torch.int64), reach=Reach((0, 1), norm, upper=10.0))
     assert max(truth) < 10
-    torch.testing.assert_close(found.radius, torch.tensor(truth).double(), rtol=3e-3, atol=0)  # of a tolerance of 1 %
+    torch.testing.assert_close(found.radius, torch.tensor(truth).double(), rtol=4e-3, atol=0)  # of a tolerance of 1 %
 
 
 @pytest.mark.parametrize("norm", [math.inf, 2, 1])
