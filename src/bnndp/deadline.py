@@ -10,7 +10,8 @@
 - ``tighten/effort.py``: before every better answer; ``tighten/safety.py``: before the second;
 - ``questions/decision.py``, ``questions/robustness.py``: before the attack;
 - ``questions/constraint.py``, ``attack/violation.py``: before every attack, and every step of it;
-- ``questions/radius.py``: before every trial of a radius; ``questions/member_levels.py``: before every round of claims;
+- ``questions/radius.py``: before every trial of a radius; ``questions/member_levels.py`` and
+  ``questions/margin_levels.py``: before every round of claims;
 - ``attack/radius.py``: before every round of the search, ``attack/climbs.py``: before every step of it.
 
 How a command shares its time among its inputs is ``Schedule`` in ``runs/work.py``.
