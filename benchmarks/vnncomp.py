@@ -2,6 +2,9 @@
 
 ``python -m benchmarks.vnncomp`` reads the sets in ``$BNNDP_BENCHMARKS/vnncomp``, one after the other, and writes every
 answer into a journal at once; the same command goes on from there. No answer may contradict a known one.
+
+``--traps`` asks again, at every effort, for all instances of the journal with a counterexample that bounds have
+confirmed, and without looking for one: nothing that is false may be proved.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -25,6 +29,7 @@ from bnndp.files.regions import regions_of
 from bnndp.files.vnnlib import read_vnnlib
 from bnndp.importers.onnx.read import read_onnx
 from bnndp.options import LEVELS, Options
+from bnndp.questions import constraint
 from bnndp.questions.constraint import verify
 from bnndp.questions.verdict import Verdict
 
@@ -84,6 +89,19 @@ def answered(folder: Path, instance: Instance, limit: float, effort: str, device
     return Answer(*names, WORDS[found.verdict], seconds, found.cells, missed)
 
 
+def proved_traps(folder: Path, answers: Sequence[Answer], limit: float, device: str) -> Iterator[tuple[Answer, str]]:
+    """The instances with a counterexample that are proved all the same, each with the effort; none are to be."""
+    for answer in answers:
+        if answer.answer == "sat":
+            instance = Instance(answer.set, answer.onnx, answer.vnnlib, limit, "sat")
+            for effort in LEVELS:
+                with mock.patch.object(constraint, "_confirmed", return_value=None):
+                    found = answered(folder, instance, limit, effort, device)
+                print(answer.set, Path(answer.vnnlib).stem, effort, found.answer, f"{found.seconds:.1f} s", flush=True)
+                if found.answer == "unsat":
+                    yield answer, effort
+
+
 def by_onnxruntime(path: Path, x: torch.Tensor) -> torch.Tensor:  # (n,) -> (outputs,)
     """The outputs in float32, as the competition computes them."""
     import onnxruntime
@@ -137,6 +155,7 @@ def main() -> int:
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for an instance, if it has no less")
     parser.add_argument("--effort", choices=LEVELS, default="medium")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--traps", action="store_true", help="prove what is known to be false, without an attack")
     parser.add_argument("--journal", type=Path, default=Path(".cache/vnncomp.jsonl"))
     given = parser.parse_args()
     place = os.environ.get("BNNDP_BENCHMARKS")
@@ -145,6 +164,11 @@ def main() -> int:
         return 0
     folder, done, answers = Path(place) / "vnncomp", journalled(given.journal), list[Answer]()
     given.journal.parent.mkdir(parents=True, exist_ok=True)
+    if given.traps:
+        asked = [answer for answer in done.values() if answer.set in (given.only or SETS)]
+        wrong = list(proved_traps(folder, asked, given.time_limit, given.device))
+        print(f"{sum(answer.answer == 'sat' for answer in asked)} traps, at {len(LEVELS)} efforts: {len(wrong)} proved")
+        return int(bool(wrong))
     for name in given.only or SETS:
         chosen = [each for each in instances(folder, name) if given.known in (None, each.known)]
         chosen = chosen[:: max(1, -(-len(chosen) // given.limit))] if given.limit else chosen
