@@ -34,6 +34,7 @@ from bnndp.tighten.row_claim import RowClaim
 __all__ = ["branched_mixture_rows"]
 
 _ROUNDS, _MORE = 3, 4  # of claims, and times as many cells from each to the next
+_LESS = 2  # times fewer in the first
 _GAIN = 0.5  # of what is not known: what a claim that has failed may gain in the next round
 _MOST = 0.98  # of what is not known: more is hardly ever proved
 
@@ -81,7 +82,7 @@ def branched_mixture_rows(passes: Mixture, rows: Tensor, label: Tensor, how: Bra
     if not members:
         return torch.full_like(rows[..., 0], -torch.inf)
     rivals = torch.nn.functional.one_hot(rows.argmin(-1), rows.shape[-1]).bool()  # (batch, rows, classes)
-    for cells in (max(2, how.cells // _MORE) * _MORE**number for number in range(_ROUNDS)):
+    for cells in (max(2, how.cells // _LESS) * _MORE**number for number in range(_ROUNDS)):
         proved = _sum([each.rows_at(each.proved) for each in members]) > CUT
         done = ~(rivals & ~proved[..., None]).any(1)  # (batch, classes): no row asks for more of them
         members = [replace(each, reach=torch.where(done, each.proved, each.reach)) for each in members]

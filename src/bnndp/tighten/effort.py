@@ -23,7 +23,7 @@ _REGRESSION: dict[str, dict[str, Any]] = {"medium": {"refine": 6}, "high": {"ref
 _SMALL: dict[str, dict[str, Any]] = {"medium": {"refine": 8}, "high": {"refine": 96}}
 _LARGE: dict[str, dict[str, Any]] = {
     "medium": {"optimise": 10, "branch": 4},
-    "high": {"optimise": 10, "branch": 256},
+    "high": {"optimise": 10, "branch": 128},
 }
 _SHALLOW = {"branch": 512}  # at high effort with one hidden layer, where cells cost less
 _DEPTH = 3  # hidden layers from which on the partition method may certify more of a classifier
