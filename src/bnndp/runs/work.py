@@ -144,7 +144,8 @@ class _Stage:
             start = part.start
             while start < part.stop:
                 if paced and journal.has(stage, range(start, start + 1)):
-                    start += 1
+                    self._advance(range(start, start + 1), known=True)
+                    start, left = start + 1, left - 1
                     continue
                 piece = range(start, min(start + pace.size, part.stop)) if paced else part
                 until = schedule.until(stage, width * len(piece) / left)
