@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from flint import arb
 from support.dice import Dice
 from tests.marks import slow_but
 from torch import Tensor
@@ -23,9 +24,10 @@ from bnndp.layers import CorrelatedLinear, Linear
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.questions import margin_levels
+from bnndp.questions.chance import Chance
 from bnndp.questions.margin_levels import branched_rows
 from bnndp.questions.softmax import one_pass_rows
-from bnndp.tighten.branching import Branching
+from bnndp.tighten.branching import Branched, Branching
 from bnndp.tighten.row_claim import RowClaim
 
 CLASSES, IMAGES, DRAWS = 4, 3, 512
@@ -64,11 +66,28 @@ def branched(net: BayesianNetwork, box: Box, rows: Tensor, label: Tensor, cells:
     return branched_rows(MomentPass.of(net, box), rows, label, Branching(cells, 10, 1, 1024, NEVER))
 
 
+def only_for_most_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the levels are, and what bounds of means have proved is not counted."""
+    by_rounds = margin_levels._by_rounds
+
+    def found(known: margin_levels.Known, how: Branching) -> Tensor:
+        proved = by_rounds(known, how)
+        return torch.full_like(proved, -torch.inf) if known.chance is None else proved
+
+    monkeypatch.setattr(margin_levels, "_HIGH", -1.0)
+    monkeypatch.setattr(margin_levels, "_by_rounds", found)
+
+
 @pytest.mark.parametrize("losses", [False, True])
 @pytest.mark.parametrize("seed", slow_but(range(4), 0))
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_false_is_proved_of_boxes_of_all_sizes(kind: str, seed: int, *, losses: bool) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "calm, for most weights"])
+def test_nothing_false_is_proved_of_boxes_of_all_sizes(
+    kind: str, seed: int, monkeypatch: pytest.MonkeyPatch, *, losses: bool
+) -> None:
     """Balls of 8 sizes around each input, those among them at which the decision is hardly wrong in a corner."""
+    kind, *others = kind.split(", ")
+    if others:
+        only_for_most_weights(monkeypatch)
     net, dice = network(kind, seed), Dice(100 + seed)
     weights = 1 - torch.eye(CLASSES, dtype=torch.float64)
     weights = weights * (0.5 + dice.uniform(shape=(CLASSES, CLASSES))) if losses else weights
@@ -108,6 +127,7 @@ def test_cells_prove_more_than_one_pass(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["random", "Gaussian head"])
 def test_a_box_is_proved_only_if_all_its_claims_are(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one of the claims is lost, whichever it is, nothing is raised; where none is, the box is proved."""
+    monkeypatch.setattr(margin_levels, "_HIGH", torch.inf)
     net, centre = network(kind, seed), Dice(seed).normal(24, 2)
     label = estimate_softmax(net, centre, draw_softmax_noise(net, DRAWS, seed=0)).mean.argmax(-1)
     rows, box = decision_rows(label, CLASSES)[0], Box.ball(centre, torch.logspace(-1.2, -0.4, 24, dtype=torch.float64))
@@ -116,13 +136,13 @@ def test_a_box_is_proved_only_if_all_its_claims_are(kind: str, seed: int, monkey
     def told(lost: tuple[int, int] | None) -> Tensor:
         asked.clear()
 
-        def answer(_: RowClaim, boxes: Tensor, how: Branching, together: Tensor | None = None) -> Tensor:
+        def answer(_: RowClaim, boxes: Tensor, how: Branching, together: Tensor | None = None) -> Branched:
             assert together is not None
             asked.append(together)
             found = torch.ones(boxes.shape, dtype=torch.float64)
             if lost is not None and len(asked) == lost[0] + 1:
                 found[lost[1]] = -1.0
-            return found
+            return Branched(found, torch.ones_like(boxes))
 
         monkeypatch.setattr(margin_levels, "branch", answer)
         return branched(net, box, rows, label, 8)
@@ -182,3 +202,52 @@ def test_what_overflows_proves_nothing() -> None:
         rows, label = decision_rows(torch.tensor([0]), CLASSES)[0], torch.tensor([0])
         found = branched(BayesianNetwork((huge, *others), "classification"), box, rows, label, 8)
         assert not bool((found > 0).all())
+
+
+def test_a_proof_for_most_weights_may_not_use_more_bounds_than_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more of either kind, and what it has proved does not count."""
+    only_for_most_weights(monkeypatch)
+    net, centre = network("calm", 0), Dice(0).normal(16, 2)
+    label = estimate_softmax(net, centre, draw_softmax_noise(net, DRAWS, seed=0)).mean.argmax(-1)
+    rows, box = decision_rows(label, CLASSES)[0], Box.ball(centre, torch.logspace(-1.5, -0.5, 16, dtype=torch.float64))
+    used = list[Tensor]()
+
+    def noted(self: Chance, asked: Tensor) -> Tensor:
+        used.append(asked)
+        return allows(self, asked)
+
+    allows = Chance.allows
+    monkeypatch.setattr(Chance, "allows", noted)
+    assert bool((branched(net, box, rows, label, 16) > 0).all(-1).any())
+    most = torch.cat(used).amax(0).tolist()
+    chance = Chance(*most)
+    assert bool(chance.allows(torch.tensor([most])).all())
+    for kind in range(2):
+        more = torch.tensor([most])
+        more[:, kind] += 1
+        assert not bool(chance.allows(more).any())
+    monkeypatch.setattr(Chance, "allows", lambda self, asked: torch.zeros(len(asked), dtype=torch.bool))
+    assert not bool((branched(net, box, rows, label, 16) > 0).any())
+
+
+def test_claims_count_every_bound_of_their_cells() -> None:
+    """A row for each cell, and at most both ends of a few neurons of each layer."""
+    net = network("calm", 0)
+    bounds = MomentPass.of(net, Box.ball(Dice(0).normal(3, 2), 0.1))
+    pairs = margin_rows(torch.zeros(3, 1, dtype=torch.int64), CLASSES)[:, 1:2]
+    how = Branching(4, 10, 1, 1024, NEVER)
+    claim = RowClaim(bounds, torch.tensor([0, 2, 2]), pairs, torch.zeros(3, dtype=torch.float64), how)
+    used = claim.used(torch.tensor([5, 1, 2]))
+    assert used[:, 1].tolist() == [5, 0, 3]
+    assert used[:, 0].tolist() == [count * 2 * 8 * len(bounds.widths) for count in (5, 0, 3)]
+
+
+@pytest.mark.parametrize("hidden", [10, 10**4, 10**7])
+def test_all_bounds_together_fail_for_no_more_than_their_share(hidden: int) -> None:
+    """Twice the share of a Gaussian below minus so many deviations, times their number: in ball arithmetic."""
+    chance = Chance(hidden, 100)
+    total = arb(0)
+    for count, deviations in ((chance.hidden, chance.deviations.hidden), (chance.rows, chance.deviations.rows)):
+        total += count * (arb(deviations) / arb(2).sqrt()).erfc()
+    assert total <= arb(chance.failure)
+    assert total >= arb(chance.failure) * 0.99

@@ -92,7 +92,7 @@ def proved(net: BayesianNetwork, box: Box, rows: Tensor, level: Tensor, *, cells
         bounds = with_optimised_ranges(bounds, steps, NEVER)
     how = Branching(cells, 10, 3, 256, NEVER, last=100)
     claim = RowClaim(bounds, torch.zeros(len(level), dtype=torch.int64), rows[:, None], level, how)
-    return branch(claim, torch.arange(len(level)), how) > 0
+    return branch(claim, torch.arange(len(level)), how).least > 0
 
 
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(i, marks=pytest.mark.slow) for i in range(12, SEEDS))])
@@ -194,7 +194,7 @@ def test_levels_on_cells_are_those_of_the_box_and_are_kept(seed: int) -> None:
     assert bounds is not None
     how = Branching(4096, 10, 3, 256, NEVER, last=100)
     claim = RowClaim(bounds, torch.arange(2), row.expand(2, 1, -1), least + 1, how, lower)
-    assert (branch(claim, torch.arange(2), how) > 0).tolist() == [i == true for i in range(2)]
+    assert (branch(claim, torch.arange(2), how).least > 0).tolist() == [i == true for i in range(2)]
 
 
 @pytest.mark.parametrize("shift", [False, True])
@@ -238,7 +238,7 @@ def test_branched_ranges_hold_and_some_are_shorter() -> None:
         bounds = pass_over(net, Box([[-0.4] * 3], [[0.4] * 3]), Options()).branchable
         assert bounds is not None
         plain = with_optimised_ranges(bounds, 10, NEVER)
-        found = with_branched_ranges(plain, Branching(16, 10, 3, 256, NEVER)).ranges_of_means
+        found = with_branched_ranges(plain, Branching(16, 10, 3, 256, NEVER))[0].ranges_of_means
         x = -0.4 + 0.8 * torch.rand(4096, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         for layer, old, new in zip(net.linears, plain.ranges_of_means, found, strict=False):
             means = x @ layer.weight_mean.mT + layer.bias_mean

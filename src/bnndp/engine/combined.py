@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bnndp.engine.protocol import BranchablePass, Pass, Planes, Slopes, Wrapped, known
+from bnndp.engine.protocol import BranchablePass, Deviations, Pass, Planes, Slopes, Wrapped, known
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box, apply_rows
 from bnndp.geometry.half_space import HalfSpace
@@ -101,6 +101,11 @@ class ShiftedBranches(Shifted):
     def with_ranges(self, ranges: tuple[Interval, ...]) -> ShiftedBranches:
         """As behind the shift."""
         return replace(self, inner=self.inner.with_ranges(ranges))
+
+    def for_most_weights(self, deviations: Deviations) -> ShiftedBranches | None:
+        """As behind the shift."""
+        found = self.inner.for_most_weights(deviations)
+        return None if found is None else replace(self, inner=found)
 
     def before(self, number: int) -> BranchablePass | None:
         """As behind the shift."""

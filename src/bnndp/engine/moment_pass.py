@@ -20,11 +20,13 @@ from bnndp.engine.propagation.backward import lower_bound
 from bnndp.engine.propagation.forward import HiddenLayers, activations_of, hidden_layers
 from bnndp.engine.propagation.outputs import least_rows, output_bound, row_variance
 from bnndp.engine.propagation.reach import reached_covariance
-from bnndp.engine.protocol import BranchablePass, Margins, Planes, Slopes, finite, known, movable
+from bnndp.engine.propagation.spreads import Spreads
+from bnndp.engine.protocol import BranchablePass, Deviations, Margins, Planes, Slopes, finite, known, movable
 from bnndp.engine.rows import DenseRows
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
 from bnndp.geometry.half_space import HalfSpace
+from bnndp.layers import WEIGHTED, Concatenate, Residual
 from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 from bnndp.network import BayesianNetwork, Layer
 
@@ -51,6 +53,7 @@ class MomentPass:
     ranges: tuple[Interval, ...] = ()  # known ranges of the means before each activation
     anew: tuple[Tensor, ...] | None = None  # (batch, n) each: where better ones are asked for; None: everywhere
     until: int | None = None  # the activation whose input is the output of the pass; None: the network's output
+    deviations: Deviations | None = None  # of the noise of bounds for most weights; None: bounds of means
     given: HiddenLayers | None = None  # the nodes, if they are known
 
     @classmethod
@@ -67,12 +70,29 @@ class MomentPass:
         if self.whole is not None and self.random:
             relax = partial(relaxed_on_cells, list(self.whole[0]._activations.values()), self.whole[1])
         region = Region(self.box, self.signs, self.cut, relax, self.ranges, self.anew, self.until)
+        if self.deviations is not None:
+            deviations = self.deviations.hidden
+            spreads = Spreads(self.box, deviations, self._known_spreads)
+            region = replace(region, deviations=deviations, spreads=spreads)
         return hidden_layers(self.layers, self.shapes, region)
 
     @property
+    def _noise(self) -> float:
+        """Of the noise of rows, so many standard deviations are taken off."""
+        return 0.0 if self.deviations is None else self.deviations.rows
+
+    @property
+    def _known_spreads(self) -> list[Tensor | None] | None:
+        """Of cells those of their boxes."""
+        if self.whole is None:
+            return None
+        whole, owner = self.whole
+        return [None if spread is None else spread[owner] for spread in whole.hidden.spreads]
+
+    @property
     def random(self) -> bool:
-        """Whether any layer has a variance."""
-        return any(layer.random for layer in self.layers)
+        """Whether any layer has a variance, which bounds for most weights have in them already."""
+        return self.deviations is None and any(layer.random for layer in self.layers)
 
     @property
     def gaussian(self) -> bool:
@@ -88,25 +108,29 @@ class MomentPass:
     def affine(self, rows: Tensor) -> Planes:
         """By the rows carried down to x, and by the ranges of the means below the last layer."""
         start, box, cut = output_bound(self.hidden, self._of_boxes(rows)), self.box, self.cut
-        bound = lower_bound(self.hidden.nodes, start)
+        bound = lower_bound(self.hidden.nodes, start, None, self._noise)
         found = finite(Affine(bound.rows.dense().values, bound.constant))
         plane = found.matrix, found.offset
         planes = box.minimum(*plane) if cut is None else cut.minimum(box, *plane)
-        least = known(torch.maximum(planes, start.least_in(self.hidden.last.mean)))
+        least = known(torch.maximum(planes, start.least_in(self.hidden.last.mean, self._noise)))
         return Planes(found, least, (self.name,) * box.batch)
 
     def least(self, rows: Tensor) -> Tensor:
         """The same without the functions."""
-        return known(least_rows(self.hidden, rows if rows.ndim == 3 else rows[None], self.cut))
+        return known(least_rows(self.hidden, rows if rows.ndim == 3 else rows[None], self.cut, self._noise))
 
     def variance(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
         """By the noise of the last layer and the deviation of what is below."""
+        if not self.random:
+            return rows.new_zeros(self.box.batch if at is None else at.numel(), rows.shape[-2])
         found = row_variance(self.hidden, self._of_boxes(rows), at)
         return torch.where(found.isfinite(), found, torch.inf)
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """By the form of the features where they are functions of x; else by the variance of the sum."""
         left, right = self._of_boxes(left), self._of_boxes(right)
+        if not self.random:
+            return torch.zeros_like(left[..., 0])
         found = reached_covariance(self.hidden.output, self.hidden.last, left, right)
         most = 0.25 * self.variance(left + right) if found is None else found
         return torch.where(most.isfinite(), most, torch.inf)
@@ -172,7 +196,7 @@ class MomentPass:
             signed = multipliers.pop().clamp_min(0) * self.signs[len(multipliers)][:, None] if multipliers else None
             return _through(node, bound, values, points, signed)
 
-        return lower_bound(self.hidden.nodes, output_bound(self.hidden, rows), lower)
+        return lower_bound(self.hidden.nodes, output_bound(self.hidden, rows), lower, self._noise)
 
     @property
     def widths(self) -> Sequence[int]:
@@ -199,7 +223,14 @@ class MomentPass:
         """
         whole = (self, owner) if self.whole is None else (self.whole[0], self.whole[1][owner])
         known = ranges or tuple(selected(each, owner) for each in self.ranges_of_means)
-        return MomentPass(self.layers, self.shapes, self.box[owner], signs, cut, whole, known, anew, self.until)
+        cells = MomentPass(self.layers, self.shapes, self.box[owner], signs, cut, whole, known, anew, self.until)
+        return replace(cells, deviations=self.deviations)
+
+    def for_most_weights(self, deviations: Deviations) -> MomentPass | None:
+        """The pass on the same boxes whose bounds are those of the outputs themselves, for most weights at every x."""
+        if not self.random or any(_random_factors(layer) for layer in self.layers):
+            return None
+        return MomentPass(self.layers, self.shapes, self.box, deviations=deviations)
 
     @property
     def ranges_of_means(self) -> tuple[Interval, ...]:
@@ -219,7 +250,10 @@ class MomentPass:
         below = self.hidden.before(weighted)
         kept = set(below.nodes)
         signs = tuple(sign for node, sign in zip(activations, self.signs, strict=False) if node in kept)
-        return replace(self, signs=signs, until=number, given=below)
+        found = replace(self, signs=signs, until=number, given=below)
+        if self.deviations is None:
+            return found
+        return replace(found, deviations=Deviations(self.deviations.hidden, self.deviations.hidden))
 
     def branching_scores(self, rows: Tensor, slopes: Slopes, worst: Tensor) -> list[Tensor]:
         """The coefficient of a neuron in the bound times the gap between its planes at a mean of zero.
@@ -246,6 +280,13 @@ class MomentPass:
 
     def _of_boxes(self, rows: Tensor) -> Tensor:  # (batch, rows, outputs)
         return rows if rows.ndim == 3 else rows.expand(self.box.batch, -1, -1)
+
+
+def _random_factors(layer: Layer) -> bool:
+    """Whether anything but Gaussian weights is random in a layer."""
+    if isinstance(layer, (Residual, Concatenate)):
+        return any(_random_factors(inner) for branch in layer.branches for inner in branch)
+    return layer.random and not isinstance(layer, WEIGHTED)
 
 
 def _gap(node: Activated) -> Tensor:  # (batch, n)

@@ -46,6 +46,14 @@ class Margins:
         return Margins(self.mean.reshape(shape), self.variance.reshape(shape))
 
 
+@dataclass(frozen=True, slots=True)
+class Deviations:
+    """How many standard deviations of their noise are taken off bounds that are to hold for most weights."""
+
+    hidden: float  # of those of hidden values
+    rows: float  # of rows of the outputs
+
+
 class Pass(Protocol):
     """What is known of the outputs f of a network for every x of each box, over the whole posterior."""
 
@@ -204,6 +212,14 @@ class BranchablePass(ClimbablePass, Protocol):
 
     def with_ranges(self, ranges: tuple[Interval, ...]) -> BranchablePass:
         """The pass on the same boxes where these ranges are known."""
+        ...
+
+    def for_most_weights(self, deviations: Deviations) -> BranchablePass | None:
+        """The pass on the same boxes whose bounds are of f itself in place of E f; None: there is none.
+
+        Each of its bounds holds at every x of a box, but for weights of a probability of at most twice that of a
+        Gaussian below minus so many deviations.
+        """
         ...
 
     def before(self, number: int) -> BranchablePass | None:

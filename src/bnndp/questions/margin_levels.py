@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from torch import Tensor
 from bnndp.engine.margins import by_class, gaussian_tails, margin_rows, middle_rows
 from bnndp.engine.protocol import BranchablePass, Margins, Planes
 from bnndp.geometry.bounds import Interval
+from bnndp.maths.rounding import gamma
+from bnndp.questions.chance import Chance
 from bnndp.questions.from_margins import quick_row_bound, row_bound
 from bnndp.questions.margin_threshold import CUT, POSITIVE, KnownMargins, turned_covariance, turned_threshold
 from bnndp.tighten.branching import Branching, branch
@@ -39,6 +42,9 @@ _LOW, _BY_JOINT_LEADS = 0.1, 4  # levels that are low enough; halvings by joint 
 _OF_RANGES = 5  # steps of ascent for the ranges of hidden means
 _DEEP = 3  # hidden layers from which on ranges are found on cells
 _CELLS_OF_RANGES, _STEPS_OF_RANGES = 8, 3  # of the claim that a mean has one sign, and of ascent on each of its cells
+_A_NEURON, _A_CELL = 700, 128  # bounds of hidden values that a proof for most weights may use, beside
+_ROWS = 24  # bounds of rows, for each cell
+_HIGH, _FIRM = 0.5, 2.0  # levels from which on these are asked for, and how many times a level counts beside a plane
 _ON_CELLS = 4  # levels from the bound of a margin on a cell on, below the level of the larger one
 
 
@@ -46,39 +52,84 @@ def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Bran
     """Lower bounds (batch, rows) of the rows (batch, rows, classes), positive where cells of known signs decide.
 
     What is left open of deep networks is asked again with ranges of the hidden means that are found on cells, too.
+    Where variances make for high levels, bounds for most weights are tried beside those of means: there levels are
+    next to nothing, and planes less tight.
     """
-    bounds = with_optimised_ranges(bounds, _OF_RANGES, how.deadline)
-    found = _by_claims(bounds, rows, label, how)
+    known = _known(with_optimised_ranges(bounds, _OF_RANGES, how.deadline), rows, label, how)
+    other = _for_most_weights(bounds, known, how)
+    if other is None:
+        return _by_rounds(known, how)
+    better = other.hope > known.hope  # (batch,)
+    found = torch.full_like(rows[..., 0], -torch.inf)
+    for each, at in ((known, ~better), (other, better), (known, better), (other, ~better)):
+        boxes = (at & ~(found > 0).all(-1)).nonzero()[:, 0]
+        if boxes.numel() and not how.deadline.passed:
+            found[boxes] = torch.fmax(found[boxes], _by_rounds(each.restricted(boxes), how))
+    return found
+
+
+def _known(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Known:
+    """What is known of the margins on boxes by slopes that are optimised for them."""
+    return Known.of(bounds, rows, label, margin_planes(bounds, label, rows.shape[-1], how))
+
+
+def _for_most_weights(bounds: BranchablePass, known: Known, how: Branching) -> Known | None:
+    """The same by bounds that hold for most weights; None where the pass has none, or levels are low."""
+    high = bounds.random and not bounds.gaussian and bool((known.level > _HIGH).any())
+    if not high or how.deadline.passed:
+        return None
+    layers, every = len(bounds.widths), sum(bounds.widths) + known.rows.shape[-1]
+    chance = Chance(_A_NEURON * every + _A_CELL * layers * how.cells, _ROWS * how.cells + known.rows.shape[-1])
+    other = bounds.for_most_weights(chance.deviations)
+    if other is None:
+        return None
+    other = with_optimised_ranges(other, _OF_RANGES, how.deadline)
+    used = known.label.new_tensor([4 * (layers + 1) * every, known.rows.shape[-1]]).expand(len(known.label), -1)
+    return replace(_known(other, known.rows, known.label, how), chance=chance, used=used)
+
+
+def _by_rounds(known: Known, how: Branching) -> Tensor:  # (batch, rows)
+    """By the ranges that are known, and of deep networks then by those that are found on cells."""
+    found, used = _by_claims(known, how)
     at = (~(found > 0).all(-1)).nonzero()[:, 0]
-    if len(bounds.widths) < _DEEP or at.numel() == 0 or how.deadline.passed:
+    if len(known.bounds.widths) < _DEEP or at.numel() == 0 or how.deadline.passed:
         return found
     of_ranges = replace(how, cells=_CELLS_OF_RANGES, steps=_STEPS_OF_RANGES)
-    bounds = with_branched_ranges(bounds.restricted(at, ()), of_ranges)
-    return found.index_copy(0, at, torch.fmax(found[at], _by_claims(bounds, rows[at], label[at], how)))
+    bounds, more = with_branched_ranges(known.bounds.restricted(at, ()), of_ranges)
+    again = _known(bounds, known.rows[at], known.label[at], how)
+    if known.used is not None:
+        more = torch.stack([more, torch.zeros_like(more)], -1)
+        again = replace(again, chance=known.chance, used=used[at] + more + known.used[at])
+    return found.index_copy(0, at, torch.fmax(found[at], _by_claims(again, how)[0]))
 
 
-def _by_claims(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Branching) -> Tensor:  # (batch, rows)
-    """The same by the ranges of the hidden means that the pass knows."""
-    known = Known.of(bounds, rows, label, margin_planes(bounds, label, rows.shape[-1], how))
+def _by_claims(known: Known, how: Branching) -> tuple[Tensor, Tensor]:  # (batch, rows), (batch, 2)
+    """The rows by claims about their margins, and how many bounds are behind them."""
+    bounds, rows, label = known.bounds, known.rows, known.label
     least = known.margins.mean[:, 0]
     found = known.rows_at(least)
     every = torch.arange(rows.shape[-1], device=rows.device)
     each = [known.level_alone(rival.expand_as(label)) for rival in every] if bounds.random and bounds.gaussian else []
     alone = torch.stack(each, 1) if each else torch.full_like(least, torch.inf)  # (batch, classes)
     by_itself = (alone < torch.inf).all(-1)
-    together = known.level_together()
+    together = known.level
     raised = known.rows_at(known._raised(together))
     levels = torch.where(by_itself[:, None], alone, together[:, None])
     open_ = ~(found > 0).all(-1) & (levels < torch.inf).all(-1)
     wanted = open_[:, None] & ~known.own & ~(least > levels)
     hardest = (levels - least).masked_fill(~wanted, -torch.inf).argmax(-1, keepdim=True)
     first = wanted & (every == hardest)  # where that fails no other claim is worth its cells
+    used = label.new_zeros(len(label), 2) if known.used is None else known.used
     for claims in (first, wanted & ~first):
         box, rival = (claims & open_[:, None]).nonzero().unbind(-1)
-        failed = box[~_proved(known, box, rival, levels, by_itself, how)]
-        open_ &= torch.bincount(failed, minlength=rows.shape[0]) == 0
+        proved, more = _proved(known, box, rival, levels, by_itself, how)
+        open_ &= torch.bincount(box[~proved], minlength=rows.shape[0]) == 0
+        used = used + more
     raised = torch.where(by_itself[:, None], POSITIVE, raised.clamp_max(CUT))
-    return torch.where(open_[:, None], torch.fmax(found, raised), found)
+    found = torch.where(open_[:, None], torch.fmax(found, raised), found)
+    if known.chance is not None:
+        found = torch.where(known.chance.allows(used)[:, None], found, -torch.inf)
+    return found, used
 
 
 def _proved(
@@ -88,10 +139,13 @@ def _proved(
     levels: Tensor,  # (batch, classes)
     by_itself: Tensor,  # (batch,): whether these are levels for the row of each rival alone
     how: Branching,
-) -> Tensor:  # (claims,)
-    """Whether the mean margins of the rivals are above their levels, or above lower ones that are enough on cells."""
+) -> tuple[Tensor, Tensor]:  # (claims,), (batch, 2)
+    """Whether the mean margins of the rivals are above their levels, or above lower ones that are enough on cells.
+
+    And how many bounds are behind that.
+    """
     if box.numel() == 0:
-        return torch.ones_like(box, dtype=torch.bool)
+        return torch.ones_like(box, dtype=torch.bool), known.label.new_zeros(len(known.label), 2)
 
     def lower(cells: BranchablePass, owner: Tensor, between: Interval) -> Tensor:
         one = by_itself[box[owner]]  # of these levels little is gained on cells, at many times the cost
@@ -101,7 +155,8 @@ def _proved(
 
     asked = _duel(known.label[box], rival, known.rows)
     claim = RowClaim(known.bounds, box, asked, levels[box, rival], how, lower if known.bounds.random else None)
-    return branch(claim, torch.arange(box.numel(), device=box.device), how, box) > 0
+    found = branch(claim, torch.arange(box.numel(), device=box.device), how, box)
+    return found.least > 0, claim.used(found.cells)
 
 
 def _duel(label: Tensor, rival: Tensor, rows: Tensor) -> Tensor:  # (batch,) each -> (batch, 1, classes)
@@ -126,7 +181,7 @@ def least_level(
     return torch.where(enough(high), high, torch.inf)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Known:
     """What is known of the margins on boxes or cells, and bounds of rows where some of them are raised."""
 
@@ -138,6 +193,8 @@ class Known:
     middles: Tensor | None  # variances of ``middle_rows``
     own: Tensor  # (batch, classes): the class of the label
     quick: bool = False  # whether leads are left out
+    chance: Chance | None = None  # of bounds of the margins themselves, for most weights; None: they are of the means
+    used: Tensor | None = None  # (batch, 2): how many such bounds are behind all of this, of hidden values and of rows
 
     @classmethod
     def of(cls, bounds: BranchablePass, rows: Tensor, label: Tensor, planes: Planes) -> Known:
@@ -156,7 +213,8 @@ class Known:
         """The same for boxes at ``index``; the pass is still that of all boxes."""
         middles = None if self.middles is None else self.middles[index]
         margins, most, own = self.margins[index], self.most[index], self.own[index]
-        return Known(self.bounds, self.rows[index], self.label[index], margins, most, middles, own, self.quick)
+        rows, label, used = self.rows[index], self.label[index], None if self.used is None else self.used[index]
+        return Known(self.bounds, rows, label, margins, most, middles, own, self.quick, self.chance, used)
 
     def on(self, cells: BranchablePass) -> Known:
         """The same with what is known of the margins on cells of the boxes, one for each."""
@@ -176,7 +234,25 @@ class Known:
             found, _ = quick_row_bound(rows, margins, self.label, tails)
         else:
             found = row_bound(rows, margins, self.label, tails, self.middles)
+        if self.chance is not None:  # for all other weights the rows are at least their least coefficient
+            lost = self.chance.failure * (rows.amax(-1) - rows.amin(-1))
+            found = found - lost - gamma(8) * (found.abs() + lost)
         return found.nan_to_num(-torch.inf, neginf=-torch.inf)
+
+    def restricted(self, boxes: Tensor) -> Known:
+        """The same for some of the boxes, with the pass over them."""
+        return replace(self[boxes], bounds=self.bounds.restricted(boxes, ()))
+
+    @cached_property
+    def level(self) -> Tensor:  # (batch,)
+        """That of all margins together."""
+        return self.level_together()
+
+    @property
+    def hope(self) -> Tensor:  # (batch,)
+        """How near the rows are to a proof on cells: planes are better there, levels hardly are."""
+        least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
+        return torch.where(self.level < torch.inf, torch.fmin(least, self.level) - _FIRM * self.level, -torch.inf)
 
     def level_together(self) -> Tensor:
         """The level (batch,) of all margins from which on the rows are more than ``CUT``.

@@ -67,7 +67,7 @@ class _Member:
             return self
         pairs, asked = margin_rows(known.label[:, None], classes), level[box, rival]
         claim = RowClaim(known.bounds, box, pairs[box, rival][:, None], asked, how)
-        lead = branch(claim, torch.arange(box.numel(), device=box.device), how).clamp_max(0)
+        lead = branch(claim, torch.arange(box.numel(), device=box.device), how).least.clamp_max(0)
         found = asked + lead - gamma(8) * (asked.abs() + lead.abs())
         proved, reach = self.proved.clone(), self.reach.clone()
         proved[box, rival] = torch.fmax(found, proved[box, rival])

@@ -73,13 +73,21 @@ class Claim(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """What was found on boxes, by cells of them."""
+
+    least: Tensor  # (batch,): what is claimed is at least this
+    cells: Tensor  # (batch,): how many were bounded; the same ones count every time
+
+
 def branch(
     claim: Claim,
     boxes: Tensor,  # (batch,), the indices 0, 1, ...
     how: Branching,
     together: Tensor | None = None,  # (batch,)
-) -> Tensor:
-    """A lower bound (batch,) of what is claimed on each box.
+) -> Branched:
+    """A lower bound of what is claimed on each box.
 
     Cells that are decided are not cut, and a box is left alone once all its cells are. The worst cells are cut first, a
     chunk at a time; the newest where very many are open. Of boxes with the same number in ``together`` all are asked
@@ -90,7 +98,7 @@ def branch(
     search = _Search.of(boxes, group, claim, how)
     while not how.deadline.passed and search.step():
         pass
-    return search.result()
+    return Branched(search.result(), search.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,7 @@ class _Search:
     group: Tensor  # (batch,): boxes that are given up together
     least: Tensor  # (batch,): over the cells that are done
     count: Tensor  # (batch,): of cells that are not to be cut, and of all cuts to be made
+    asked: Tensor  # (batch,): of cells that were bounded
     lost: Tensor  # (batch,): boxes that are given up
     open: list[_Block]  # cells to be bounded again or to be cut, the newest last
     waiting: list[_Block]  # cells on which nothing is left to cut
@@ -170,7 +179,8 @@ class _Search:
         least = torch.full(boxes.shape, torch.inf, dtype=torch.float64, device=boxes.device)
         lost = torch.zeros_like(boxes, dtype=torch.bool)
         pace = Pace.of(how.chunk, boxes.device, how.deadline)
-        return cls(claim, how, pace, group, least, torch.ones_like(boxes), lost, [_Block(boxes, signs, None)], [])
+        one, none = torch.ones_like(boxes), torch.zeros_like(boxes)
+        return cls(claim, how, pace, group, least, one, none, lost, [_Block(boxes, signs, None)], [])
 
     def step(self) -> bool:
         """Bound a chunk of cells; whether there was one."""
@@ -183,6 +193,7 @@ class _Search:
         new = block if last else block.parts()
         before = None if new.found is None else new.found.state
         with self.pace.timed(new.count):
+            self.asked = self.asked + torch.bincount(new.owner, minlength=len(self.asked))
             found = self.claim.on_cells(new.owner, new.signs, before, last=last)
             self._sort(_Block(new.owner, new.signs, found), found, last=last)
         return True

@@ -8,6 +8,7 @@ deep networks these ranges decide everything: cells of signs of all layers below
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from bnndp.deadline import Deadline
 from bnndp.engine.chunks import cache_size, indices_of
@@ -35,35 +36,37 @@ def with_optimised_ranges(bounds: BranchablePass, steps: int, deadline: Deadline
     return bounds
 
 
-def with_branched_ranges(bounds: BranchablePass, how: Branching) -> BranchablePass:
+def with_branched_ranges(bounds: BranchablePass, how: Branching) -> tuple[BranchablePass, Tensor]:
     """The pass with better ranges of the means that have either sign, found on cells of the signs of layers below.
 
     Each end is a claim of its own: that the mean is on one side of zero. Where it is not proved the range is shorter.
+    The second is how many bounds are behind them, by box: (batch,).
     """
+    used = torch.zeros(bounds.box.batch, dtype=torch.int64, device=bounds.box.lower.device)
     for number in range(1, len(bounds.widths)):
         part = bounds.before(number)
         if part is None or len(part.widths) != number or how.deadline.passed:
             continue
         ranges = list(bounds.ranges_of_means)
-        ranges[number] = _branched(part, _optimised(part, ranges[number], how.first, how.deadline), how)
-        bounds = bounds.with_ranges(tuple(ranges))
-    return bounds
+        ranges[number], more = _branched(part, _optimised(part, ranges[number], how.first, how.deadline), how)
+        bounds, used = bounds.with_ranges(tuple(ranges)), used + more
+    return bounds, used
 
 
-def _branched(part: BranchablePass, before: Interval, how: Branching) -> Interval:
+def _branched(part: BranchablePass, before: Interval, how: Branching) -> tuple[Interval, Tensor]:
     """The range of the outputs of ``part``, where it holds zero."""
     box, neuron = ((before.lower < 0) & (before.upper > 0)).nonzero().unbind(-1)
     if box.numel() == 0:
-        return before
+        return before, torch.zeros_like(before.lower[:, 0], dtype=torch.int64)
     rows = single_rows(neuron[:, None], before.lower.shape[1]).values
     claim = RowClaim(part, box.repeat(2), torch.cat([rows, -rows]), rows.new_zeros(2 * len(box)), how)
-    least = branch(claim, torch.arange(2 * len(box), device=box.device), how)
-    low, negated = known(least).clamp_max(0).chunk(2)  # a claim says no more than that it holds
+    found = branch(claim, torch.arange(2 * len(box), device=box.device), how)
+    low, negated = known(found.least).clamp_max(0).chunk(2)  # a claim says no more than that it holds
     at = (box, neuron)
     lower, upper = before.lower.clone(), before.upper.clone()
     lower[at] = torch.maximum(lower[at], low)
     upper[at] = torch.minimum(upper[at], -negated)
-    return Interval(lower, upper)
+    return Interval(lower, upper), claim.used(found.cells).sum(-1)
 
 
 def _optimised(part: Climbable, before: Interval, steps: int, deadline: Deadline) -> Interval:

@@ -78,6 +78,11 @@ class RowClaim:
         """Numbers of neurons of the hidden layers."""
         return self.bounds.widths
 
+    def used(self, cells: Tensor) -> Tensor:  # (claims,) -> (boxes, 2)
+        """How many bounds of hidden values and of rows are behind what so many cells of each claim have proved."""
+        rows = torch.zeros(self.bounds.box.batch, dtype=torch.int64, device=cells.device).index_add(0, self.box, cells)
+        return torch.stack([2 * _FEW * len(self.widths) * rows, rows], -1)
+
     def on_cells(
         self, owner: Tensor, signs: tuple[Tensor, ...], before: tuple[Tensor, ...] | None, *, last: bool
     ) -> Cells:

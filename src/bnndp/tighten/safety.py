@@ -68,7 +68,7 @@ def _on_cells_of_signs(
     for number in count() if options.deadline.at is not None else range(_ROUNDS[options.effort]):
         if number:
             of_ranges = Branching(_OF_RANGES * _MORE**number, _FIRST, _STEPS, _CHUNK, options.deadline)
-            bounds = with_branched_ranges(bounds, of_ranges)
+            bounds, _ = with_branched_ranges(bounds, of_ranges)
         last = _LAST * _MORE**number
         how = Branching(_CELLS * _MORE**number, _FIRST, _STEPS, _CHUNK, options.deadline, last)
         open_ = (~_proved(bounds, left, unsafe, how)).nonzero()[:, 0]
@@ -85,5 +85,5 @@ def _proved(bounds: BranchablePass, left: Cells, unsafe: UnsafeSet, how: Branchi
     own = unsafe.conjunct == conjunct[:, None]
     row = torch.where(own, lead.nan_to_num(-torch.inf)[owner].clamp_min(-sys.float_info.max), -torch.inf).argmax(-1)
     claim = RowClaim(bounds, owner, unsafe.rows[row][:, None], unsafe.bound[row], how)
-    least = branch(claim, torch.arange(len(owner), device=owner.device), how, owner)
+    least = branch(claim, torch.arange(len(owner), device=owner.device), how, owner).least
     return torch.bincount(owner[~(least > 0)], minlength=left.count) == 0

@@ -92,7 +92,7 @@ class Activated(OnOne):
     @cached_property
     def first_layer(self) -> FirstLayer | None:
         """Where rows end; None unless this follows weights on the input."""
-        if self.weighted is None or not isinstance(self.below, Input):
+        if self.weighted is None or self.weighted.own_noise is not None or not isinstance(self.below, Input):
             return None
         return self.weighted.as_first_layer(self._fold(self.planes, self.weighted.at_middle))
 

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from bnndp.engine.moments.signal import Signal
 from bnndp.engine.rows import Rows
 from bnndp.geometry.bounds import Interval
-from bnndp.maths.rounding import TINY, gamma
+from bnndp.maths.rounding import SMALL, TINY, UP, gamma
 
-__all__ = ["Bound", "vanished", "within"]
+__all__ = ["Bound", "less_noise", "vanished", "within"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A lower bound ``rows . E z + variances . Var z + constant`` in terms of a signal z."""
+    """A lower bound ``rows . E z + variances . Var z + constant`` in terms of a signal z.
+
+    If it is to hold for most weights (``weighted.py``), of z itself, less some deviations of its noise.
+    """
 
     rows: Rows
     constant: Tensor  # (batch, rows)
     variances: Rows | None = None
+    noise: Tensor | None = None  # (batch, rows): variance of the noise that a node adds, for most weights
 
     def without_variances(self, z: Signal) -> Bound:
         """With the ranges of the variances in their place."""
         if self.variances is None:
             return self
         found = within(self.variances, Interval(z.variance_low, z.variance))
-        return Bound(self.rows, self.constant + found - gamma(4) * self.constant.abs())
+        return replace(self, constant=self.constant + found - gamma(4) * self.constant.abs(), variances=None)
 
-    def least_in(self, mean: Interval) -> Tensor:  # (batch, n) -> (batch, rows)
+    def least_in(self, mean: Interval, deviations: float = 0.0) -> Tensor:  # (batch, n) -> (batch, rows)
         """Its least value where E z is anywhere in this range, of a bound without variances."""
-        return self.constant + within(self.rows, mean) - gamma(4) * self.constant.abs()
+        least = self.constant + within(self.rows, mean) - gamma(4) * self.constant.abs()
+        return less_noise(least, self.noise, deviations)
+
+
+def less_noise(constant: Tensor, noise: Tensor | None, deviations: float) -> Tensor:  # (batch, rows) each
+    """The constant less so many standard deviations of the noise, if there is some."""
+    if noise is None:
+        return constant
+    return constant - deviations * UP * (noise + SMALL**2).sqrt() - gamma(4) * constant.abs()
 
 
 def within(rows: Rows, values: Interval) -> Tensor:  # (batch, n) -> (batch, rows)

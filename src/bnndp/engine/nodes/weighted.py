@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bnndp.engine.laws.weights import Weights
+from bnndp.engine.laws.weights import Weights, spread_around
 from bnndp.engine.moments.intervals import BLUR
 from bnndp.engine.moments.joint_gaussian import Coupling, Joint, Near
 from bnndp.engine.moments.signal import nothing
@@ -32,6 +32,8 @@ class Weighted:
     weights: Weights
     below: Node
     scale: Tensor  # (batch, n_out): |mu| |E z| + |b|, the size of the terms of its means
+    deviations: float | None = None  # of the noise of ranges that hold for most weights; None: those of means
+    spread_above: Tensor | None = None  # (batch, n_out): there, s is at most this, if that is known
 
     def lower(self, rows: Rows, beta: Rows | None, constant: Tensor) -> Bound:
         """From coefficients of E X and of T = S + N."""
@@ -54,7 +56,7 @@ class Weighted:
         found, both = self.weights.pull(before.alpha), before.both
         constant = before.constant - self._vanished
         if both is None:
-            return Bound(found, constant)
+            return Bound(found, constant, noise=self.noise(before.alpha))
         mean, middle = self.below.mean, self._middle
         slope = self.weights.spread_pull(both, middle)
         lost = 2 * slope.abs().dot(mean.magnitude) + constant.abs()
@@ -72,7 +74,33 @@ class Weighted:
         # Middle, half widths, both products and the sum are off by less than 2 terms + 8 units of ``scale``: halves
         # are no larger than magnitudes, and gamma is twice that.
         lost = gamma(2 * self.weights.terms + 16) * self.scale + TINY
+        if self.own_noise is not None and self.deviations is not None:
+            lost = lost + self.deviations * self.own_noise.sqrt() * UP
         return Interval(at - away - lost, at + away + lost)
+
+    def noise(self, rows: Rows) -> Tensor | None:  # (batch, rows)
+        """The variance of ``rows . X`` given z, at most over the range of z; None: bounds are of means, or X is."""
+        if self.deviations is None or not self.weights.random:
+            return None
+        if self.own_noise is not None and self.weights.groups == self.weights.n_out:
+            return rows.square().dot(self.own_noise)
+        z = self.below.signal
+        at, _ = self.weights.row_parts(rows, z, z.variance[..., None])
+        return at.square() * UP
+
+    @cached_property
+    def own_noise(self) -> Tensor | None:  # (batch, n_out)
+        """The same for every single X."""
+        if self.deviations is None or not self.weights.random:
+            return None
+        z = self.below.signal
+        most = self.weights.spread_size(z.mean.magnitude)
+        if self.weights.coupled:
+            at, reach = spread_around(self.weights, z.mean)
+            most = torch.fmin(most, (at.sqrt() + reach).square())
+        if self.spread_above is not None:
+            most = torch.fmin(most, self.spread_above)
+        return most * UP
 
     @property
     def rounding(self) -> float:

@@ -27,6 +27,7 @@ from bnndp.engine.planes.variance import variance_planes
 from bnndp.engine.propagation.mean_range import Wanted, mean_range, not_far_below, with_kink_inside
 from bnndp.engine.propagation.pre_activation import pre_of_signal, pre_of_weights
 from bnndp.engine.propagation.row_moments import row_moments
+from bnndp.engine.propagation.spreads import Spreads
 from bnndp.geometry.bounds import Interval
 from bnndp.geometry.box import Box
 from bnndp.geometry.half_space import HalfSpace
@@ -91,6 +92,8 @@ class Region:
     ranges: Sequence[Interval] = ()
     anew: Sequence[Tensor] | None = None  # None: of all that make a difference; empty: of none
     until: int | None = None  # None: at the last layer with weights
+    deviations: float | None = None  # of noise, for bounds for most weights; None: bounds of means
+    spreads: Spreads | None = None  # for the noise of bounds for most weights
 
     def known(self, number: int) -> Interval | None:
         """The known range of the means before an activation."""
@@ -115,7 +118,7 @@ def after_weights(
 ) -> Node:
     """The node of an activation after a layer with weights."""
     weights, below = weighted.weights, weighted.below
-    exact = below.signal.fixed and not weights.random
+    exact = weighted.deviations is not None or (below.signal.fixed and not weights.random)
     known, asked = region.known(number), region.asked(number)
     wanted = (lambda _: asked) if asked is not None else _wanted(phi, weighted, exact=exact, linear=linear)
     mean = mean_range(nodes, weighted, region.box, region.cut, wanted, known)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 from torch import Tensor
 
 from bnndp.engine.nodes.activation import Activated
-from bnndp.engine.nodes.bound import Bound, vanished
+from bnndp.engine.nodes.bound import Bound, less_noise, vanished
 from bnndp.engine.nodes.node import Node
 from bnndp.engine.rows import JoinedRows, minimum, sum_of
 from bnndp.geometry.bounds import Interval
@@ -23,52 +23,67 @@ Lower = Callable[[Node, Bound], Bound]
 """The bound in terms of the input of a node."""
 
 
-def lower_bound(nodes: Sequence[Node], bound: Bound, lower: Lower | None = None) -> Bound:
-    """Carry a lower bound in terms of the last node down to x; ``lower`` takes the place of ``Node.lower``."""
-    waiting, constant = _carried(nodes, bound, 1, lower)
-    return replace(waiting[nodes[0]], constant=constant, variances=None)
+def lower_bound(nodes: Sequence[Node], bound: Bound, lower: Lower | None = None, deviations: float = 0.0) -> Bound:
+    """Carry a lower bound in terms of the last node down to x; ``lower`` takes the place of ``Node.lower``.
+
+    Of bounds for most weights, so many ``deviations`` of the noise are taken off.
+    """
+    carried = _carried(nodes, bound, 1, lower)
+    return Bound(carried.waiting[nodes[0]].rows, less_noise(carried.constant, carried.noise, deviations))
 
 
-def least_value(nodes: Sequence[Node], bound: Bound, box: Box, cut: HalfSpace | None = None) -> Tensor:
+def least_value(
+    nodes: Sequence[Node], bound: Bound, box: Box, cut: HalfSpace | None = None, deviations: float = 0.0
+) -> Tensor:
     """Lower bound, over the boxes or what ``cut`` leaves of them, of one in terms of the last node: (batch, rows)."""
-    waiting, constant = _carried(nodes, bound, 2)
-    first = nodes[1] if len(nodes) > 1 else None
+    carried = _carried(nodes, bound, 2)
+    waiting, first = carried.waiting, nodes[1] if len(nodes) > 1 else None
     if first in waiting:
-        bound = replace(waiting[first], constant=constant)
+        bound = replace(waiting[first], constant=carried.constant)
         plain = len(waiting) == 1 and box.within is None and cut is None
         found = first.least(bound) if plain and isinstance(first, Activated) else None
         if found is not None:
-            return found
-        constant = _lowered(first, waiting, constant, None)
-    return minimum(waiting[nodes[0]].rows, constant, box, cut)
+            return less_noise(found, carried.noise, deviations)
+        carried = _lowered(first, carried, None)
+    return minimum(waiting[nodes[0]].rows, less_noise(carried.constant, carried.noise, deviations), box, cut)
 
 
-def _carried(
-    nodes: Sequence[Node], bound: Bound, stop: int, lower: Lower | None = None
-) -> tuple[dict[Node, Bound], Tensor]:
-    """The bound in terms of the nodes before ``stop``, by node, and its constant: (batch, rows).
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """A bound on its way: what is left of it, by node, and what all nodes passed have added."""
+
+    waiting: dict[Node, Bound]
+    constant: Tensor  # (batch, rows)
+    noise: Tensor | None  # (batch, rows)
+
+
+def _carried(nodes: Sequence[Node], bound: Bound, stop: int, lower: Lower | None = None) -> _Carried:
+    """The bound in terms of the nodes before ``stop``.
 
     Rows of a node are summed over all nodes that use it, so what cancels between two ways from x cancels here.
     """
-    waiting, constant = {nodes[-1]: bound}, bound.constant
+    carried = _Carried({nodes[-1]: bound}, bound.constant, bound.noise)
     for node in reversed(nodes[stop:]):
-        constant = _lowered(node, waiting, constant, lower)
-    return waiting, constant
+        carried = _lowered(node, carried, lower)
+    return carried
 
 
-def _lowered(node: Node, waiting: dict[Node, Bound], constant: Tensor, lower: Lower | None) -> Tensor:
-    """Take the rows of a node out of ``waiting`` and put those of its inputs there; the new constant."""
+def _lowered(node: Node, carried: _Carried, lower: Lower | None) -> _Carried:
+    """Take the rows of a node out of what is waiting and put those of its inputs there."""
+    waiting, noise = carried.waiting, carried.noise
     own = waiting.pop(node)
-    bound = Bound(own.rows, constant, own.variances)
+    bound = Bound(own.rows, carried.constant, own.variances)
     found = node.lower(bound) if lower is None else lower(node, bound)
     inputs, constant = node.inputs, found.constant
+    if found.noise is not None:  # independent of that of other nodes, given what is below
+        noise = found.noise if noise is None else noise + found.noise
     for below, part in zip(inputs, (found,) if len(inputs) == 1 else _split(found), strict=True):
         if below not in waiting:
             waiting[below] = part
         else:
             waiting[below], lost = _meet(waiting[below], part, below)
             constant = constant - lost - gamma(4) * constant.abs()
-    return constant
+    return _Carried(waiting, constant, noise)
 
 
 def _split(bound: Bound) -> list[Bound]:

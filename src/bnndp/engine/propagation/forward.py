@@ -7,8 +7,10 @@ expectation of its activation and the planes (docs/theory.md). What is random is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+
+from torch import Tensor
 
 from bnndp.activations import Identity
 from bnndp.engine.laws.stacked import StackedLinear
@@ -41,6 +43,7 @@ class HiddenLayers:
     nodes: list[Node]  # the input first, and each after its own inputs
     output: Weighted
     box: Box
+    spreads: Sequence[Tensor | None] = ()  # of bounds for most weights: what s is at most, in the order of the layers
 
     def before(self, weighted: Weighted) -> HiddenLayers:
         """Those below another layer with weights: of several branches only the nodes that lead to it."""
@@ -49,7 +52,7 @@ class HiddenLayers:
             if node in needed:
                 needed.update(node.inputs)
                 kept.append(node)
-        return HiddenLayers(kept[::-1], weighted, self.box)
+        return HiddenLayers(kept[::-1], weighted, self.box, self.spreads)
 
     @property
     def fixed(self) -> bool:
@@ -70,14 +73,15 @@ def hidden_layers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]], re
     """
     last = max((i for i, layer in enumerate(layers) if isinstance(layer, _WEIGHTED)), default=-1)
     nodes: list[Node] = [Input(of_box(region.box))]
+    spreads = () if region.spreads is None else region.spreads.found
     try:
         weighted = _walk(layers[: last + 1], shapes, nodes, region, count())
     except _Reached as reached:
-        return HiddenLayers(reached.nodes, reached.weighted, region.box).before(reached.weighted)
+        return HiddenLayers(reached.nodes, reached.weighted, region.box, spreads).before(reached.weighted)
     if weighted is None:
         kinds = " ".join(layer.kind for layer in layers)
         raise UnsupportedLayerError(f"the layers {kinds} do not end in one with weights.")
-    return HiddenLayers(nodes, weighted, region.box)
+    return HiddenLayers(nodes, weighted, region.box, spreads)
 
 
 class _Reached(Exception):
@@ -117,7 +121,7 @@ def _walk(
                 continue
             nodes.append(after_weights(Identity(), nodes, pending, region, index, linear=_linear(layer)))
         if isinstance(layer, _WEIGHTED):
-            weighted = _weighted(weights_of(layer, shape), nodes[-1])
+            weighted = _weighted(weights_of(layer, shape), nodes, region)
         elif isinstance(layer, Residual):
             weighted = _sum(layer, shape, nodes, region, number)
         elif isinstance(layer, Concatenate):
@@ -141,7 +145,7 @@ def _sum(block: Residual, shape: tuple[int, ...], nodes: list[Node], region: Reg
     weights, below = summed(ends, block.out_shape(shape))
     if below is not fork:
         nodes.append(below)
-    return _weighted(weights, below)
+    return _weighted(weights, nodes, region)
 
 
 def _concatenated(
@@ -194,9 +198,16 @@ def joint_numbers(layers: Sequence[Layer], shapes: Sequence[tuple[int, ...]]) ->
     return 0
 
 
-def _weighted(weights: Weights, below: Node) -> Weighted:
+def _weighted(weights: Weights, nodes: list[Node], region: Region) -> Weighted:
+    below = nodes[-1]
     scale = weights.power(below.mean.magnitude, 1) + weights.bias.abs()
-    return Weighted(weights, below, scale * UP)
+    weighted = Weighted(weights, below, scale * UP)
+    if region.deviations is None:
+        return weighted
+    if not below.signal.fixed:
+        raise UnsupportedLayerError("bounds for most weights know Gaussian weights only.")
+    spread = None if region.spreads is None else region.spreads.next(weights, nodes)
+    return replace(weighted, deviations=region.deviations, spread_above=spread)
 
 
 def _linear(layer: Layer | None) -> bool:

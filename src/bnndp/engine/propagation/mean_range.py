@@ -122,15 +122,17 @@ def _refined(
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds of the means and of their negatives, of all or of those ``at`` (batch, k): (batch, n or k) each."""
     weights, scale = weighted.weights, weighted.scale
-    bias = weights.bias.expand_as(scale)
+    bias, noise, deviations = weights.bias.expand_as(scale), weighted.own_noise, weighted.deviations or 0.0
     if at is not None:
         bias, scale = bias.gather(1, at), scale.gather(1, at)
+        noise = None if noise is None else noise.gather(1, at)
     slack, found = gamma(8) * scale + TINY, list[Tensor]()
     widest = max(node.mean.lower.shape[-1] for node in nodes)  # rows get as wide as that
     numbers = cache_size(NUMBERS, scale.device) // (2 * box.batch)
     for part, rows in _pieces(weights, numbers, widest, at):
         start = torch.cat([bias[:, part] - slack[:, part], -bias[:, part] - slack[:, part]], 1)
-        found.append(least_value(nodes, Bound(rows.with_negatives(), start), box, cut))
+        own = None if noise is None else noise[:, part].repeat(1, 2)
+        found.append(least_value(nodes, Bound(rows.with_negatives(), start, noise=own), box, cut, deviations))
     halves = [piece.chunk(2, 1) for piece in found]
     return torch.cat([low for low, _ in halves], 1), torch.cat([negated for _, negated in halves], 1)
 

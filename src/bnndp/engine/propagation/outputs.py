@@ -36,13 +36,16 @@ def mean_rows(hidden: HiddenLayers, rows: Tensor) -> Affine:  # rows (batch, row
     return Affine(bound.rows.dense().values, bound.constant)
 
 
-def least_rows(hidden: HiddenLayers, rows: Tensor, cut: HalfSpace | None) -> Tensor:  # rows (batch or 1, rows, n_out)
+def least_rows(  # rows (batch or 1, rows, n_out)
+    hidden: HiddenLayers, rows: Tensor, cut: HalfSpace | None, deviations: float
+) -> Tensor:
     """Lower bound of ``rows . E f(x)`` on the box, or what ``cut`` leaves of it: (batch, rows).
 
     The better of that of the rows carried down to x and that of the ranges of the means below the last layer.
     """
     bound = output_bound(hidden, rows)
-    return torch.maximum(least_value(hidden.nodes, bound, hidden.box, cut), bound.least_in(hidden.last.mean))
+    carried = least_value(hidden.nodes, bound, hidden.box, cut, deviations)
+    return torch.maximum(carried, bound.least_in(hidden.last.mean, deviations))
 
 
 def row_variance(
