@@ -13,6 +13,7 @@ from torch import Tensor
 from bnndp.activations import Relu, Tanh
 from bnndp.attack.draws import draw_networks, evaluate
 from bnndp.engine.moment_pass import MomentPass
+from bnndp.engine.propagation.forward import activations_of
 from bnndp.engine.protocol import Deviations, both_signs
 from bnndp.geometry.box import Box
 from bnndp.layers import WEIGHTED, AveragePool, Concatenate, Conv2d, Dropout, Flatten, Linear, MaxPool, Residual
@@ -174,3 +175,30 @@ def test_their_outputs_do_not_vary() -> None:
     assert not found.random
     assert not found.variance(unit).any()
     assert not found.covariance(unit, unit).any()
+
+
+def test_the_spread_of_a_layer_is_at_most_what_is_taken_for_it() -> None:
+    """Of chains of single neurons, whose values get to the ends of their ranges, and of a wider network."""
+    for sizes in ((2, 1, 3, 2), (2, 3, 4, 2)):
+        layers: list[Layer] = []
+        for i, (n_in, n_out) in enumerate(pairwise(sizes)):
+            layers += [records.linear(n_out, n_in, 50 + 10 * i, 0.1), Relu()]
+        net = BayesianNetwork(tuple(layers[:-1]), "classification")
+        box = Box.ball(records.normal(1, 2, seed=6), 1.0)
+        found = bounds_of(net, box, 6.0, 6.0).hidden
+        axis = torch.linspace(0, 1, 9, dtype=F64)
+        x = box.lower + torch.cartesian_prod(axis, axis) * (box.upper - box.lower)
+        for number, weighted in enumerate(
+            (*(node.weighted for node in activations_of(found.nodes).values()), found.output)
+        ):
+            assert weighted is not None
+            assert weighted.own_noise is not None
+            z = x[None]
+            if number:
+                below = BayesianNetwork(tuple(layers[: 2 * number - 1]), "classification")
+                z = evaluate(draw_networks(below, DRAWS, seed=number), x).clamp_min(0)
+            layer = net.linears[number]
+            spread = z.square() @ layer.weight_std.square().mT + layer.bias_std.square()
+            most = weighted.own_noise[0]
+            assert bool((spread <= most).all())
+            assert float((spread / most).amax()) > 0.1

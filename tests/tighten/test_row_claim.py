@@ -208,7 +208,7 @@ def test_optimised_ranges_of_branches_hold(*, shift: bool, cells_of_signs: bool,
         zeros = tuple(torch.zeros(1, n, dtype=torch.int8) for n in bounds.widths)
         bounds = bounds.restricted(torch.zeros(1, dtype=torch.int64), zeros)
     plain = with_optimised_ranges(bounds, 20, NEVER)
-    better = with_branched_ranges(plain, Branching(16, 10, 3, 256, NEVER)) if branched else plain
+    better = with_branched_ranges(plain, Branching(16, 10, 3, 256, NEVER))[0] if branched else plain
     found = better.ranges_of_means
     x = -0.6 + 1.2 * torch.rand(4096, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = x if net.shift is None else x - net.shift
