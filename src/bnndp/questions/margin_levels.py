@@ -44,7 +44,8 @@ _DEEP = 3  # hidden layers from which on ranges are found on cells
 _CELLS_OF_RANGES, _STEPS_OF_RANGES = 8, 3  # of the claim that a mean has one sign, and of ascent on each of its cells
 _A_NEURON, _A_CELL = 700, 128  # bounds of hidden values that a proof for most weights may use, beside
 _ROWS = 24  # bounds of rows, for each cell
-_HIGH, _FIRM = 0.5, 2.0  # levels from which on these are asked for, and how many times a level counts beside a plane
+_HIGH = 0.5  # levels from which on these are asked for
+_FIRM, _NEAR = 2.0, 3.0  # how many times a level counts beside a plane; how much farther a second proof may be
 _ON_CELLS = 4  # levels from the bound of a margin on a cell on, below the level of the larger one
 
 
@@ -59,9 +60,13 @@ def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Bran
     other = _for_most_weights(bounds, known, how)
     if other is None:
         return _by_rounds(known, how)
-    better = other.hope > known.hope  # (batch,)
+    # Planes get better on cells, levels hardly do; what is much farther from a proof is left alone.
+    first, second = (each.margins.mean[:, 0].masked_fill(each.own, torch.inf).amin(-1) for each in (known, other))
+    first, second = first - _FIRM * known.level, second - _FIRM * other.level
+    better = (second > first) & (known.level > _HIGH)  # (batch,)
+    near = (torch.minimum(first, second) > _NEAR * torch.maximum(first, second)) & (known.level > _HIGH)
     found = torch.full_like(rows[..., 0], -torch.inf)
-    for each, at in ((known, ~better), (other, better), (known, better), (other, ~better)):
+    for each, at in ((known, ~better), (other, better), (known, better & near), (other, ~better & near)):
         boxes = (at & ~(found > 0).all(-1)).nonzero()[:, 0]
         if boxes.numel() and not how.deadline.passed:
             found[boxes] = torch.fmax(found[boxes], _by_rounds(each.restricted(boxes), how))
@@ -247,12 +252,6 @@ class Known:
     def level(self) -> Tensor:  # (batch,)
         """That of all margins together."""
         return self.level_together()
-
-    @property
-    def hope(self) -> Tensor:  # (batch,)
-        """How near the rows are to a proof on cells: planes are better there, levels hardly are."""
-        least = self.margins.mean[:, 0].masked_fill(self.own, torch.inf).amin(-1)
-        return torch.where(self.level < torch.inf, torch.fmin(least, self.level) - _FIRM * self.level, -torch.inf)
 
     def level_together(self) -> Tensor:
         """The level (batch,) of all margins from which on the rows are more than ``CUT``.
