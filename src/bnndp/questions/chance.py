@@ -19,7 +19,7 @@ class Chance:
 
     >>> found = Chance(hidden=10**5, rows=10**3).deviations
     >>> round(found.hidden, 3), round(found.rows, 3)
-    (5.264, 4.565)
+    (5.199, 4.565)
     """
 
     hidden: int  # of hidden values
