@@ -12,13 +12,16 @@ from torch import Tensor
 
 from bnndp.activations import Relu, Tanh
 from bnndp.attack.draws import draw_networks, evaluate
+from bnndp.deadline import NEVER
 from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.propagation.forward import activations_of
-from bnndp.engine.protocol import Deviations, both_signs
+from bnndp.engine.protocol import BranchablePass, Deviations, both_signs
 from bnndp.geometry.box import Box
 from bnndp.layers import WEIGHTED, AveragePool, Concatenate, Conv2d, Dropout, Flatten, Linear, MaxPool, Residual
 from bnndp.maths.normal import cdf
 from bnndp.network import BayesianNetwork, Layer
+from bnndp.tighten.branching import Branching
+from bnndp.tighten.hidden_ranges import with_branched_ranges
 
 F64 = torch.float64
 DRAWS = 4000
@@ -62,7 +65,31 @@ def maxima(std: float) -> list[Layer]:
     return [records.conv(3, 1, 31, std=std, padding=1), Relu(), MaxPool(2), Flatten(), records.linear(2, 27, 9, std)]
 
 
-KINDS = (dense, with_rows, with_factor, with_kronecker, with_block, side_by_side, images, maxima)
+def fixed(n_out: int, n_in: int, seed: int) -> Linear:
+    layer = records.linear(n_out, n_in, seed)
+    return Linear.fixed(layer.weight_mean, layer.bias_mean)
+
+
+def fixed_first_and_last(std: float) -> list[Layer]:
+    return [fixed(4, 3, 1), Relu(), records.linear(5, 4, 5, std), Relu(), fixed(2, 5, 9)]
+
+
+def fixed_between(std: float) -> list[Layer]:
+    return [records.linear(4, 3, 1, std), Relu(), fixed(5, 4, 5), Relu(), records.linear(2, 5, 9, std)]
+
+
+KINDS = (
+    fixed_first_and_last,
+    fixed_between,
+    dense,
+    with_rows,
+    with_factor,
+    with_kronecker,
+    with_block,
+    side_by_side,
+    images,
+    maxima,
+)
 
 
 def network(kind: object, std: float) -> BayesianNetwork:
@@ -114,6 +141,28 @@ def test_bounds_fail_for_no_more_weights_than_they_say(kind: object, std: float,
     often = failures(net, bounds_of(net, box, 6.0, deviations), 8)
     most = 2 * float(cdf(torch.tensor(-deviations, dtype=F64)))
     assert bool((often <= most + 6 * (most / DRAWS) ** 0.5).all()), often
+
+
+@pytest.mark.parametrize("kind", KINDS[:4], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("branched", [False, True])
+def test_ranges_hold_also_where_some_layers_do_not_vary(kind: object, *, branched: bool) -> None:
+    """Of every hidden layer, at the corners of the boxes: 3 deviations, and twice the share of a Gaussian beyond."""
+    net = network(kind, 0.3)
+    box = Box.ball(records.normal(3, 3, seed=3), torch.tensor([0.01, 0.1, 0.5], dtype=F64))
+    found: BranchablePass = bounds_of(net, box, 3.0, 3.0)
+    if branched:
+        found, _ = with_branched_ranges(found, Branching(4, 5, 3, 256, NEVER))
+    most = 2 * float(cdf(torch.tensor(-3.0, dtype=F64)))
+    corners = torch.where(records.normal(8, 1, 3, seed=1) > 0, box.lower, box.upper)  # (corners, boxes, n)
+    for number, known in enumerate(found.ranges_of_means):
+        below = BayesianNetwork(tuple(net.layers[: 2 * number + 1]), "classification")
+        values = evaluate(draw_networks(below, DRAWS, seed=number), corners.flatten(0, 1)).unflatten(
+            1, corners.shape[:2]
+        )
+        bounds_below = sum(2 * each.lower.shape[1] for each in found.ranges_of_means[:number])  # may fail, too
+        for outside in (values < known.lower, values > known.upper):
+            often = outside.double().mean(0)
+            assert bool((often <= most * (1 + bounds_below) + 6 * (most / DRAWS) ** 0.5).all()), often.amax()
 
 
 @pytest.mark.parametrize("smooth", [False, True])

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+from support import records
 from torch import Tensor
 
-from bnndp.activations import Relu
+from bnndp.activations import Relu, Tanh
 from bnndp.attack.draws import evaluate
 from bnndp.attack.violation import drawn_mean
 from bnndp.deadline import NEVER
@@ -21,7 +22,7 @@ from bnndp.engine.moment_pass import MomentPass
 from bnndp.engine.protocol import BranchablePass
 from bnndp.geometry.bounds import Affine, Interval
 from bnndp.geometry.box import Box
-from bnndp.layers import Linear, Residual
+from bnndp.layers import Concatenate, Linear, Residual
 from bnndp.network import BayesianNetwork
 from bnndp.options import Options
 from bnndp.tighten.branching import Branching, branch
@@ -260,3 +261,25 @@ def test_what_overflows_proves_nothing() -> None:
     broken = Overflowing(bounds.layers, bounds.shapes, bounds.box)
     planes, _ = climb(broken, torch.tensor([[[1.0, 0.0]]], dtype=torch.float64), 3, NEVER)
     assert bool((planes.least <= bounds.least(torch.tensor([[1.0, 0.0]], dtype=torch.float64))).all())
+
+
+def test_ranges_within_a_branch_that_ends_in_weights_are_those_of_the_branch() -> None:
+    """The pass to a layer at the end of a branch stops there, also on cells."""
+    branches_ = ((records.linear(3, 4, 21),), (records.linear(2, 4, 25), Tanh()))
+    layers = (records.linear(4, 3, 1), Relu(), Concatenate(branches_), Relu(), records.linear(2, 5, 9))
+    net = BayesianNetwork(layers, "classification")
+    bounds = pass_over(net, Box.ball(records.normal(2, 3, seed=3), 0.2), Options()).branchable
+    assert bounds is not None
+    assert list(bounds.widths) == [4, 3, 2, 5]
+    for number, width in enumerate(bounds.widths[:3]):
+        part = bounds.before(number)
+        assert part is not None
+        signs = tuple(torch.zeros(2, n, dtype=torch.int8) for n in part.widths)
+        unit = torch.eye(width, dtype=torch.float64)[None].expand(2, -1, -1)
+        on_cells, whole = part.restricted(torch.arange(2), signs).least(unit), part.least(unit)
+        assert on_cells.shape == (2, width)
+        assert torch.allclose(on_cells, whole, rtol=0.05, atol=0.05)
+    how = Branching(4, 5, 3, 256, NEVER)
+    better, _ = with_branched_ranges(bounds, how)
+    for old, new in zip(bounds.ranges_of_means, better.ranges_of_means, strict=True):
+        assert bool((new.lower >= old.lower - 1e-9).all() and (new.upper <= old.upper + 1e-9).all())

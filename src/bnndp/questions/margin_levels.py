@@ -84,12 +84,14 @@ def _for_most_weights(bounds: BranchablePass, known: Known, how: Branching) -> K
     if not high or how.deadline.passed:
         return None
     layers, every = len(bounds.widths), sum(bounds.widths) + known.rows.shape[-1]
-    chance = Chance(_A_NEURON * every + _A_CELL * layers * how.cells, _ROWS * how.cells + known.rows.shape[-1])
+    chance = Chance(_A_NEURON * every + _A_CELL * layers * how.cells, _ROWS * how.cells + 4 * known.rows.shape[-1])
     other = bounds.for_most_weights(chance.deviations)
     if other is None:
         return None
     other = with_optimised_ranges(other, _OF_RANGES, how.deadline)
-    used = known.label.new_tensor([4 * (layers + 1) * every, known.rows.shape[-1]]).expand(len(known.label), -1)
+    # Of a pass for every layer; of the planes of the margins, and of their least values by the ranges below.
+    counts = [4 * (layers + 1) * every, 2 * known.rows.shape[-1]]
+    used = known.label.new_tensor(counts).expand(len(known.label), -1)
     return replace(_known(other, known.rows, known.label, how), chance=chance, used=used)
 
 

@@ -100,7 +100,7 @@ class Weighted:
             most = torch.fmin(most, (at.sqrt() + reach).square())
         if self.spread_above is not None:
             most = torch.fmin(most, self.spread_above)
-        return most * UP
+        return most * UP + SMALL**2
 
     @property
     def rounding(self) -> float:

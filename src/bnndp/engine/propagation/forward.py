@@ -172,7 +172,9 @@ def _branches(
         grown = list(below)
         weighted = _walk(branch, own, grown, region, number)
         if closed and weighted is not None:
-            grown.append(after_weights(Identity(), grown, weighted, region, next(number)))
+            index = next(number)
+            _expect_more(index, region, grown, weighted)
+            grown.append(after_weights(Identity(), grown, weighted, region, index))
         nodes += grown[len(below) :]
         found.append((grown[-1], weighted, own[-1]))
     return found

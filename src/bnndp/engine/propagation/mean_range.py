@@ -89,7 +89,12 @@ def _meet(coarse: Interval, low: Tensor, negated: Tensor) -> Interval:
 
 
 def _first_layer(nodes: Sequence[Node], weighted: Weighted) -> FirstLayer | None:
-    """Where the rows of the layer after the first activation end, if single rows of some of the boxes can be asked."""
+    """Where the rows of the layer after the first activation end, if single rows of some of the boxes can be asked.
+
+    The noise of bounds for most weights has no part in that.
+    """
+    if weighted.deviations is not None:
+        return None
     first = nodes[1].first_layer if len(nodes) == 2 and isinstance(nodes[1], Activated) else None
     if first is None or not first.shared:
         return None
