@@ -44,7 +44,7 @@ _DEEP = 3  # hidden layers from which on ranges are found on cells
 _CELLS_OF_RANGES, _STEPS_OF_RANGES = 8, 3  # of the claim that a mean has one sign, and of ascent on each of its cells
 _A_NEURON, _A_CELL = 700, 128  # bounds of hidden values that a proof for most weights may use, beside
 _ROWS = 24  # bounds of rows, for each cell
-_HIGH = 0.5  # levels from which on these are asked for
+_HIGH, _HIGHEST = 0.5, 15.0  # levels from which on these are asked for, and from which on all count the same
 _FIRM, _NEAR = 2.0, 3.0  # how many times a level counts beside a plane; how much farther a second proof may be
 _ON_CELLS = 4  # levels from the bound of a margin on a cell on, below the level of the larger one
 
@@ -62,7 +62,9 @@ def branched_rows(bounds: BranchablePass, rows: Tensor, label: Tensor, how: Bran
         return _by_rounds(known, how)
     # Planes get better on cells, levels hardly do; what is much farther from a proof is left alone.
     first, second = (each.margins.mean[:, 0].masked_fill(each.own, torch.inf).amin(-1) for each in (known, other))
-    first, second = first - _FIRM * known.level, second - _FIRM * other.level
+    first, second = (
+        least - _FIRM * each.level.clamp_max(_HIGHEST) for least, each in ((first, known), (second, other))
+    )
     better = (second > first) & (known.level > _HIGH)  # (batch,)
     near = (torch.minimum(first, second) > _NEAR * torch.maximum(first, second)) & (known.level > _HIGH)
     found = torch.full_like(rows[..., 0], -torch.inf)
